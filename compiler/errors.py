@@ -1,0 +1,45 @@
+"""The exceptions users see: what happened, where, why, and what to do about it.
+
+Three kinds, by who can mend it, which is also the process's exit code: `UserError` (the model,
+the arguments or the machine's tools: 1), `ToolError` (an external program failed: 1) and
+`InternalError` (our fault: 2).
+"""
+
+
+class TccError(Exception):
+    """Base of every error tcc raises on purpose.
+
+    `what` is one sentence; `where` names the source (file, node, argument); `why` gives the cause;
+    `hint` says what to do.  Empty parts are left out of the message.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
+        self.what, self.where, self.why, self.hint = what, where, why, hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        for label, text in (("at", self.where), ("because", self.why), ("to do", self.hint)):
+            if text:
+                parts.append(f"  {label}: {text}")
+        return "\n".join(parts)
+
+
+class UserError(TccError):
+    """The input can be mended by the user: a model, an argument, an array."""
+
+    exit_code = 1
+
+
+class ToolError(TccError):
+    """An external program is missing or failed; `why` holds its command and its last output."""
+
+    exit_code = 1
+
+
+class InternalError(TccError):
+    """A broken promise inside tcc.  The message names the pass or form that found it."""
+
+    exit_code = 2
