@@ -1,0 +1,492 @@
+"""Integer expressions: dimensions, loop indices, offsets and sizes are all one interned type.
+
+    Index  = sum of coeff * monomial + const        a polynomial in normal form
+    atom   = Var | FloorDiv | Mod | Min | Max       what a monomial multiplies
+
+Semantics: mathematical integers; `//` rounds towards minus infinity and `%` has the sign of the
+divisor, as in Python; divisors are positive (the importer refuses others).  Equal expressions in
+normal form are the same object, so equality is identity and hashing is cheap.
+
+A `Var` is a size symbol or a loop iterator.  It carries what is known of it (an inclusive range,
+a divisor, for an iterator its extent), because that is all the simplifier needs to prove that
+`(64*h + d) // 64` is `h`.  Two vars are the same when name *and* facts agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+_T = TypeVar("_T")
+_INTERNED: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+
+
+def _intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
+    found = _INTERNED.get(key)
+    if found is None:
+        found = _INTERNED[key] = make()
+    result: _T = found
+    return result
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Var:
+    """A size symbol (`extent` None) or an iterator over `0 <= var < extent`."""
+
+    name: str
+    lo: int
+    hi: int | None
+    divisor: int
+    extent: Index | None
+    key: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Quotient:
+    """`num // den`, floor division."""
+
+    num: Index
+    den: Index
+    key: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Remainder:
+    """`num % den`, in `[0, den)`."""
+
+    num: Index
+    den: Index
+    key: str
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Extremum:
+    """`min(a, b)` or `max(a, b)` by `which`."""
+
+    which: str
+    a: Index
+    b: Index
+    key: str
+
+
+Atom: TypeAlias = Var | Quotient | Remainder | Extremum
+Monomial: TypeAlias = tuple[Atom, ...]
+IndexLike: TypeAlias = "Index | int"
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Index:
+    """A polynomial over atoms: `terms` are (monomial, non-zero coefficient), sorted by text."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+    const: int
+    key: str
+
+    def __add__(self, other: IndexLike) -> Index:
+        return add(self, other)
+
+    def __radd__(self, other: int) -> Index:
+        return add(self, other)
+
+    def __sub__(self, other: IndexLike) -> Index:
+        return add(self, mul(other, -1))
+
+    def __rsub__(self, other: int) -> Index:
+        return add(mul(self, -1), other)
+
+    def __mul__(self, other: IndexLike) -> Index:
+        return mul(self, other)
+
+    def __rmul__(self, other: int) -> Index:
+        return mul(self, other)
+
+    def __neg__(self) -> Index:
+        return mul(self, -1)
+
+    def __floordiv__(self, other: IndexLike) -> Index:
+        return floordiv(self, other)
+
+    def __mod__(self, other: IndexLike) -> Index:
+        return mod(self, other)
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+# ---- constructors -----------------------------------------------------------------------------
+
+
+def _build(terms: Mapping[Monomial, int], const: int) -> Index:
+    kept = [(m, c) for m, c in terms.items() if c]
+    kept.sort(key=lambda term: tuple(a.key for a in term[0]))
+    frozen = tuple(kept)
+    return _intern(("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const)))
+
+
+def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
+    text = ""
+    for monomial, coeff in terms:
+        product = "*".join(atom.key for atom in monomial)
+        size = product if abs(coeff) == 1 else f"{abs(coeff)}*{product}"
+        sign = "-" if coeff < 0 else ("+" if text else "")
+        text += sign + size
+    if const or not text:
+        text += f"{const:+d}" if text else str(const)
+    return text
+
+
+def const(value: int) -> Index:
+    """The integer `value`."""
+    return _build({}, int(value))
+
+
+def as_index(value: IndexLike) -> Index:
+    """`value` itself, or the constant of an int."""
+    return value if isinstance(value, Index) else const(value)
+
+
+def _atom(atom: Atom) -> Index:
+    return _build({(atom,): 1}, 0)
+
+
+def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> Index:
+    """A size symbol in `[lo, hi]` that `divisor` divides; a one-point range is its constant."""
+    if hi is not None and lo == hi:
+        return const(lo)
+    return _atom(_intern(("sym", name, lo, hi, divisor), lambda: Var(name, lo, hi, divisor, None, name)))
+
+
+def iterator(name: str, extent: IndexLike) -> Index:
+    """A loop iterator over `[0, extent)`.  It stays a variable even where the extent is one."""
+    size = as_index(extent)
+    top = bounds(size)[1]
+    hi = None if top is None else max(top - 1, 0)
+    return _atom(_intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name)))
+
+
+def add(a: IndexLike, b: IndexLike) -> Index:
+    x, y = as_index(a), as_index(b)
+    if not y.terms and not y.const:
+        return x
+    terms = dict(x.terms)
+    for monomial, coeff in y.terms:
+        terms[monomial] = terms.get(monomial, 0) + coeff
+    return _build(terms, x.const + y.const)
+
+
+def mul(a: IndexLike, b: IndexLike) -> Index:
+    x, y = as_index(a), as_index(b)
+    terms: dict[Monomial, int] = {}
+    for m1, c1 in (*x.terms, ((), x.const)):
+        for m2, c2 in (*y.terms, ((), y.const)):
+            monomial = tuple(sorted(m1 + m2, key=lambda atom: atom.key))
+            terms[monomial] = terms.get(monomial, 0) + c1 * c2
+    return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
+
+
+def floordiv(a: IndexLike, b: IndexLike) -> Index:
+    num, den = as_index(a), as_index(b)
+    whole, rest = _divide(num, den)
+    if _within(rest, den):
+        return whole
+    rest, den = _reduce(rest, den)
+    inner = _nested_quotient(rest, den)
+    if inner is not None:
+        return add(whole, inner)
+    key = f"({rest.key})//({den.key})"
+    quotient = _atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
+    return add(whole, quotient)
+
+
+def mod(a: IndexLike, b: IndexLike) -> Index:
+    num, den = as_index(a), as_index(b)
+    _, rest = _divide(num, den)
+    if _within(rest, den):
+        return rest
+    factor = _common_factor(rest, den)
+    if factor > 1:
+        return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
+    key = f"({rest.key})%({den.key})"
+    return _atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
+
+
+def minimum(a: IndexLike, b: IndexLike) -> Index:
+    return _extremum("min", as_index(a), as_index(b))
+
+
+def maximum(a: IndexLike, b: IndexLike) -> Index:
+    return _extremum("max", as_index(a), as_index(b))
+
+
+def ceildiv(a: IndexLike, b: IndexLike) -> Index:
+    return floordiv(add(a, add(b, -1)), b)
+
+
+def _extremum(which: str, a: Index, b: Index) -> Index:
+    lo, hi = bounds(a - b)
+    if (hi is not None and hi <= 0) or (lo is not None and lo >= 0):
+        a_is_less = hi is not None and hi <= 0
+        return a if a_is_less == (which == "min") else b
+    a, b = sorted((a, b), key=lambda index: index.key)
+    key = f"{which}({a.key},{b.key})"
+    return _atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
+
+
+# ---- the simplifier's few facts -----------------------------------------------------------------
+
+
+def _divide(num: Index, den: Index) -> tuple[Index, Index]:
+    """Splits `num` into `den * whole + rest`, taking out every term that `den` divides."""
+    if den is const(1):
+        return num, const(0)
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    pieces = den.terms if not den.const else (((), den.const),) if not den.terms else ()
+    if len(pieces) != 1:
+        return (const(1), const(0)) if num is den else (const(0), num)
+    divisor, by = pieces[0]
+    for monomial, coeff in (*num.terms, ((), num.const)):
+        left = _remove(monomial, divisor)
+        if left is None or (divisor and coeff % by):
+            rest[monomial] = coeff
+            continue
+        whole[left], rest[monomial] = divmod(coeff, by)
+    return _from_monomials(whole), _from_monomials(rest)
+
+
+def _from_monomials(terms: Mapping[Monomial, int]) -> Index:
+    return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
+
+
+def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _within(rest: Index, den: Index) -> bool:
+    """Whether `0 <= rest < den` is certain."""
+    lo, hi = bounds(rest)
+    if lo is None or lo < 0:
+        return False
+    den_lo = bounds(den)[0]
+    if hi is not None and den_lo is not None and hi < den_lo:
+        return True
+    # A sum of iterators in mixed radix: rest < den when replacing each iterator by its last value
+    # stays below den, which also holds for symbolic extents.
+    last = substitute(rest, {v: v.extent - 1 for v in free_vars(rest) if v.extent is not None})
+    if any(coeff < 0 for _, coeff in rest.terms):
+        return False
+    slack = bounds(den - 1 - last)[0]
+    return slack is not None and slack >= 0
+
+
+def _common_factor(rest: Index, den: Index) -> int:
+    if den.terms:
+        return 1
+    return math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
+
+
+def _scale_down(index: Index, factor: int) -> Index:
+    return _build({m: c // factor for m, c in index.terms}, index.const // factor)
+
+
+def _reduce(rest: Index, den: Index) -> tuple[Index, Index]:
+    """`(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: the constant below the common factor is lost."""
+    if den.terms:
+        return rest, den
+    factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
+    return (_scale_down(rest, factor), const(den.const // factor)) if factor > 1 else (rest, den)
+
+
+def _nested_quotient(rest: Index, den: Index) -> Index | None:
+    """`(x // a) // b` is `x // (a*b)` for constants."""
+    if den.terms or rest.const or len(rest.terms) != 1:
+        return None
+    (monomial, coeff), = rest.terms
+    if coeff == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
+        inner = monomial[0]
+        if not inner.den.terms:
+            return floordiv(inner.num, inner.den * den)
+    return None
+
+
+# ---- questions ------------------------------------------------------------------------------
+
+
+def as_int(index: IndexLike) -> int | None:
+    """The value of a constant expression, else None."""
+    x = as_index(index)
+    return None if x.terms else x.const
+
+
+def bounds(index: Index) -> tuple[int | None, int | None]:
+    """Inclusive integer bounds from the facts of the variables; None where unbounded."""
+    lo: int | None = index.const
+    hi: int | None = index.const
+    for monomial, coeff in index.terms:
+        a: int | None = 1
+        b: int | None = 1
+        for atom in monomial:
+            a, b = _mul_bounds((a, b), _atom_bounds(atom))
+        if coeff < 0:
+            a, b = b, a
+        lo = None if lo is None or a is None else lo + a * coeff
+        hi = None if hi is None or b is None else hi + b * coeff
+    return lo, hi
+
+
+def _mul_bounds(
+    x: tuple[int | None, int | None], y: tuple[int | None, int | None]
+) -> tuple[int | None, int | None]:
+    (a, b), (c, d) = x, y
+    if a is not None and c is not None and a >= 0 and c >= 0:
+        return a * c, None if b is None or d is None else b * d
+    if a is None or b is None or c is None or d is None:
+        return None, None
+    corners = (a * c, a * d, b * c, b * d)
+    return min(corners), max(corners)
+
+
+def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
+    match atom:
+        case Var():
+            return atom.lo, atom.hi
+        case Quotient():
+            (a, b), (c, d) = bounds(atom.num), bounds(atom.den)
+            if c is None or c <= 0:
+                return None, None
+            low = None if a is None else (a // c if a < 0 else 0 if d is None else a // d)
+            return low, None if b is None else (b // c if b >= 0 else -1)
+        case Remainder():
+            top = bounds(atom.den)[1]
+            num_top = bounds(atom.num)[1] if (bounds(atom.num)[0] or 0) >= 0 else None
+            tops = [t for t in (None if top is None else top - 1, num_top) if t is not None]
+            return 0, min(tops) if tops else None
+        case Extremum():
+            (a, b), (c, d) = bounds(atom.a), bounds(atom.b)
+            return _extremum_bounds(atom.which, a, b, c, d)
+
+
+def _extremum_bounds(
+    which: str, a: int | None, b: int | None, c: int | None, d: int | None
+) -> tuple[int | None, int | None]:
+    lows, highs = [x for x in (a, c) if x is not None], [x for x in (b, d) if x is not None]
+    if which == "min":
+        return (min(lows) if len(lows) == 2 else None), (min(highs) if highs else None)
+    return (max(lows) if lows else None), (max(highs) if len(highs) == 2 else None)
+
+
+def divisor_of(index: Index) -> int:
+    """The largest integer known to divide every value of `index`; 0 for the constant zero."""
+    result = abs(index.const)
+    for monomial, coeff in index.terms:
+        product = abs(coeff)
+        for atom in monomial:
+            if isinstance(atom, Var):
+                product *= atom.divisor
+        result = math.gcd(result, product)
+    return result
+
+
+def atoms(index: Index) -> Iterator[Atom]:
+    """Every atom of `index`, nested ones included, in a fixed order."""
+    for monomial, _ in index.terms:
+        for atom in monomial:
+            yield atom
+            match atom:
+                case Quotient() | Remainder():
+                    yield from atoms(atom.num)
+                    yield from atoms(atom.den)
+                case Extremum():
+                    yield from atoms(atom.a)
+                    yield from atoms(atom.b)
+                case Var():
+                    pass
+
+
+def free_vars(index: Index) -> tuple[Var, ...]:
+    """The variables of `index`, each once, in a fixed order."""
+    return tuple(dict.fromkeys(atom for atom in atoms(index) if isinstance(atom, Var)))
+
+
+def var_of(index: Index) -> Var | None:
+    """The variable, if `index` is one variable and nothing else."""
+    if index.const or len(index.terms) != 1:
+        return None
+    (monomial, coeff), = index.terms
+    atom = monomial[0]
+    return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Var) else None
+
+
+def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
+    """`(coeff, rest)` with `index == coeff * var + rest` and neither holding `var`, else None."""
+    coeff: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {(): index.const}
+    for monomial, c in index.terms:
+        left = _remove(monomial, (var,))
+        target, key = (rest, monomial) if left is None else (coeff, left)
+        target[key] = target.get(key, 0) + c
+    a, b = _from_monomials(coeff), _from_monomials(rest)
+    return None if var in free_vars(a) or var in free_vars(b) else (a, b)
+
+
+# ---- transformations ---------------------------------------------------------------------------
+
+
+def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
+    """`index` with variables replaced, simplified again."""
+    if not mapping or not index.terms:
+        return index
+    total = const(index.const)
+    for monomial, coeff in index.terms:
+        product = const(coeff)
+        for atom in monomial:
+            product = mul(product, _substitute_atom(atom, mapping))
+        total = add(total, product)
+    return total
+
+
+def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
+    match atom:
+        case Var():
+            return mapping.get(atom) or _atom(atom)
+        case Quotient():
+            return floordiv(substitute(atom.num, mapping), substitute(atom.den, mapping))
+        case Remainder():
+            return mod(substitute(atom.num, mapping), substitute(atom.den, mapping))
+        case Extremum():
+            a, b = substitute(atom.a, mapping), substitute(atom.b, mapping)
+            return minimum(a, b) if atom.which == "min" else maximum(a, b)
+
+
+def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
+    """The value of `index`, given a value (int or integer array) for each variable's name."""
+    total: Any = index.const
+    for monomial, coeff in index.terms:
+        product: Any = coeff
+        for atom in monomial:
+            product = product * _evaluate_atom(atom, values)
+        total = total + product
+    return total
+
+
+def _evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
+    match atom:
+        case Var():
+            return values[atom.name]
+        case Quotient():
+            return evaluate(atom.num, values) // evaluate(atom.den, values)
+        case Remainder():
+            return evaluate(atom.num, values) % evaluate(atom.den, values)
+        case Extremum():
+            a, b = evaluate(atom.a, values), evaluate(atom.b, values)
+            # Written without min/max so that arrays work too.
+            smaller = a + (b - a) * (b < a)
+            return smaller if atom.which == "min" else a + b - smaller

@@ -1,0 +1,271 @@
+"""Program: what the host runs, one form for every target, interpreted by the C runtime.
+
+A program is straight-line code with structured branches and loops over *registers* (int64, one
+per integer value: sizes, offsets, trip counts) and *buffers* (byte ranges).  It holds no names of
+kernels beyond an index into the artifact's kernel table, and no addresses.
+
+    program  = registers, buffers, ports, body
+    instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
+
+Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
+arena ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end of the run or
+their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and offsets are bytes.
+Outside sizes nothing is computed on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from tcc.ir.types import DType
+
+Register: TypeAlias = int
+BufferId: TypeAlias = int
+
+
+class IntOp(Enum):
+    """Integer instructions on registers; division rounds down, divisors are positive."""
+
+    CONST = 0  # a is the immediate value
+    DIM = 1  # a is the port (inputs in order), b the dimension, of the caller's array
+    ADD = 2
+    SUB = 3
+    MUL = 4
+    FLOORDIV = 5
+    MOD = 6
+    MIN = 7
+    MAX = 8
+
+
+class Relation(Enum):
+    """What `Check` compares."""
+
+    EQ = 0
+    LE = 1
+    LT = 2
+    DIVIDES = 3  # a divides b
+
+
+# ---- places: where a buffer's bytes are -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The caller's array for input port `port`; read only."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The caller's array for output port `port`, or memory from the caller's allocator."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """`size` bytes at `offset` of the weight section; read only, shared by all instances."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A range of the planned arena; both are registers, so the plan may depend on sizes."""
+
+    offset: Register
+    size: Register
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes that live as long as the instance; zero at creation."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """From the pool allocator, by `Allocate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Part of another buffer, aimed by `View`; must not be used before."""
+
+
+Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A byte range.  `label` is for people (`tcc inspect`), never for the machine."""
+
+    place: Place
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output as the caller sees it.
+
+    `dims[i]` is the register that holds the size of dimension i: for inputs it is what the body's
+    checks demand, for outputs what the run produced.  `text` shows the symbolic shape to people.
+    `state` names the input port whose caller array this output updates in place, or is -1.
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[Register, ...]
+    text: str
+    state: int = -1
+
+
+# ---- instructions -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates."""
+
+    target: Register
+    op: IntOp
+    a: int
+    b: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadInt:
+    """`register[target] = buffer[element]`, an integer or bool buffer of `dtype`."""
+
+    target: Register
+    buffer: BufferId
+    dtype: DType
+    element: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Ends the run with the user's error `message` (both values appended) unless a REL b."""
+
+    relation: Relation
+    a: Register
+    b: Register
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Gives a `Dynamic` or `Output` buffer at least `size` bytes.
+
+    With `keep`, the bytes it had stay at its front (growing scan outputs).  For an `Output` this
+    is where the caller's array is checked or its allocator called; every output is allocated once
+    on every path before it is written.
+    """
+
+    buffer: BufferId
+    size: Register
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Aims an `Alias` buffer at `base + register[offset]` bytes."""
+
+    buffer: BufferId
+    base: BufferId
+    offset: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Runs kernel `kernel` over units `0 <= u < register[grid]`, split over the threads.
+
+    The kernel gets the buffers' addresses and the registers' values in this order, and `scratch`
+    bytes of memory private to each thread.  `serial` keeps it on the calling thread, for grids
+    too small to be worth a fork.
+    """
+
+    kernel: int
+    grid: Register
+    buffers: tuple[BufferId, ...]
+    ints: tuple[Register, ...]
+    serial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A buffer seen as a contiguous row-major array, for `CallOp`."""
+
+    buffer: BufferId
+    dtype: DType
+    dims: tuple[Register, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOp:
+    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...).
+
+    `results` are registers the function writes (sizes that data decides).
+    """
+
+    op: str
+    inputs: tuple[TensorRef, ...]
+    outputs: tuple[TensorRef, ...]
+    ints: tuple[int, ...]
+    results: tuple[Register, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copies `size` bytes; ranges do not overlap, or are the same."""
+
+    target: BufferId
+    source: BufferId
+    size: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Runs `then` if the bool at the front of `condition` is true, else `otherwise`."""
+
+    condition: BufferId
+    then: tuple[Instr, ...]
+    otherwise: tuple[Instr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Runs `body` for `counter = 0, 1, ...` while `counter < register[trips]` and `condition`.
+
+    `condition` (a bool buffer, or -1) is read before every trip.  After the loop `counter` holds
+    the number of trips that ran.
+    """
+
+    trips: Register
+    condition: BufferId
+    counter: Register
+    body: tuple[Instr, ...]
+
+
+Instr: TypeAlias = (
+    Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A whole model for the host.  `kernels` names the symbols behind kernel numbers, in order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    registers: int
+    buffers: tuple[Buffer, ...]
+    kernels: tuple[str, ...]
+    scratch: int
+    arena: Register
+    body: tuple[Instr, ...] = field(default=())

@@ -1,0 +1,131 @@
+"""Element types and tensor types.
+
+`DTYPES` is the one table of element types: width, DLPack code, NumPy carrier, ONNX name.  Sub-byte
+and narrow floating types are carried in NumPy by the type's `carrier` (values exact).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+
+
+class Kind(Enum):
+    """What arithmetic means for a type."""
+
+    BOOL = "bool"
+    INT = "int"
+    UINT = "uint"
+    FLOAT = "float"
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type.
+
+    `bits` is the width in memory (4 for packed int4, 8 for bool); `dlpack` the DLPack type code;
+    `carrier` the NumPy type whose arrays hold values of this type between passes.
+    """
+
+    name: str
+    kind: Kind
+    bits: int
+    dlpack: int
+    carrier: Any
+
+    @property
+    def bytes(self) -> int:
+        """Whole bytes of one element; raises ValueError for sub-byte types."""
+        if self.bits % 8:
+            raise ValueError(f"{self.name} has no whole-byte size")
+        return self.bits // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in (Kind.INT, Kind.UINT)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _row(name: str, kind: Kind, bits: int, dlpack: int, carrier: Any) -> tuple[str, DType]:
+    return name, DType(name, kind, bits, dlpack, np.dtype(carrier))
+
+
+# bf16 is carried as f32: every bf16 value is exact there, and NumPy has no bf16 of its own.
+DTYPES = MappingProxyType(
+    dict(
+        (
+            _row("bool", Kind.BOOL, 8, 6, np.bool_),
+            _row("i8", Kind.INT, 8, 0, np.int8),
+            _row("i16", Kind.INT, 16, 0, np.int16),
+            _row("i32", Kind.INT, 32, 0, np.int32),
+            _row("i64", Kind.INT, 64, 0, np.int64),
+            _row("u8", Kind.UINT, 8, 1, np.uint8),
+            _row("u16", Kind.UINT, 16, 1, np.uint16),
+            _row("u32", Kind.UINT, 32, 1, np.uint32),
+            _row("u64", Kind.UINT, 64, 1, np.uint64),
+            _row("f16", Kind.FLOAT, 16, 2, np.float16),
+            _row("bf16", Kind.FLOAT, 16, 4, np.float32),
+            _row("f32", Kind.FLOAT, 32, 2, np.float32),
+            _row("f64", Kind.FLOAT, 64, 2, np.float64),
+        )
+    )
+)
+
+BOOL, I8, I16, I32, I64 = (DTYPES[n] for n in ("bool", "i8", "i16", "i32", "i64"))
+U8, U16, U32, U64 = (DTYPES[n] for n in ("u8", "u16", "u32", "u64"))
+F16, BF16, F32, F64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
+
+
+def dtype_of(array: np.ndarray[Any, Any]) -> DType:
+    """The element type whose carrier is `array.dtype`; raises KeyError for unknown ones."""
+    return _BY_CARRIER[array.dtype]
+
+
+_BY_CARRIER = {d.carrier: d for d in DTYPES.values() if d.name != "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and dimensions; a dimension is a non-negative `Index` over size symbols."""
+
+    dtype: DType
+    shape: tuple[Index, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape as ints, or None where a dimension is symbolic."""
+        sizes = tuple(as_int(dim) for dim in self.shape)
+        known = tuple(size for size in sizes if size is not None)
+        return known if len(known) == len(sizes) else None
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}[{','.join(dim.key for dim in self.shape)}]"
+
+
+def tensor(dtype: DType, *shape: IndexLike) -> TensorType:
+    """`tensor(F32, 2, n)` is `f32[2,n]`."""
+    return TensorType(dtype, tuple(as_index(dim) for dim in shape))
+
+
+def element_count(shape: tuple[Index, ...]) -> Index:
+    """The product of the dimensions; one for a scalar."""
+    total = const(1)
+    for dim in shape:
+        total = total * dim
+    return total
