@@ -123,7 +123,9 @@ def _build(terms: Mapping[Monomial, int], const: int) -> Index:
     kept = [(m, c) for m, c in terms.items() if c]
     kept.sort(key=lambda term: tuple(a.key for a in term[0]))
     frozen = tuple(kept)
-    return _intern(("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const)))
+    return _intern(
+        ("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const))
+    )
 
 
 def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
@@ -156,7 +158,9 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     """A size symbol in `[lo, hi]` that `divisor` divides; a one-point range is its constant."""
     if hi is not None and lo == hi:
         return const(lo)
-    return _atom(_intern(("sym", name, lo, hi, divisor), lambda: Var(name, lo, hi, divisor, None, name)))
+    return _atom(
+        _intern(("sym", name, lo, hi, divisor), lambda: Var(name, lo, hi, divisor, None, name))
+    )
 
 
 def iterator(name: str, extent: IndexLike) -> Index:
@@ -309,7 +313,7 @@ def _nested_quotient(rest: Index, den: Index) -> Index | None:
     """`(x // a) // b` is `x // (a*b)` for constants."""
     if den.terms or rest.const or len(rest.terms) != 1:
         return None
-    (monomial, coeff), = rest.terms
+    ((monomial, coeff),) = rest.terms
     if coeff == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
         inner = monomial[0]
         if not inner.den.terms:
@@ -420,7 +424,7 @@ def var_of(index: Index) -> Var | None:
     """The variable, if `index` is one variable and nothing else."""
     if index.const or len(index.terms) != 1:
         return None
-    (monomial, coeff), = index.terms
+    ((monomial, coeff),) = index.terms
     atom = monomial[0]
     return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Var) else None
 
