@@ -166,7 +166,7 @@ def _samples(dtypes: Sequence[DType], lo: float, hi: float) -> Samples:
             yield Sample((x,), ReduceAttrs(axes, True), f"keep_{name}")
         yield Sample((x,), ReduceAttrs((1,), False), "drop_1")
         yield Sample((x,), ReduceAttrs((0, 1, 2), False), "drop_all")
-        yield Sample((x[0, 0, 0],), ReduceAttrs((), False), "scalar")
+        yield Sample((np.asarray(x[0, 0, 0]),), ReduceAttrs((), False), "scalar")
         yield Sample((x[:0],), ReduceAttrs((2,), False), "empty")
         yield Sample((draw(rng, F32, (2, 133), lo, hi),), ReduceAttrs((1,), True), "long")
         for dtype in (F64, F16, I32, I64, I8, U8, BOOL):
