@@ -9,12 +9,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import arithmetic, reduce, unary
+from tcc.ops import arithmetic, contract, movement, pad, pool, reduce, unary, window
 
 _FAMILIES = (
     unary.OPS,
     arithmetic.OPS,
     reduce.OPS,
+    movement.OPS,
+    pad.OPS,
+    contract.OPS,
+    window.OPS,
+    pool.OPS,
 )
 
 
