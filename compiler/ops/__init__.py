@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import arithmetic, reduce, unary
+from tcc.ops import activation, arithmetic, reduce, unary
 
 _FAMILIES = (
     unary.OPS,
     arithmetic.OPS,
+    activation.OPS,
     reduce.OPS,
 )
 
