@@ -9,11 +9,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-<<<<<<< HEAD
-from tcc.ops import arithmetic, contract, movement, pad, pool, reduce, unary, window
-=======
-from tcc.ops import activation, arithmetic, reduce, unary
->>>>>>> opsa
+from tcc.ops import (
+    activation,
+    arithmetic,
+    contract,
+    create,
+    indexing,
+    movement,
+    pad,
+    pool,
+    quantized,
+    reduce,
+    resize,
+    unary,
+    window,
+)
 
 _FAMILIES = (
     unary.OPS,
@@ -25,6 +35,10 @@ _FAMILIES = (
     contract.OPS,
     window.OPS,
     pool.OPS,
+    quantized.OPS,
+    indexing.OPS,
+    create.OPS,
+    resize.OPS,
 )
 
 

@@ -30,9 +30,13 @@ from tcc.ops.operands import (
     wrapped,
 )
 from tcc.ops.shapes import check_axis, required
-from tcc.ops.softmax import AxisAttrs
 
 Binding = tuple[Var, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttrs:
+    axis: int
 
 
 @dataclass(frozen=True, slots=True)
