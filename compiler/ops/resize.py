@@ -98,34 +98,31 @@ def _number(index: Index) -> Scalar:
     return index_value(index, F32) if value is None else literal(float(value), F32)
 
 
-def _ratio(axis: _Axis) -> Scalar:
-    """The scale: output size over input size."""
+def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
+    """`at` over the scale; where that follows from the sizes, with a single rounding."""
     if axis.scale is not None:
-        return literal(float(np.float32(axis.scale)), F32)
-    n, m = as_int(axis.extent), as_int(axis.size)
-    if n and m is not None:
-        return literal(float(np.float32(m) / np.float32(n)), F32)
-    return fn("div", _number(axis.size), _number(axis.extent))
+        return fn("div", at, float(np.float32(axis.scale)))
+    return fn("div", fn("mul", at, _number(axis.extent)), _number(axis.size))
 
 
 def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
     """Where output element `o` lies in the input, in f32."""
-    at, scale = index_value(o, F32), _ratio(axis)
+    at = index_value(o, F32)
     size, extent = _number(axis.size), _number(axis.extent)
     last_out, last_in = _number(axis.size - 1), _number(axis.extent - 1)
-    half = fn("sub", fn("div", fn("add", at, 0.5), scale), 0.5)
+    half = fn("sub", _unscaled(fn("add", at, 0.5), axis), 0.5)
     several = apply("gt", size, literal(1.0, F32))
     match mode:
         case "asymmetric":
-            return fn("div", at, scale)
+            return _unscaled(at, axis)
         case "half_pixel":
             return half
         case "pytorch_half_pixel":
             return choose(several, half, 0.0)
         case "half_pixel_symmetric":
-            adjustment = fn("div", size, fn("mul", scale, extent))
             center = fn("div", extent, 2.0)
-            return fn("add", fn("mul", center, fn("sub", 1.0, adjustment)), half)
+            used = fn("div", _unscaled(size, axis), extent)
+            return fn("add", fn("mul", center, fn("sub", 1.0, used)), half)
         case "align_corners":
             spread = fn("div", fn("mul", at, last_in), last_out)
             return choose(several, spread, 0.0)
@@ -141,14 +138,15 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
     """As `_coordinate`, of plain numbers, for the reference."""
     f = np.float32
     (n, m), (start, end) = sizes((axis.extent, axis.size)), axis.roi
-    scale = f(axis.scale) if axis.scale is not None else f(m) / f(n)
-    half = (f(o) + f(0.5)) / scale - f(0.5)
+    # The scale as a fraction; one that follows from the sizes is exact.
+    over, under = (f(1), f(axis.scale)) if axis.scale is not None else (f(n), f(m))
+    half = (f(o) + f(0.5)) * over / under - f(0.5)
     if mode == "asymmetric":
-        return f(o) / scale
+        return f(o) * over / under
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and m > 1):
         return f(half)
     if mode == "half_pixel_symmetric":
-        return f(f(n) / f(2) * (f(1) - f(m) / (scale * f(n))) + half)
+        return f(f(n) / f(2) * (f(1) - f(m) * over / under / f(n)) + half)
     if mode == "align_corners":
         return f(o) * f(n - 1) / f(m - 1) if m > 1 else f(0)
     if mode == "tf_crop_and_resize":
