@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import activation, arithmetic, reduce, unary
+from tcc.ops import activation, arithmetic, magnitude, normalization, reduce, softmax, unary
 
 _FAMILIES = (
     unary.OPS,
     arithmetic.OPS,
     activation.OPS,
     reduce.OPS,
+    softmax.OPS,
+    normalization.OPS,
+    magnitude.OPS,
 )
 
 
