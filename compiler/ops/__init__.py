@@ -14,13 +14,17 @@ from tcc.ops import (
     arithmetic,
     contract,
     create,
+    data_dependent,
     indexing,
+    magnitude,
     movement,
+    normalization,
     pad,
     pool,
     quantized,
     reduce,
     resize,
+    softmax,
     unary,
     window,
 )
@@ -30,6 +34,9 @@ _FAMILIES = (
     arithmetic.OPS,
     activation.OPS,
     reduce.OPS,
+    softmax.OPS,
+    normalization.OPS,
+    magnitude.OPS,
     movement.OPS,
     pad.OPS,
     contract.OPS,
@@ -39,6 +46,7 @@ _FAMILIES = (
     indexing.OPS,
     create.OPS,
     resize.OPS,
+    data_dependent.OPS,
 )
 
 
