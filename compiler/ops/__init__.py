@@ -15,6 +15,7 @@ from tcc.ops import (
     contract,
     create,
     data_dependent,
+    grid,
     indexing,
     magnitude,
     movement,
@@ -24,6 +25,8 @@ from tcc.ops import (
     quantized,
     reduce,
     resize,
+    roi,
+    signal,
     softmax,
     unary,
     window,
@@ -47,6 +50,9 @@ _FAMILIES = (
     create.OPS,
     resize.OPS,
     data_dependent.OPS,
+    grid.OPS,
+    roi.OPS,
+    signal.OPS,
 )
 
 
