@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcc.ir.expr import extent
+from tcc.ir.expr import Stage, extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
 from tcc.ir.scalar import Apply, Read, Scalar, walk
@@ -56,7 +56,7 @@ def work(stage: GroupStage) -> int:
     return total
 
 
-def weight(stage: GroupStage) -> int:
+def weight(stage: GroupStage | Stage) -> int:
     """Operations of one evaluation of the body; transcendental functions count as many."""
     total = 0
     for scalar in walk(*stage.body):
