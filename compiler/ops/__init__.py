@@ -9,13 +9,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
+<<<<<<< HEAD
+from tcc.ops import arithmetic, contract, movement, pad, pool, reduce, unary, window
+=======
 from tcc.ops import activation, arithmetic, reduce, unary
+>>>>>>> opsa
 
 _FAMILIES = (
     unary.OPS,
     arithmetic.OPS,
     activation.OPS,
     reduce.OPS,
+    movement.OPS,
+    pad.OPS,
+    contract.OPS,
+    window.OPS,
+    pool.OPS,
 )
 
 
