@@ -14,7 +14,9 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -140,6 +142,20 @@ def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
     return text
 
 
+def _factor_key(index: Index) -> str:
+    """The text of `index` as an operand of `//` or `%`."""
+    alone = not index.terms if index.const >= 0 else False
+    ((monomial, coeff),) = index.terms if len(index.terms) == 1 else (((), 0),)
+    atom = not index.const and coeff == 1 and len(monomial) == 1
+    return index.key if alone or atom else f"({index.key})"
+
+
+def _name_key(name: str) -> str:
+    """`name` itself where it reads as one word, else quoted."""
+    word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
+    return name if word else json.dumps(name)
+
+
 def const(value: int) -> Index:
     """The integer `value`."""
     return _build({}, int(value))
@@ -159,7 +175,10 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     if hi is not None and lo == hi:
         return const(lo)
     return _atom(
-        _intern(("sym", name, lo, hi, divisor), lambda: Var(name, lo, hi, divisor, None, name))
+        _intern(
+            ("sym", name, lo, hi, divisor),
+            lambda: Var(name, lo, hi, divisor, None, _name_key(name)),
+        )
     )
 
 
@@ -168,7 +187,7 @@ def iterator(name: str, extent: IndexLike) -> Index:
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
-    return _atom(_intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name)))
+    return _atom(_intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name))))
 
 
 def add(a: IndexLike, b: IndexLike) -> Index:
@@ -200,7 +219,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
-    key = f"({rest.key})//({den.key})"
+    key = f"({_factor_key(rest)}//{_factor_key(den)})"
     quotient = _atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
@@ -213,7 +232,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     factor = _common_factor(rest, den)
     if factor > 1:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
-    key = f"({rest.key})%({den.key})"
+    key = f"({_factor_key(rest)} % {_factor_key(den)})"
     return _atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
