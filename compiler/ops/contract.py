@@ -109,8 +109,8 @@ def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
     ):
         x, y = (rng.standard_normal(s).astype(np.float32) for s in (left, right))
         yield Sample((x, y), NoAttrs())
-    x, y = (rng.standard_normal(s).astype(np.float16) for s in ((3, 17), (17, 5)))
-    yield Sample((x, y), NoAttrs(), "f16")
+    halves = tuple(rng.standard_normal(s).astype(np.float16) for s in ((3, 17), (17, 5)))
+    yield Sample(halves, NoAttrs(), "f16")
     yield Sample((rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 2))), NoAttrs(), "i64")
 
 

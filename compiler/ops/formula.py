@@ -67,8 +67,6 @@ def pointwise(types: Sequence[TensorType | None], body: Body, result: DType) -> 
     """
     b = ExprBuilder(*types)
     at = b.iters(*broadcast_types(types))
-    operands = [
-        None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)
-    ]
+    operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
     b.stage(at, cast(body(*operands), result))
     return b.done()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -81,8 +80,9 @@ def _expr(types: Types, attrs: PadAttrs) -> Expr:
     at = [k - before for k, before in zip(i, attrs.before, strict=True)]
     body: Scalar = b.read(0, *at, fill=0)
     if value is not None:
-        tests = [inside(index_value(k, I64), d) for k, d in zip(at, x.shape, strict=True)]
-        whole = reduce(lambda a, c: apply("and", a, c), tests, literal(True, BOOL))
+        whole: Scalar = literal(True, BOOL)
+        for k, dim in zip(at, x.shape, strict=True):
+            whole = apply("and", whole, inside(index_value(k, I64), dim))
         body = apply("select", whole, body, b.read(1, *([0] * value.rank)))
     b.stage(i, body)
     return b.done()

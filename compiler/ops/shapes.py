@@ -9,9 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import DType, TensorType
+from tcc.ir.types import DTYPES, DType, Kind, TensorType
 
 Shape = tuple[Index, ...]
+
+ALL = tuple(DTYPES.values())
+FLOATS = tuple(d for d in ALL if d.is_float)
+INTEGERS = tuple(d for d in ALL if d.is_integer)
+SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
+NUMERIC = INTEGERS + FLOATS
+BOOLS = (DTYPES["bool"],)
 
 
 def required(types: Sequence[TensorType | None], number: int) -> TensorType:
