@@ -166,7 +166,8 @@ def as_index(value: IndexLike) -> Index:
     return value if isinstance(value, Index) else const(value)
 
 
-def _atom(atom: Atom) -> Index:
+def of_atom(atom: Atom) -> Index:
+    """The expression that is `atom` alone."""
     return _build({(atom,): 1}, 0)
 
 
@@ -174,7 +175,7 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     """A size symbol in `[lo, hi]` that `divisor` divides; a one-point range is its constant."""
     if hi is not None and lo == hi:
         return const(lo)
-    return _atom(
+    return of_atom(
         _intern(
             ("sym", name, lo, hi, divisor),
             lambda: Var(name, lo, hi, divisor, None, _name_key(name)),
@@ -187,7 +188,9 @@ def iterator(name: str, extent: IndexLike) -> Index:
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
-    return _atom(_intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name))))
+    return of_atom(
+        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name)))
+    )
 
 
 def add(a: IndexLike, b: IndexLike) -> Index:
@@ -220,7 +223,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if inner is not None:
         return add(whole, inner)
     key = f"({_factor_key(rest)}//{_factor_key(den)})"
-    quotient = _atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
+    quotient = of_atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
 
@@ -233,7 +236,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     if factor > 1:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
     key = f"({_factor_key(rest)} % {_factor_key(den)})"
-    return _atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
+    return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
 def minimum(a: IndexLike, b: IndexLike) -> Index:
@@ -255,7 +258,7 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
     key = f"{which}({a.key},{b.key})"
-    return _atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
+    return of_atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
 # ---- the simplifier's few facts -----------------------------------------------------------------
@@ -479,7 +482,7 @@ def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
 def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
     match atom:
         case Var():
-            return mapping.get(atom) or _atom(atom)
+            return mapping.get(atom) or of_atom(atom)
         case Quotient():
             return floordiv(substitute(atom.num, mapping), substitute(atom.den, mapping))
         case Remainder():
