@@ -9,12 +9,36 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import arithmetic, reduce, unary
+from tcc.ops import (
+    activation,
+    arithmetic,
+    contract,
+    control,
+    create,
+    indexing,
+    movement,
+    pad,
+    pool,
+    reduce,
+    sizes,
+    unary,
+    window,
+)
 
 _FAMILIES = (
     unary.OPS,
     arithmetic.OPS,
+    activation.OPS,
     reduce.OPS,
+    movement.OPS,
+    pad.OPS,
+    contract.OPS,
+    window.OPS,
+    pool.OPS,
+    indexing.OPS,
+    create.OPS,
+    control.OPS,
+    sizes.OPS,
 )
 
 

@@ -143,3 +143,18 @@ def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
     if len(a) != len(b):
         raise ValueError(f"{what}: ranks {len(a)} and {len(b)} differ")
     return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
+
+
+def first_shape(types: Sequence[TensorType | None]) -> Shape:
+    """The shape of the first operand, which every other present one must broadcast to."""
+    shape = required(types, 0).shape
+    for other in types[1:]:
+        if other is not None and not broadcasts_to(other.shape, shape):
+            raise ValueError(
+                f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})"
+            )
+    return shape
+
+
+def _dims(shape: Shape) -> str:
+    return ", ".join(dim.key for dim in shape)

@@ -2,7 +2,7 @@
 
 Where ONNX Runtime has no kernel for an element type, the reference evaluator of the onnx package
 answers instead.  `MODELS` says how a row becomes an ONNX node where that is more than copying its
-inputs and attributes; `None` marks rows that no ONNX op matches.
+inputs and attributes; it gives None for samples that no ONNX node matches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OnnxNode:
     opset: int = 0
 
 
-NodeOf = Callable[[Sample], OnnxNode]
+NodeOf = Callable[[Sample], OnnxNode | None]
 
 
 def plain(value: Any) -> Any:
@@ -180,9 +180,18 @@ def _arg(name: str) -> NodeOf:
     return make
 
 
-MODELS: Mapping[str, NodeOf | None] = MappingProxyType(
+def _mod(s: Sample) -> OnnxNode | None:
+    """Floats with fmod unset have a meaning only in opset 28, which ONNX Runtime does not know."""
+    first = s.inputs[0]
+    if first is not None and first.dtype.kind == "f" and not s.attrs.fmod:
+        return None
+    return OnnxNode("Mod", s.inputs, {"fmod": int(s.attrs.fmod)})
+
+
+MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "cast": node("Cast"),
+        "mod": _mod,
         "reduce_sum": _reduction("ReduceSum"),
         "reduce_mean": _reduction("ReduceMean"),
         "reduce_max": _reduction("ReduceMax"),
@@ -202,6 +211,5 @@ MODELS: Mapping[str, NodeOf | None] = MappingProxyType(
 def node_of(op: OpSpec, sample: Sample) -> OnnxNode | None:
     """The ONNX node that means what `op` does on `sample`; None where there is none."""
     if op.name in MODELS:
-        make = MODELS[op.name]
-        return make(sample) if make else None
+        return MODELS[op.name](sample)
     return bound(op)(sample) if op.onnx else None
