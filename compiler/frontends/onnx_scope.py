@@ -55,13 +55,23 @@ class Operand:
             if self.array is not None:
                 self.made = builder.constant(self.array, self.name, self.type.dtype)
             elif self.sizes is not None:
-                attrs = OPS["sizes"].attrs(
-                    tuple(self.sizes.reshape(-1)), self.sizes.shape, self.type.dtype
-                )
-                (self.made,) = builder.add(OPS["sizes"], (), attrs, names=(self.name,))
+                self.made = self._made_of_sizes(self.sizes)
             else:
                 raise InternalError(f"{self.name} has neither contents nor a value")
         return self.made
+
+    def _made_of_sizes(self, sizes: Array) -> Value:
+        builder, names = self.scope.builder, (self.name,)
+        attrs = OPS["dims"].attrs(tuple(sizes.reshape(-1)))
+        (value,) = builder.add(OPS["dims"], (), attrs, names=names)
+        if sizes.ndim != 1:
+            attrs = OPS["reshape"].attrs(self.type.shape)
+            (value,) = builder.add(OPS["reshape"], (value,), attrs, names=names)
+        if self.dtype is not value.type.dtype:
+            (value,) = builder.add(
+                OPS["cast"], (value,), OPS["cast"].attrs(self.dtype), names=names
+            )
+        return value
 
     @property
     def known(self) -> Array | None:

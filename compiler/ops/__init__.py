@@ -10,10 +10,28 @@ from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
 <<<<<<< HEAD
+<<<<<<< HEAD
 from tcc.ops import arithmetic, contract, movement, pad, pool, reduce, unary, window
 =======
 from tcc.ops import activation, arithmetic, reduce, unary
 >>>>>>> opsa
+=======
+from tcc.ops import (
+    activation,
+    arithmetic,
+    contract,
+    control,
+    create,
+    indexing,
+    movement,
+    pad,
+    pool,
+    reduce,
+    sizes,
+    unary,
+    window,
+)
+>>>>>>> onnx
 
 _FAMILIES = (
     unary.OPS,
@@ -25,6 +43,10 @@ _FAMILIES = (
     contract.OPS,
     window.OPS,
     pool.OPS,
+    indexing.OPS,
+    create.OPS,
+    control.OPS,
+    sizes.OPS,
 )
 
 

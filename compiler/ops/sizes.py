@@ -1,4 +1,4 @@
-"""Where sizes and tensors meet: tensors of sizes, and sizes read from tensors."""
+"""Sizes read from tensors: where shapes are computed from data."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.index import Index, symbol
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.scalar import Scalar, apply, index_value
-from tcc.ir.types import BOOL, DTYPES, I32, I64, DType, TensorType
-
-
-@dataclass(frozen=True, slots=True)
-class SizesAttrs:
-    """The elements in row-major order and the (static) shape of a tensor of sizes."""
-
-    values: tuple[Index, ...]
-    shape: tuple[int, ...]
-    dtype: DType
+from tcc.ir.types import BOOL, DTYPES, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,43 +18,6 @@ class BindSizeAttrs:
 
     symbol: Index
     element: int
-
-
-def _sizes_types(types: Sequence[TensorType | None], attrs: SizesAttrs) -> tuple[TensorType, ...]:
-    if prod(attrs.shape) != len(attrs.values):
-        raise ValueError(f"{len(attrs.values)} values do not fill the shape {attrs.shape}")
-    return (TensorType(attrs.dtype, tuple(map(const, attrs.shape))),)
-
-
-def _sizes(arrays: Sequence[Array | None], attrs: SizesAttrs) -> tuple[Array, ...]:
-    values = [as_int(value) for value in attrs.values]
-    if None in values:
-        raise ValueError("sizes must be bound before they are evaluated")
-    return (np.array(values, attrs.dtype.carrier).reshape(attrs.shape),)
-
-
-def _sizes_expr(types: Sequence[TensorType | None], attrs: SizesAttrs) -> Expr:
-    b = ExprBuilder()
-    at = b.iters(*attrs.shape)
-    linear: Index = const(0)
-    for position, extent in zip(at, attrs.shape, strict=True):
-        linear = linear * extent + position
-    body: Scalar = index_value(attrs.values[-1] if attrs.values else 0, attrs.dtype)
-    for number in reversed(range(len(attrs.values) - 1)):
-        here = apply("eq", index_value(linear, I64), index_value(number, I64))
-        body = apply("select", here, index_value(attrs.values[number], attrs.dtype), body)
-    b.stage(at, body)
-    return b.done()
-
-
-def _sizes_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for label, values, shape, dtype in (
-        ("scalar", (7,), (), I64),
-        ("vector", (2, 3, 0, -5), (4,), I64),
-        ("empty", (), (0,), I64),
-        ("matrix", (1, 2, 3, 4, 5, 6), (2, 3), I32),
-    ):
-        yield Sample((), SizesAttrs(tuple(map(const, values)), shape, dtype), label)
 
 
 def _bind_types(types: Sequence[TensorType | None], attrs: BindSizeAttrs) -> tuple[TensorType, ...]:
@@ -88,19 +40,6 @@ def _bind_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 OPS: tuple[OpSpec, ...] = (
-    OpSpec(
-        "sizes",
-        SizesAttrs,
-        (0, 0),
-        _sizes_types,
-        _sizes,
-        _sizes_samples,
-        tuple(d for d in DTYPES.values() if d.is_integer),
-        Tolerance.EXACT,
-        "A tensor whose elements are integer expressions of the size symbols.",
-        expr=_sizes_expr,
-        traits=frozenset({Trait.MOVEMENT}),
-    ),
     OpSpec(
         "bind_size",
         BindSizeAttrs,
