@@ -101,7 +101,7 @@ def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
     return row_major(value.type.shape) if found is None else found
 
 
-# ---- packing --------------------------------------------------------------------------------------
+# ---- packing ------------------------------------------------------------------------------------
 
 
 def pack_constants(
