@@ -9,7 +9,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import activation, arithmetic, magnitude, normalization, reduce, softmax, unary
+from tcc.ops import (
+    activation,
+    arithmetic,
+    diagonal,
+    loss,
+    magnitude,
+    normalization,
+    quantize,
+    reduce,
+    scan,
+    softmax,
+    unary,
+)
 
 _FAMILIES = (
     unary.OPS,
@@ -19,6 +31,10 @@ _FAMILIES = (
     softmax.OPS,
     normalization.OPS,
     magnitude.OPS,
+    scan.OPS,
+    quantize.OPS,
+    diagonal.OPS,
+    loss.OPS,
 )
 
 
