@@ -12,15 +12,24 @@ from tcc.ir.op import OpSpec
 from tcc.ops import (
     activation,
     arithmetic,
+    contract,
+    create,
     diagonal,
+    indexing,
     loss,
     magnitude,
+    movement,
     normalization,
+    pad,
+    pool,
     quantize,
+    quantized,
     reduce,
+    resize,
     scan,
     softmax,
     unary,
+    window,
 )
 
 _FAMILIES = (
@@ -35,6 +44,15 @@ _FAMILIES = (
     quantize.OPS,
     diagonal.OPS,
     loss.OPS,
+    movement.OPS,
+    pad.OPS,
+    contract.OPS,
+    window.OPS,
+    pool.OPS,
+    quantized.OPS,
+    indexing.OPS,
+    create.OPS,
+    resize.OPS,
 )
 
 
