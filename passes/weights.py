@@ -85,7 +85,7 @@ def pack(array: Array, layout: Layout) -> Array:
 
 
 def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
-    grid = np.indices(array.shape, sparse=True)
+    grid: Any = np.indices(array.shape, sparse=True)
     env: dict[str, Any] = {var.name: g for var, g in zip(layout.axes, grid, strict=True)}
     at = tuple(np.asarray(evaluate(index, env)) for index in layout.indices)
     out = np.full(sizes, layout.fill or 0, array.dtype)

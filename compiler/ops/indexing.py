@@ -29,8 +29,7 @@ from tcc.ops.operands import (
     sizes,
     wrapped,
 )
-from tcc.ops.shapes import check_axis, required
-from tcc.ops.softmax import AxisAttrs
+from tcc.ops.shapes import AxisAttrs, check_axis, required
 
 Binding = tuple[Var, Scalar]
 
