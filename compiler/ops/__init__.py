@@ -13,7 +13,9 @@ from tcc.ops import (
     activation,
     arithmetic,
     contract,
+    control,
     create,
+    data_dependent,
     diagonal,
     indexing,
     loss,
@@ -53,6 +55,8 @@ _FAMILIES = (
     indexing.OPS,
     create.OPS,
     resize.OPS,
+    data_dependent.OPS,
+    control.OPS,
 )
 
 
