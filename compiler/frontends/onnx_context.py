@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_schema import schema_of
 from tcc.frontends.onnx_tensors import element_type
+from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, const
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, I64, DType
@@ -75,6 +77,17 @@ class NodeContext:
                 raise self.fail(f"attribute {name} is of kind {found}; {due.name} is due")
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
+
+    def inside(self, scope: Scope) -> NodeContext:
+        """The same node, emitting into `scope` (that of a body it builds)."""
+        other = copy(self)
+        other.scope = scope
+        return other
+
+    def body_scope(self, name: str) -> Scope:
+        """A scope for a body of this node; it sees the names around it."""
+        builder = GraphBuilder(f"{self.loc}/{name}", parent=self.scope.builder)
+        return Scope(self.session, builder, self.scope.opsets, self.scope, f"{self.loc}/{name}/")
 
     @property
     def session(self) -> Session:
@@ -146,7 +159,11 @@ class NodeContext:
         return tuple(default)
 
     def floats(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
-        return tuple(self._attribute(name, "floats").floats) if self.has_value(name) else tuple(default)
+        return (
+            tuple(self._attribute(name, "floats").floats)
+            if self.has_value(name)
+            else tuple(default)
+        )
 
     def strings(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
         if not self.has_value(name):
@@ -292,9 +309,7 @@ class NodeContext:
         starts[axis], sizes[axis] = as_index(start), as_index(size)
         if tuple(sizes) == x.shape:
             return x
-        return self.emit(
-            "slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes)
-        )
+        return self.emit("slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes))
 
     def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
         return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
@@ -316,5 +331,3 @@ def node_location(node: onnx.NodeProto, scope: Scope) -> str:
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
     return f"{scope.path}{name[:200]} ({node.op_type})"
-
-

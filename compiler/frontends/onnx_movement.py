@@ -221,9 +221,7 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     return ctx.emit("where", is_one, own, shape)
 
 
-def broadcast_shapes(
-    ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]
-) -> tuple[Index, ...]:
+def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
     """The shape to which both broadcast; a size and a symbol that meet are taken to be equal."""
     rank = max(len(a), len(b))
     ones = [const(1)] * rank

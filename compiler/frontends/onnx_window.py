@@ -221,9 +221,7 @@ def _max_unpool(ctx: NodeContext) -> Results:
         before, after = _explicit(ctx, axes)
         spatial = [
             (size - 1) * s + k - b - a
-            for size, s, k, b, a in zip(
-                x.shape[2:], strides, kernel, before, after, strict=True
-            )
+            for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
         ]
         shape = (*x.shape[:2], *spatial)
     return [ctx.emit("max_unpool", x, indices, shape=shape)]
