@@ -19,26 +19,30 @@ from tcc.ops import (
     movement,
     pad,
     pool,
+    quantized,
     reduce,
+    resize,
     sizes,
     unary,
     window,
 )
 
 _FAMILIES = (
-    unary.OPS,
-    arithmetic.OPS,
     activation.OPS,
-    reduce.OPS,
+    arithmetic.OPS,
+    contract.OPS,
+    control.OPS,
+    create.OPS,
+    indexing.OPS,
     movement.OPS,
     pad.OPS,
-    contract.OPS,
-    window.OPS,
     pool.OPS,
-    indexing.OPS,
-    create.OPS,
-    control.OPS,
+    quantized.OPS,
+    reduce.OPS,
+    resize.OPS,
     sizes.OPS,
+    unary.OPS,
+    window.OPS,
 )
 
 

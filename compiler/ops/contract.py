@@ -50,7 +50,8 @@ def rounded(b: ExprBuilder, sums: StageRef, shape: Sequence[Index], dtype: DType
 # ---- matmul --------------------------------------------------------------------------------------
 
 
-def _matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
+def matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
+    """The shape of a matrix product; raises ValueError on operands that do not fit."""
     require(a.rank > 0 and c.rank > 0, f"matmul takes no scalars: {a}, {c}")
     agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
     rows = a.shape[-2:-1]
@@ -60,7 +61,7 @@ def _matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
 
 def _matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     dtype = same_dtype(types)
-    return (TensorType(dtype, _matmul_shape(required(types, 0), required(types, 1))),)
+    return (TensorType(dtype, matmul_shape(required(types, 0), required(types, 1))),)
 
 
 def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
@@ -68,11 +69,11 @@ def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     return (np.asarray(np.matmul(widen(a), widen(c))).astype(a.dtype),)
 
 
-def _matmul_sum(
+def matmul_sum(
     b: ExprBuilder, a: TensorType, c: TensorType, term: Callable[[Any, Any], Scalar]
 ) -> StageRef:
     """The stage of sums; `term` gets the indices at which each operand is read."""
-    shape = _matmul_shape(a, c)
+    shape = matmul_shape(a, c)
     i = b.iters(*shape)
     (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
     matrix_axes = (a.rank > 1) + (c.rank > 1)
@@ -87,7 +88,7 @@ def _matmul_sum(
 def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
     (y,) = _matmul_infer(types, attrs)
     b = ExprBuilder(*types)
-    sums = _matmul_sum(
+    sums = matmul_sum(
         b,
         required(types, 0),
         required(types, 1),

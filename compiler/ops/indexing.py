@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -34,7 +35,7 @@ Binding = tuple[Var, Scalar]
 
 
 @dataclass(frozen=True, slots=True)
-class GatherAttrs:
+class AxisAttrs:
     axis: int
 
 
@@ -78,7 +79,7 @@ def _check_indices(indices: TensorType) -> None:
 # ---- gather --------------------------------------------------------------------------------------
 
 
-def _gather_infer(types: Types, attrs: GatherAttrs) -> tuple[TensorType, ...]:
+def _gather_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
     x, indices = required(types, 0), required(types, 1)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
@@ -86,11 +87,11 @@ def _gather_infer(types: Types, attrs: GatherAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, shape),)
 
 
-def _gather_reference(arrays: Arrays, attrs: GatherAttrs) -> tuple[Array, ...]:
+def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> tuple[Array, ...]:
     return (np.take(array(arrays, 0), array(arrays, 1), axis=attrs.axis),)
 
 
-def _gather_expr(types: Types, attrs: GatherAttrs) -> Expr:
+def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x, indices = required(types, 0), required(types, 1)
     (y,) = _gather_infer(types, attrs)
     b = ExprBuilder(*types)
@@ -105,14 +106,14 @@ def _gather_expr(types: Types, attrs: GatherAttrs) -> Expr:
 
 def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((5, 3, 7)).astype(np.float32)
-    yield Sample((x, np.array([[0, -1], [4, 2]])), GatherAttrs(0), "rows")
-    yield Sample((x, np.array([2, -3], np.int32)), GatherAttrs(1), "i32")
-    yield Sample((x, np.array(6)), GatherAttrs(2), "scalar")
-    yield Sample((x, np.zeros((0,), np.int64)), GatherAttrs(0), "empty")
-    yield Sample((rng.integers(-9, 9, (13,)), np.array([12, 0, -13])), GatherAttrs(0), "vector")
+    yield Sample((x, np.array([[0, -1], [4, 2]])), AxisAttrs(0), "rows")
+    yield Sample((x, np.array([2, -3], np.int32)), AxisAttrs(1), "i32")
+    yield Sample((x, np.array(6)), AxisAttrs(2), "scalar")
+    yield Sample((x, np.zeros((0,), np.int64)), AxisAttrs(0), "empty")
+    yield Sample((rng.integers(-9, 9, (13,)), np.array([12, 0, -13])), AxisAttrs(0), "vector")
 
 
-def _elements_infer(types: Types, attrs: GatherAttrs) -> tuple[TensorType, ...]:
+def _elements_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
     x, indices = required(types, 0), required(types, 1)
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
@@ -120,7 +121,7 @@ def _elements_infer(types: Types, attrs: GatherAttrs) -> tuple[TensorType, ...]:
     return (TensorType(x.dtype, indices.shape),)
 
 
-def _elements_reference(arrays: Arrays, attrs: GatherAttrs) -> tuple[Array, ...]:
+def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> tuple[Array, ...]:
     x, indices = array(arrays, 0), array(arrays, 1)
     y = np.empty(indices.shape, x.dtype)
     for at in np.ndindex(*indices.shape):
@@ -130,7 +131,7 @@ def _elements_reference(arrays: Arrays, attrs: GatherAttrs) -> tuple[Array, ...]
     return (y,)
 
 
-def _elements_expr(types: Types, attrs: GatherAttrs) -> Expr:
+def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x, indices = required(types, 0), required(types, 1)
     b = ExprBuilder(*types)
     i = b.iters(*indices.shape)
@@ -143,9 +144,9 @@ def _elements_expr(types: Types, attrs: GatherAttrs) -> Expr:
 
 def _elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((5, 3)).astype(np.float32)
-    yield Sample((x, rng.integers(-5, 5, (7, 3))), GatherAttrs(0), "tall")
-    yield Sample((x, rng.integers(0, 3, (2, 2))), GatherAttrs(1), "part")
-    yield Sample((rng.integers(0, 9, (4,)), np.array([-1, 0, 0])), GatherAttrs(0), "vector")
+    yield Sample((x, rng.integers(-5, 5, (7, 3))), AxisAttrs(0), "tall")
+    yield Sample((x, rng.integers(0, 3, (2, 2))), AxisAttrs(1), "part")
+    yield Sample((rng.integers(0, 9, (4,)), np.array([-1, 0, 0])), AxisAttrs(0), "vector")
 
 
 def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tuple[Index, ...]]:
@@ -203,7 +204,7 @@ def _nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
-def _combine(reduction: str, old: object, new: object) -> object:
+def _combine(reduction: str, old: Any, new: Any) -> Any:
     operation = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
     return new if reduction == "none" else operation[reduction](old, new)
 
@@ -320,7 +321,7 @@ _MOVES = frozenset({Trait.MOVEMENT})
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "gather",
-        GatherAttrs,
+        AxisAttrs,
         (2, 2),
         _gather_infer,
         _gather_reference,
@@ -335,7 +336,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         "gather_elements",
-        GatherAttrs,
+        AxisAttrs,
         (2, 2),
         _elements_infer,
         _elements_reference,

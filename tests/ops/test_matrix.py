@@ -24,8 +24,11 @@ from . import oracle, structure_models, tolerance
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows and samples where ONNX Runtime departs from the operator's text or leaves the result open.
-DEPARTS: dict[str, str] = {
-    "gemm-empty-f32": "ONNX Runtime ignores beta where the sum is empty",
+DEPARTS = {
+    "cast-special-f32": "float to integer out of range is left open by ONNX",
+    "mean-three_f64-f64": "no kernel, and onnx.reference adds without broadcasting",
+    "reduce_log_sum_exp-i32-i32": "ONNX Runtime rounds the exponentials to integers",
+    **structure_models.DEPARTS,
 }
 
 
@@ -141,13 +144,13 @@ def node_of(op: OpSpec, sample: Sample) -> oracle.OnnxNode | None:
     return make(sample) if make else oracle.node_of(op, sample)
 
 
-ORACLE_CASES = tuple(c for c in CASES if not c.half and node_of(c.op, c.sample))
+ORACLE_CASES = tuple(
+    c for c in CASES if not c.half and c.name not in DEPARTS and node_of(c.op, c.sample) is not None
+)
 
 
 @pytest.mark.parametrize("case", ORACLE_CASES, ids=[c.name for c in ORACLE_CASES])
 def test_reference_agrees_with_onnx_runtime(case: Case) -> None:
-    if case.name in DEPARTS:
-        pytest.skip(DEPARTS[case.name])
     made = node_of(case.op, case.sample)
     assert made is not None
     types = case.op.infer(case.types, case.sample.attrs)
@@ -162,3 +165,7 @@ def test_reference_agrees_with_onnx_runtime(case: Case) -> None:
 
 def test_every_oracle_model_is_of_a_row() -> None:
     assert [name for name in (*oracle.MODELS, *structure_models.MODELS) if name not in OPS] == []
+
+
+def test_every_departure_is_of_a_sample() -> None:
+    assert [name for name in DEPARTS if name not in IDS] == []
