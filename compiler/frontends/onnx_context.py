@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError
-from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_schema import schema_of
+from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import element_type
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, const
@@ -41,7 +41,7 @@ class NodeContext:
         self.domain = "" if node.domain == "ai.onnx" else node.domain
         self.loc = node_location(node, scope)
         self._attributes = {a.name: a for a in node.attribute}
-        self._defaults = self._check_schema()
+        self.defaults = self._check_schema()
         self.inputs = [self._find(name) for name in node.input]
 
     def _find(self, name: str) -> Operand | None:
@@ -114,10 +114,10 @@ class NodeContext:
 
     def has_value(self, name: str) -> bool:
         """Whether the node, or else ONNX's default for its opset, gives the attribute."""
-        return name in self._attributes or name in self._defaults
+        return name in self._attributes or name in self.defaults
 
     def _attribute(self, name: str, kind: str) -> Any:
-        attribute = self._attributes.get(name) or self._defaults[name]
+        attribute = self._attributes.get(name) or self.defaults[name]
         found = _KINDS.get(attribute.type, str(attribute.type))
         if found != kind:
             raise self.fail(f"attribute {name} is of kind {found}; {kind} is due")
@@ -313,6 +313,38 @@ class NodeContext:
 
     def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
         return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
+
+    def require(self, left: Index, right: Index, reason: str) -> None:
+        """Demands that two sizes are equal; every run checks it."""
+        attrs = OPS["require"].attrs(left, right, reason)
+        self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
+
+    def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
+        """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.
+
+        Dimensions that broadcast, and those that are numbers, stay.
+        """
+        dims = list(x.shape)
+        for back in range(1, min(x.rank, len(shape)) + 1):
+            own, other = dims[-back], shape[-back]
+            if own is not other and own.terms and other.terms:
+                self.require(own, other, "operands are combined element by element")
+                dims[-back] = other
+        if tuple(dims) == x.shape:
+            return x
+        zeros = (const(0),) * x.rank
+        return self.emit("slice", x, starts=zeros, steps=(1,) * x.rank, sizes=tuple(dims))
+
+    def aligned(self, operands: Sequence[Operand | None]) -> list[Operand | None]:
+        """Operands of a pointwise op with symbolic dimensions made to agree with earlier ones."""
+        result: list[Operand | None] = []
+        seen: list[Operand] = []
+        for operand in operands:
+            for earlier in seen if operand is not None else ():
+                operand = self.agree(operand, earlier.shape)
+            result.append(operand)
+            seen += [] if operand is None else [operand]
+        return result
 
     def truth(self, operand: Operand) -> bool | None:
         """The value of a one-element condition, where the import knows it."""

@@ -81,16 +81,19 @@ def _if(ctx: NodeContext) -> Results:
     condition = ctx.input(0)
     known = ctx.truth(condition)
     if known is not None:
-        name = "then_branch" if known else "else_branch"
-        scope = Scope(
-            ctx.session, ctx.scope.builder, ctx.scope.opsets, ctx.scope, f"{ctx.loc}/{name}/"
-        )
-        return _run_body(ctx, ctx.graph(name), scope)
+        return _inlined(ctx, "then_branch" if known else "else_branch")
     symbols = set(ctx.session.symbols)
     then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", ())
     otherwise = _import_body(ctx, ctx.graph("else_branch"), "else_branch", ())
     if not len(then.types) == len(otherwise.types) == len(ctx.node.output):
         raise ctx.fail("the branches differ in their number of outputs")
+    ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
+    if ranks[0] != ranks[1] and condition.equality is not None:
+        # Exporters write "squeeze the axis if it is 1".  A value has one rank, so the equality
+        # becomes a demand on the model's sizes that every run checks.
+        left, right = condition.equality
+        ctx.require(left, right, "the other branch gives a result of another rank")
+        return _inlined(ctx, "then_branch")
     types = tuple(
         _joined(ctx, a, b, name, symbols)
         for a, b, name in zip(then.types, otherwise.types, ctx.node.output, strict=True)
@@ -102,6 +105,11 @@ def _if(ctx: NodeContext) -> Results:
         otherwise=otherwise.graph,
         types=types,
     )
+
+
+def _inlined(ctx: NodeContext, name: str) -> Results:
+    scope = Scope(ctx.session, ctx.scope.builder, ctx.scope.opsets, ctx.scope, f"{ctx.loc}/{name}/")
+    return _run_body(ctx, ctx.graph(name), scope)
 
 
 # ---- Loop ----------------------------------------------------------------------------------------

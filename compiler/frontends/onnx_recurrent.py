@@ -39,7 +39,8 @@ _ALPHA_BETA = {"affine": (1.0, 0.0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0
 
 def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
     """The activation functions, direction by direction; alphas and betas are taken in order."""
-    names = ctx.strings("activations") or tuple(defaults) * directions
+    own = ctx.strings("activations") if ctx.has("activations") else ()
+    names = own or tuple(defaults) * directions
     if len(names) != len(defaults) * directions:
         raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
     alphas = iter(ctx.floats("activation_alpha"))

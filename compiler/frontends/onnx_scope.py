@@ -36,7 +36,9 @@ class Operand:
     """A tensor of type `type`, defined in `scope`.
 
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
-    it is computed from shapes; `made` the graph value, once there is one.
+    it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
+    that stand for its elements, by their least value; `equality` the two sizes whose comparison a
+    condition is.
     """
 
     type: TensorType
@@ -46,6 +48,7 @@ class Operand:
     sizes: Array | None = None
     made: Value | None = None
     bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
+    equality: tuple[Index, Index] | None = None
 
     @property
     def value(self) -> Value:
@@ -201,8 +204,12 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        results = self.builder.add(row, values, attrs, loc=loc, names=names)
-        return tuple(self.wrap(value) for value in results)
+        results = tuple(
+            self.wrap(value) for value in self.builder.add(row, values, attrs, loc=loc, names=names)
+        )
+        if op == "equal":
+            results[0].equality = _compared(operands)
+        return results
 
     def _fold(
         self,
@@ -260,3 +267,10 @@ class Scope:
             raise UserError(
                 f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
             ) from error
+
+
+def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:
+    """The two sizes that a comparison of one-element operands compares."""
+    known = [None if o is None else o.known for o in operands]
+    sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]
+    return (sides[0], sides[1]) if len(sides) == 2 else None
