@@ -17,8 +17,9 @@ from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, Source, apply, cast, index_value, literal
 from tcc.ir.types import BOOL, F32, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import ANY, Arrays, Types, array, clamped, dims, require, sizes, widen
-from tcc.ops.shapes import required
+from tcc.ops.operands import Arrays, Types, array, clamped, dims, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import ALL, required
 
 COORDINATES = (
     "half_pixel",
@@ -331,7 +332,7 @@ def _weighted(
 
 def _reference(arrays: Arrays, attrs: ResizeAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
-    y = widen(x)
+    y = widen_half(x)
     axes = _axes(TensorType(F32, dims(*x.shape)), attrs)
     outside = np.zeros(sizes(attrs.sizes), np.bool_)
     for axis in axes:
@@ -395,7 +396,7 @@ OPS: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         _samples,
-        ANY,
+        ALL,
         Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         expr=_expr,

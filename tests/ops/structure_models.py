@@ -101,6 +101,11 @@ def _resize(s: Sample) -> OnnxNode:
     return OnnxNode("Resize", (x, roi, None, i64(*a.sizes)), attrs)
 
 
+def _top_k(s: Sample) -> OnnxNode:
+    attrs = attributes(s.attrs, "k")
+    return OnnxNode("TopK", (*s.inputs, i64(s.attrs.k)), attrs, outputs=2)
+
+
 DEPARTS = {
     "gemm-empty-f32": "ONNX Runtime ignores beta where the sum is empty",
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
@@ -130,6 +135,11 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "max_unpool": _max_unpool,
         "one_hot": _one_hot,
         "resize": _resize,
+        "top_k": _top_k,
+        "non_zero": node("NonZero", "size"),
+        "compress": node("Compress", "size"),
+        "unique": node("Unique", "size", outputs=4),
+        "non_max_suppression": node("NonMaxSuppression", "size"),
         "range": node("Range", "size"),
         "shape_of": node("Shape"),
         "size_of": node("Size"),
