@@ -8,9 +8,13 @@ from types import MappingProxyType
 from tcc.frontends import (
     onnx_control,
     onnx_movement,
+    onnx_normalization,
     onnx_pointwise,
+    onnx_quantize,
     onnx_recurrent,
     onnx_reduce,
+    onnx_resize,
+    onnx_selection,
     onnx_window,
 )
 from tcc.frontends.onnx_context import Converter
@@ -19,7 +23,11 @@ _FAMILIES = (
     onnx_movement.CONVERTERS,
     onnx_pointwise.CONVERTERS,
     onnx_reduce.CONVERTERS,
+    onnx_normalization.CONVERTERS,
+    onnx_selection.CONVERTERS,
     onnx_window.CONVERTERS,
+    onnx_resize.CONVERTERS,
+    onnx_quantize.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
 )

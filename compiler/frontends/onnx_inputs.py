@@ -12,10 +12,6 @@ from tcc.frontends.onnx_tensors import element_type
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
 
-# Slices "to the end" are written with ends from 10**9 on; below it a symbol is proved to end sooner.
-# Entry checks refuse larger dimensions.
-LARGEST_DIM = 10**9 - 1
-
 Shapes = Mapping[str, Sequence[int | str]]
 
 
@@ -109,11 +105,11 @@ class _Dimensions:
             return const(dim.dim_value)
         if dim.dim_param:
             return self._symbol(dim.dim_param)
-        return self._scope.session.fresh_symbol(symbol_name(own), hi=LARGEST_DIM)
+        return self._scope.session.fresh_symbol(symbol_name(own))
 
     def _symbol(self, name: str) -> Index:
         if name not in self._named:
-            self._named[name] = self._scope.session.fresh_symbol(symbol_name(name), hi=LARGEST_DIM)
+            self._named[name] = self._scope.session.fresh_symbol(symbol_name(name))
         return self._named[name]
 
 

@@ -13,7 +13,7 @@ from tcc.ir.types import BOOL, F32, F64, I64, element_count
 
 Results = Sequence["Operand | None"]
 
-# ---- constants and shapes -------------------------------------------------------------------------
+# ---- constants and shapes ------------------------------------------------------------------------
 
 
 def _constant(ctx: NodeContext) -> Results:
@@ -326,7 +326,7 @@ def _positions(ctx: NodeContext, operand: Operand, dims: Sequence[Index]) -> tup
     own = ctx.size_vector(dims, operand.dtype)
     negative = ctx.emit("less", operand, ctx.filled(0, operand.dtype))
     shifted = ctx.emit("where", negative, ctx.emit("add", operand, own), operand)
-    clamped = ctx.emit("max", shifted, ctx.filled(0, operand.dtype))
+    clamped = ctx.emit("max", ctx.emit("min", shifted, own), ctx.filled(0, operand.dtype))
     return ctx.sizes(clamped, "positions")
 
 
@@ -361,7 +361,7 @@ def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, I
     return first, minimum(size, ceildiv(dim, -step))
 
 
-# ---- generated sequences ---------------------------------------------------------------------------
+# ---- generated sequences -------------------------------------------------------------------------
 
 
 def _range(ctx: NodeContext) -> Results:

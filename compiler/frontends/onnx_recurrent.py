@@ -18,7 +18,7 @@ Results = Sequence["Operand | None"]
 Activation = Callable[[NodeContext, Operand], Operand]
 Step = Callable[["_Cell", NodeContext, Operand, Sequence[Operand]], tuple[Operand, ...]]
 
-# ---- activations -----------------------------------------------------------------------------------
+# ---- activations ---------------------------------------------------------------------------------
 
 
 def _affine(ctx: NodeContext, x: Operand, scale: float, shift: float) -> Operand:
@@ -67,7 +67,7 @@ def _activation(ctx: NodeContext, name: str, alphas: object, betas: object) -> A
     return lambda inner, x: function(inner, x, alpha, beta)
 
 
-# ---- one direction ---------------------------------------------------------------------------------
+# ---- one direction -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ def _layer(ctx: NodeContext, kind: _Kind, directions: int, batch_first: bool) ->
             state = ctx.expand(ctx.filled(0.0, x.dtype), shape)
         elif batch_first:
             state = ctx.transpose(state, (1, 0, 2))
-        initial.append(state)
+        initial.append(ctx.agree(state, shape))
     lengths = ctx.optional(4)
     if lengths is not None:
         lengths = ctx.reshape(ctx.cast(lengths, I64), (x.shape[1], const(1)))

@@ -29,6 +29,9 @@ from tcc.ops import OPS
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
+# Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
+# sooner; the run refuses larger ones.
+LARGEST_SIZE = 10**9 - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -107,11 +110,13 @@ class Session:
     nodes: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
 
-    def fresh_symbol(self, hint: str, lo: int = 0, hi: int | None = None) -> Index:
+    def fresh_symbol(self, hint: str, lo: int = 0) -> Index:
         """A size symbol whose name no other symbol of the model has."""
         count = self.symbols.get(hint, -1) + 1
         self.symbols[hint] = count
-        return symbol(hint, lo, hi) if count == 0 else self.fresh_symbol(f"{hint}.{count}", lo, hi)
+        if count:
+            return self.fresh_symbol(f"{hint}.{count}", lo)
+        return symbol(hint, lo, LARGEST_SIZE)
 
 
 @dataclass(slots=True, eq=False)
