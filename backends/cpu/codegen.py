@@ -38,9 +38,8 @@ def optimize(text: str, profile: CpuProfile) -> llvm.ModuleRef:
     tuning.slp_vectorization = False
     tuning.loop_vectorization = False
     tuning.loop_interleaving = False
-    llvm.create_pass_builder(machine, tuning).getModulePassManager().run(
-        module, llvm.create_pass_builder(machine, tuning)
-    )
+    builder = llvm.create_pass_builder(machine, tuning)
+    builder.getModulePassManager().run(module, builder)
     return module
 
 
