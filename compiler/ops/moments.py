@@ -73,15 +73,18 @@ def moments_of(
 
 
 def reciprocal_root(value: Scalar, epsilon: float) -> Scalar:
+    """1 / sqrt(value + epsilon)."""
     return fn("div", 1.0, fn("sqrt", fn("add", value, epsilon)))
 
 
 def scaled(value: Scalar, scale: Scalar, bias: Scalar | None) -> Scalar:
+    """value * scale + bias."""
     product = fn("mul", value, scale)
     return product if bias is None else fn("add", product, bias)
 
 
 def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
+    """Reads the first operand, widened."""
     return lambda at: wide(b.read(0, *at))
 
 
@@ -89,6 +92,7 @@ def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
 
 
 def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
+    """The mean over `axes`, which stay as ones; NaN over nothing."""
     count = int(np.prod([x.shape[n] for n in axes], dtype=np.int64))
     return np.asarray(np.sum(x, axis=axes, keepdims=True) / np.asarray(count, x.dtype))
 
@@ -101,14 +105,16 @@ def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array
     return (x - mean) * root, mean, root
 
 
-# ---- rows ---
+# ---- checks and rows ----------------------------------------------------------------------------
 
 
 def last_axes(axis: int, rank: int) -> tuple[int, ...]:
+    """`axis` and all after it."""
     return tuple(range(axis, rank))
 
 
 def check_affine(x: TensorType, types: Types) -> None:
+    """Requires operands 1 and 2 (scale and bias), where present, to broadcast to `x`."""
     for n in (1, 2):
         operand = optional(types, n)
         if operand is not None and not broadcasts_to(operand.shape, x.shape):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,7 @@ from tcc.ir.types import F16, F32, F64, I64, TensorType
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.reference import given, in_f32
 from tcc.ops.sampling import draw
-from tcc.ops.shapes import FLOATS, check_axis, check_dtype, required
-
-
-@dataclass(frozen=True, slots=True)
-class AxisAttrs:
-    """One axis, at least 0."""
-
-    axis: int
+from tcc.ops.shapes import FLOATS, AxisAttrs, check_axis, check_dtype, required
 
 
 def _infer(types: Sequence[TensorType | None], attrs: AxisAttrs) -> tuple[TensorType, ...]:
