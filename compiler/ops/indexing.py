@@ -1,7 +1,7 @@
 """Indexing: elements chosen by index tensors.
 
 Negative indices count from the end.  An index outside its axis is the model's fault and gives an
-unspecified element, never an access outside the tensor: reads are clamped, scatters drop it.
+unspecified element, never an access outside the tensor: reads are clamped, scatters refuse it.
 """
 
 from __future__ import annotations
