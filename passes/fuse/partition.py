@@ -164,7 +164,7 @@ class _Partition:
 def lowers_well(expr: Expr) -> bool:
     """Whether a kernel of `expr`, with everything row-major, holds nothing but blocks between its
     stages and loads its contractions' operands evenly."""
-    operands = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.params]
+    operands = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.params if t]
     results = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
     try:
         group = build_group(expr, operands, results, collapsed=False)
