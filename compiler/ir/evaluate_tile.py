@@ -151,7 +151,11 @@ class _Unit:
 
     def _store(self, node: Store) -> None:
         at, active = self._places(node, node.block.shape)
-        self._memory[node.buffer][tuple(a[active] for a in at)] = self._blocks[node.block][active]
+        array = self._memory[node.buffer]
+        flat = np.zeros(active.shape, np.int64)
+        for index, size in zip(at, array.shape, strict=True):
+            flat = flat * size + index
+        array.flat[flat[active]] = self._blocks[node.block][active]
 
     # ---- arithmetic ---------------------------------------------------------------------------------
 
