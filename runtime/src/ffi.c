@@ -4,9 +4,10 @@
  *   __tvm_ffi_run_into(inputs..., outputs...) -> None; the caller's output arrays are filled
  *
  * In-place outputs are the caller's input arrays, so `main` leaves them out of what it returns.
- * The structs below restate the stable part of that ABI.  Its functions are weak imports: without
- * the library in the process the artifact loads all the same, and these entry points fail. */
+ * The structs below restate the stable part of that ABI.  Without the library in the process the
+ * artifact loads and runs all the same; only these entry points fail. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,6 @@
 #include "runtime.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define WEAK __attribute__((weak))
 
 typedef struct ffi_any {
     int32_t type;
@@ -52,20 +52,50 @@ _Static_assert(sizeof(ffi_managed_tensor) == 80, "laid out as DLManagedTensorVer
 
 enum { TYPE_NONE = 0, TYPE_TENSOR_POINTER = 7, TYPE_TENSOR = 70 };
 
-extern WEAK void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
-extern WEAK int TVMFFIStringFromByteArray(const ffi_bytes *input, ffi_any *out);
-extern WEAK int TVMFFITensorFromDLPackVersioned(ffi_managed_tensor *from, int32_t alignment,
-                                                int32_t contiguous, void **out);
-extern WEAK int TVMFFIFunctionGetGlobal(const ffi_bytes *name, void **out);
-extern WEAK int TVMFFIFunctionCall(void *function, ffi_any *arguments, int32_t count,
-                                   ffi_any *result);
-extern WEAK int TVMFFIObjectDecRef(void *object);
+/* Looked up when first needed, not linked: the artifact may be in the process before tvm-ffi is. */
+static struct {
+    void (*set_error)(const char *kind, const char *message);
+    int (*make_string)(const ffi_bytes *input, ffi_any *out);
+    int (*make_tensor)(ffi_managed_tensor *from, int32_t alignment, int32_t contiguous, void **out);
+    int (*get_global)(const ffi_bytes *name, void **out);
+    int (*call)(void *function, ffi_any *arguments, int32_t count, ffi_any *result);
+    int (*release)(void *object);
+} ffi;
+
+static pthread_mutex_t ffi_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool ffi_found; /* release: the table is complete */
+
+static bool look_up(const char *name, void *out_function) {
+    void *function = dlsym(RTLD_DEFAULT, name);
+    memcpy(out_function, &function, sizeof function); /* C has no cast from data to code */
+    return function != NULL;
+}
+
+static bool find_ffi(void) {
+    if (__atomic_load_n(&ffi_found, __ATOMIC_ACQUIRE)) return true;
+    pthread_mutex_lock(&ffi_lock);
+    bool found = look_up("TVMFFIErrorSetRaisedFromCStr", &ffi.set_error) &&
+                 look_up("TVMFFIStringFromByteArray", &ffi.make_string) &&
+                 look_up("TVMFFITensorFromDLPackVersioned", &ffi.make_tensor) &&
+                 look_up("TVMFFIFunctionGetGlobal", &ffi.get_global) &&
+                 look_up("TVMFFIFunctionCall", &ffi.call) &&
+                 look_up("TVMFFIObjectDecRef", &ffi.release);
+    __atomic_store_n(&ffi_found, found, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&ffi_lock);
+    return found;
+}
+
+/* Whoever calls these entry points without tvm-ffi in the process sees the status only. */
+static int no_ffi(void) {
+    tcc_fail(TCC_UNSUPPORTED, "tvm-ffi is not loaded in this process");
+    return -1;
+}
 
 static int raise_error(tcc_status status) {
     const char *kind = status == TCC_INVALID_ARGUMENT ? "ValueError"
                        : status == TCC_OUT_OF_MEMORY  ? "MemoryError"
                                                       : "RuntimeError";
-    if (TVMFFIErrorSetRaisedFromCStr) TVMFFIErrorSetRaisedFromCStr(kind, tcc_last_error());
+    ffi.set_error(kind, tcc_last_error());
     return -1;
 }
 
@@ -159,9 +189,9 @@ static int allocate_result(void *context, int32_t output, const tcc_tensor *want
 static int make_array(ffi_any *items, int32_t count, ffi_any *result) {
     static const ffi_bytes name = {"ffi.Array", 9};
     void *function = NULL;
-    if (TVMFFIFunctionGetGlobal(&name, &function)) return -1;
-    int failed = TVMFFIFunctionCall(function, items, count, result);
-    TVMFFIObjectDecRef(function);
+    if (ffi.get_global(&name, &function)) return -1;
+    int failed = ffi.call(function, items, count, result);
+    ffi.release(function);
     return failed;
 }
 
@@ -173,7 +203,7 @@ static int return_results(result_tensor **results, int32_t count, ffi_any *resul
     for (int32_t i = 0; i < count; i++) {
         if (!results[i]) continue;
         void *object = NULL;
-        if (!failed) failed = TVMFFITensorFromDLPackVersioned(&results[i]->managed, 0, 0, &object);
+        if (!failed) failed = ffi.make_tensor(&results[i]->managed, 0, 0, &object);
         if (failed)
             delete_result(&results[i]->managed);
         else
@@ -185,7 +215,7 @@ static int return_results(result_tensor **results, int32_t count, ffi_any *resul
     else if (!failed && made > 1)
         failed = make_array(items, made, result);
     for (int32_t i = 0; i < made && (failed || made > 1); i++)
-        TVMFFIObjectDecRef(items[i].value.as_pointer);
+        ffi.release(items[i].value.as_pointer);
     free(items);
     return failed;
 }
@@ -197,9 +227,7 @@ EXPORT int __tvm_ffi_main(void *handle, const ffi_any *arguments, int32_t count,
     tcc_model *model = NULL;
     tcc_tensor *inputs = NULL;
     *result = (ffi_any){TYPE_NONE, 0, {.as_int = 0}};
-    if (!TVMFFITensorFromDLPackVersioned || !TVMFFIFunctionGetGlobal || !TVMFFIFunctionCall ||
-        !TVMFFIObjectDecRef)
-        return raise_error(tcc_fail(TCC_UNSUPPORTED, "tvm-ffi is not loaded in this process"));
+    if (!find_ffi()) return no_ffi();
     tcc_status status = get_model(&model);
     if (status == TCC_OK) status = to_tensors(arguments, count, &inputs);
     if (status != TCC_OK) return raise_error(status);
@@ -227,6 +255,7 @@ EXPORT int __tvm_ffi_run_into(void *handle, const ffi_any *arguments, int32_t co
     tcc_model *model = NULL;
     tcc_tensor *tensors = NULL;
     *result = (ffi_any){TYPE_NONE, 0, {.as_int = 0}};
+    if (!find_ffi()) return no_ffi();
     tcc_status status = get_model(&model);
     if (status == TCC_OK) {
         int32_t expected = model->program.n_inputs + model->program.n_outputs;
@@ -246,9 +275,7 @@ EXPORT int __tvm_ffi_run_into(void *handle, const ffi_any *arguments, int32_t co
 
 static int return_string(const char *text, ffi_any *result) {
     ffi_bytes bytes = {text, strlen(text)};
-    if (!TVMFFIStringFromByteArray)
-        return raise_error(tcc_fail(TCC_UNSUPPORTED, "tvm-ffi is not loaded in this process"));
-    return TVMFFIStringFromByteArray(&bytes, result);
+    return ffi.make_string(&bytes, result);
 }
 
 EXPORT int __tvm_ffi__metadata_main(void *handle, const ffi_any *arguments, int32_t count,
@@ -258,6 +285,7 @@ EXPORT int __tvm_ffi__metadata_main(void *handle, const ffi_any *arguments, int3
                                "[{\\\"type\\\":\\\"Any\\\"}";
     static const char item[] = ",{\\\"type\\\":\\\"ffi.Tensor\\\"}";
     tcc_model *model = NULL;
+    if (!find_ffi()) return no_ffi();
     tcc_status status = get_model(&model);
     if (status != TCC_OK) return raise_error(status);
     size_t n = (size_t)model->program.n_inputs;
@@ -275,6 +303,7 @@ EXPORT int __tvm_ffi__doc_main(void *handle, const ffi_any *arguments, int32_t c
                                ffi_any *result) {
     (void)handle, (void)arguments, (void)count;
     tcc_model *model = NULL;
+    if (!find_ffi()) return no_ffi();
     tcc_status status = get_model(&model);
     if (status != TCC_OK) return raise_error(status);
     const tcc_program *program = &model->program;

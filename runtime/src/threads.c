@@ -28,7 +28,7 @@
 
 #include "runtime.h"
 
-enum { WORKERS_VERSION = 1, SPIN_NANOSECONDS = 2000000, YIELD_AFTER = 4096 };
+enum { WORKERS_VERSION = 1, SPIN_NANOSECONDS = 2000000, YIELD_AFTER = 1024 };
 
 /* word = launches << 32 | thread limit << 16 | closed << 15 | workers inside */
 #define WORD_CLOSED UINT64_C(0x8000)

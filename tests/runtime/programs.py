@@ -8,21 +8,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tcc.backends.host import encode_program
 from tcc.backends.link import BytesLike, link_artifact
 from tcc.ir.program import (
+    Alias,
     Allocate,
+    Arena,
+    Branch,
     Buffer,
     BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
     Instr,
     IntOp,
     Launch,
     Let,
+    Loop,
     Output,
     Place,
     Port,
     Program,
+    ReadInt,
     Register,
+    Relation,
+    State,
+    TensorRef,
+    View,
+    Weight,
 )
 from tcc.ir.types import DTYPES
 
@@ -161,3 +178,57 @@ def link(
         [kernels], encode_program(program), program.kernels, {"tcc": "test"}, weights, name, out,
         features, side_file=side_file,
     )  # fmt: skip
+
+
+def mlp() -> tuple[Program, bytes]:
+    """y = relu(x) + w for x: f32[n], and its weights: 64 ones to sixty-fours (so n is at most 64)."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    most, four, zero = b.const(64), b.const(4), b.const(0)
+    b.body.append(Check(Relation.LE, n, most, "input 'x': n is at most 64"))
+    size = b.let(IntOp.MUL, n, four)
+    b.arena = size
+    b.input("x", "f32", [n], "[n]")
+    x, w = b.buffer(Input(0), "x"), b.buffer(Weight(0, 256), "w")
+    middle, y = b.buffer(Arena(zero, size)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.launch("relu", n, [x, middle])
+    b.launch("add", n, [middle, w, y])
+    return b.program(), np.arange(1, 65, dtype=np.float32).tobytes()
+
+
+def every_instruction() -> Program:
+    """A program with each kind of instruction and place, for round trips; it is never run."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    k, flag = b.const(3), b.register()
+    b.input("x", "f32", [n], "[n]")
+    b.input("k", "i64", [], "[]")
+    x, kb = b.buffer(Input(0), "x"), b.buffer(Input(1), "k")
+    y = b.output("y", "f32", [k], "[3]")
+    b.output("x_out", "f32", [n], "[n]", state=0)
+    w, a = b.buffer(Weight(0, 64)), b.buffer(Arena(0, k))
+    state, dynamic = b.buffer(State(100)), b.buffer(Dynamic())
+    alias, indices = b.buffer(Alias()), b.buffer(Dynamic())
+    b.body += [
+        ReadInt(flag, kb, DTYPES["i64"], 0),
+        Check(Relation.DIVIDES, k, n, "n is a multiple of 3"),
+    ]
+    for op in (IntOp.ADD, IntOp.SUB, IntOp.MUL, IntOp.FLOORDIV, IntOp.MOD, IntOp.MIN, IntOp.MAX):
+        b.let(op, n, k)
+    b.allocate(y, k)
+    b.body += [
+        Allocate(dynamic, n),
+        Allocate(indices, n, True),
+        View(alias, dynamic, k),
+        CallOp(
+            "topk",
+            (TensorRef(x, DTYPES["f32"], (n,)),),
+            (TensorRef(y, DTYPES["f32"], (k,)), TensorRef(indices, DTYPES["i64"], (k,))),
+            (0, 1, 1),
+        ),
+        Copy(y, dynamic, k),
+        Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
+    ]
+    b.launch("fill", k, [y], [n])
+    return b.program()
