@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -231,4 +231,22 @@ def every_instruction() -> Program:
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
     ]
     b.launch("fill", k, [y], [n])
+    return b.program()
+
+
+def no_loops() -> Program:
+    """`every_instruction` without its loop, so that damage cannot make it run for ever."""
+    program = every_instruction()
+    return replace(program, body=tuple(i for i in program.body if not isinstance(i, Loop)))
+
+
+def nested(depth: int) -> Program:
+    """Branches inside branches, all on the one input."""
+    b = Builder()
+    b.input("flag", "bool", [], "[]")
+    flag = b.buffer(Input(0))
+    body: tuple[Instr, ...] = ()
+    for _ in range(depth):
+        body = (Branch(flag, body, ()),)
+    b.body.extend(body)
     return b.program()
