@@ -1,5 +1,7 @@
 /* Reads a file of records (size, program bytes), decodes each, and runs each that decodes on zeroed
- * inputs with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers. */
+ * inputs with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers.
+ * With a third argument each record is tried again and again while the first, second, ... allocation
+ * fails, until none does; every failure must be reported as such. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +9,8 @@
 #include "runtime.h"
 
 const tcc_artifact tcc_artifact_info = {.name = "hostile"};
+
+extern int64_t tcc_test_fail_after;
 
 static void nothing(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     (void)b, (void)n, (void)begin, (void)end, (void)scratch;
@@ -59,30 +63,43 @@ static tcc_status run(tcc_model *model) {
     return status;
 }
 
-int main(int argc, char **argv) {
+static tcc_status decode_and_run(const char *bytes, int64_t size, const tcc_kernel *kernels,
+                                 int64_t n_kernels, int *decoded) {
     static char weights[64 << 10];
+    tcc_model model = {.threads = 1};
+    model.weights = (tcc_weights){weights, sizeof weights, NULL, 0};
+    tcc_status status = tcc_program_decode(bytes, (size_t)size, kernels, n_kernels, sizeof weights,
+                                           &model.program);
+    if (status != TCC_OK) {
+        if (!*tcc_last_error()) abort();
+        return status;
+    }
+    ++*decoded;
+    status = run(&model);
+    tcc_program_free(&model.program);
+    return status;
+}
+
+int main(int argc, char **argv) {
     tcc_kernel kernels[64];
     int decoded = 0, ran = 0, of = 0;
-    int64_t size;
-    int64_t n_kernels = argc > 2 ? atoll(argv[2]) : 0;
+    int64_t size, n_kernels = argc > 2 ? atoll(argv[2]) : 0;
     for (int i = 0; i < 64; i++) kernels[i] = nothing;
     FILE *file = fopen(argv[1], "rb");
     while (file && fread(&size, 8, 1, file) == 1) {
-        char *bytes = malloc((size_t)size + 1); /* exact, so that reads beyond it are seen */
+        char *bytes = malloc(size ? (size_t)size : 1); /* exact, so that reads beyond it are seen */
         if (!bytes || fread(bytes, 1, (size_t)size, file) != (size_t)size) return 1;
-        tcc_model model = {.threads = 1};
-        model.weights = (tcc_weights){weights, sizeof weights, NULL, 0};
-        char *exact = realloc(bytes, size ? (size_t)size : 1);
-        of++;
-        if (tcc_program_decode(exact, (size_t)size, kernels, n_kernels, sizeof weights,
-                               &model.program) == TCC_OK) {
-            decoded++;
-            ran += run(&model) == TCC_OK;
-            tcc_program_free(&model.program);
-        } else if (!*tcc_last_error()) {
-            return 2;
+        tcc_status status = TCC_OUT_OF_MEMORY;
+        for (int n = 1; argc > 3 && status == TCC_OUT_OF_MEMORY; n++, of++) {
+            tcc_test_fail_after = n;
+            status = decode_and_run(bytes, size, kernels, n_kernels, &decoded);
+            if (tcc_test_fail_after <= 0 && status != TCC_OUT_OF_MEMORY) return 2;
         }
-        free(exact);
+        tcc_test_fail_after = -1;
+        if (argc <= 3) status = decode_and_run(bytes, size, kernels, n_kernels, &decoded);
+        ran += status == TCC_OK;
+        of++;
+        free(bytes);
     }
     if (file) fclose(file);
     printf("%d %d %d\n", decoded, ran, of);
