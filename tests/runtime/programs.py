@@ -250,3 +250,15 @@ def nested(depth: int) -> Program:
         body = (Branch(flag, body, ()),)
     b.body.extend(body)
     return b.program()
+
+
+def doubling() -> Program:
+    """y = x + x for x: f32[n]; no weights."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    size = b.let(IntOp.MUL, n, b.const(4))
+    b.input("x", "f32", [n], "[n]")
+    x, y = b.buffer(Input(0)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.launch("add", n, [x, x, y])
+    return b.program()
