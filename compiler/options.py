@@ -6,6 +6,7 @@ The fields of `Options` are the one list of choices.  From each follow the keywo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -185,7 +186,7 @@ class Options:
         ),
     )
     jobs: int = field(
-        default=2,
+        default_factory=lambda: len(os.sched_getaffinity(0)),
         metadata=_flag(
             "--jobs",
             "COUNT",
