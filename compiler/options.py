@@ -234,5 +234,5 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
             checked[name] = flag.read(value)
         except ValueError as error:
             where = f"{name}=" if python else flag.spelling
-            raise UserError("bad option", where=where, why=str(error), hint=flag.help) from error
+            raise UserError("bad option", where=where, why=str(error)) from error
     return Options(**checked)

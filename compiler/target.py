@@ -13,13 +13,61 @@ from types import MappingProxyType
 
 from tcc.errors import UserError
 
-# Instruction sets that code generation may use or must avoid, in LLVM's names and in the order in
-# which they are listed anywhere.  A processor without one of them gets code without it.
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One instruction set: LLVM's `name`, and where CPUID reports it.
+
+    It is there if bit `bit` of register `register` (0 eax, 1 ebx, 2 ecx, 3 edx) of leaf `leaf`,
+    `subleaf` is set and the operating system saves all register states in the mask `xcr0`.
+    """
+
+    name: str
+    leaf: int
+    subleaf: int
+    register: int
+    bit: int
+    xcr0: int = 0
+
+
+_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
+
+# Instruction sets that code generation may use or must avoid, in the order in which they are
+# listed anywhere.  A processor without one of them gets code without it.
 ISA = (
-    "cx16 sse3 ssse3 sse4.1 sse4.2 popcnt avx f16c fma avx2 bmi bmi2 lzcnt movbe "
-    "avx512f avx512cd avx512bw avx512dq avx512vl avx512ifma avx512vbmi avx512vbmi2 avx512vnni "
-    "avx512bitalg avx512vpopcntdq gfni avxvnni avx512bf16 avx512fp16 amx-tile amx-int8 amx-bf16"
-).split()
+    Feature("cx16", 1, 0, 2, 13),
+    Feature("sse3", 1, 0, 2, 0),
+    Feature("ssse3", 1, 0, 2, 9),
+    Feature("sse4.1", 1, 0, 2, 19),
+    Feature("sse4.2", 1, 0, 2, 20),
+    Feature("popcnt", 1, 0, 2, 23),
+    Feature("avx", 1, 0, 2, 28, _YMM),
+    Feature("f16c", 1, 0, 2, 29, _YMM),
+    Feature("fma", 1, 0, 2, 12, _YMM),
+    Feature("avx2", 7, 0, 1, 5, _YMM),
+    Feature("bmi", 7, 0, 1, 3),
+    Feature("bmi2", 7, 0, 1, 8),
+    Feature("lzcnt", 0x80000001, 0, 2, 5),
+    Feature("movbe", 1, 0, 2, 22),
+    Feature("avx512f", 7, 0, 1, 16, _ZMM),
+    Feature("avx512cd", 7, 0, 1, 28, _ZMM),
+    Feature("avx512bw", 7, 0, 1, 30, _ZMM),
+    Feature("avx512dq", 7, 0, 1, 17, _ZMM),
+    Feature("avx512vl", 7, 0, 1, 31, _ZMM),
+    Feature("avx512ifma", 7, 0, 1, 21, _ZMM),
+    Feature("avx512vbmi", 7, 0, 2, 1, _ZMM),
+    Feature("avx512vbmi2", 7, 0, 2, 6, _ZMM),
+    Feature("avx512vnni", 7, 0, 2, 11, _ZMM),
+    Feature("avx512bitalg", 7, 0, 2, 12, _ZMM),
+    Feature("avx512vpopcntdq", 7, 0, 2, 14, _ZMM),
+    Feature("gfni", 7, 0, 2, 8),
+    Feature("avxvnni", 7, 1, 0, 4, _YMM),
+    Feature("avx512bf16", 7, 1, 0, 5, _ZMM),
+    Feature("avx512fp16", 7, 0, 3, 23, _ZMM),
+    Feature("amx-tile", 7, 0, 3, 24, _TILES),
+    Feature("amx-int8", 7, 0, 3, 25, _TILES),
+    Feature("amx-bf16", 7, 0, 3, 22, _TILES),
+)
 
 _V2 = frozenset("cx16 sse3 ssse3 sse4.1 sse4.2 popcnt".split())
 _V3 = _V2 | frozenset("avx f16c fma avx2 bmi bmi2 lzcnt movbe".split())
@@ -48,6 +96,11 @@ class Profile:
     l3: int
     tile: tuple[int, int]
 
+    @property
+    def required(self) -> tuple[Feature, ...]:
+        """The rows of `ISA` that the loader must find."""
+        return tuple(feature for feature in ISA if feature.name in self.features)
+
     def lanes(self, bits: int) -> int:
         """Elements of `bits` width in one vector."""
         return self.vector_bits // bits
@@ -56,7 +109,7 @@ class Profile:
     def llvm_features(self) -> str:
         """LLVM's feature string: each member of `ISA` switched on or off, 512-bit vectors kept."""
         have = frozenset(self.features)
-        switches = [f"{'+' if name in have else '-'}{name}" for name in ISA]
+        switches = [f"{'+' if f.name in have else '-'}{f.name}" for f in ISA]
         return ",".join([*switches, "-prefer-256-bit"])
 
 
@@ -67,7 +120,7 @@ def x86_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int)
     """
     have = frozenset(features)
     if not have >= _V2:
-        missing = " ".join(name for name in ISA if name in _V2 - have)
+        missing = " ".join(f.name for f in ISA if f.name in _V2 - have)
         raise UserError(
             f"the processor {cpu} is too old",
             why=f"it lacks {missing}; tcc needs x86-64-v2",
@@ -79,7 +132,7 @@ def x86_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int)
         bits, registers, tile = 256, 16, (6, 2)
     else:
         bits, registers, tile = 128, 16, (6, 2)
-    listed = tuple(name for name in ISA if name in have)
+    listed = tuple(f.name for f in ISA if f.name in have)
     return Profile(cpu, listed, bits, registers, "fma" in have, l1, l2, l3, tile)
 
 

@@ -69,6 +69,8 @@ class Peer:
         environment = os.environ | {
             "OMP_NUM_THREADS": str(threads),
             "ORT_DISABLE_TELEMETRY": "1",
+            # The worker imports from where this process does, installed or not.
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", row.module, str(model), str(feed), str(threads), *row.arguments],
