@@ -73,6 +73,10 @@ class ConstantStore:
     def get(self, handle: Handle) -> Array:
         return self._arrays[handle.digest]
 
+    def handles(self) -> Iterator[Handle]:
+        """Every handle, in the order the arrays were put."""
+        return map(Handle, self._arrays)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:

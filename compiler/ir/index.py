@@ -14,7 +14,9 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -140,6 +142,20 @@ def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
     return text
 
 
+def _factor_key(index: Index) -> str:
+    """The text of `index` as an operand of `//` or `%`."""
+    alone = not index.terms if index.const >= 0 else False
+    ((monomial, coeff),) = index.terms if len(index.terms) == 1 else (((), 0),)
+    atom = not index.const and coeff == 1 and len(monomial) == 1
+    return index.key if alone or atom else f"({index.key})"
+
+
+def _name_key(name: str) -> str:
+    """`name` itself where it reads as one word, else quoted."""
+    word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
+    return name if word else json.dumps(name)
+
+
 def const(value: int) -> Index:
     """The integer `value`."""
     return _build({}, int(value))
@@ -150,7 +166,8 @@ def as_index(value: IndexLike) -> Index:
     return value if isinstance(value, Index) else const(value)
 
 
-def _atom(atom: Atom) -> Index:
+def of_atom(atom: Atom) -> Index:
+    """The expression that is `atom` alone."""
     return _build({(atom,): 1}, 0)
 
 
@@ -158,8 +175,11 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     """A size symbol in `[lo, hi]` that `divisor` divides; a one-point range is its constant."""
     if hi is not None and lo == hi:
         return const(lo)
-    return _atom(
-        _intern(("sym", name, lo, hi, divisor), lambda: Var(name, lo, hi, divisor, None, name))
+    return of_atom(
+        _intern(
+            ("sym", name, lo, hi, divisor),
+            lambda: Var(name, lo, hi, divisor, None, _name_key(name)),
+        )
     )
 
 
@@ -168,7 +188,9 @@ def iterator(name: str, extent: IndexLike) -> Index:
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
-    return _atom(_intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name)))
+    return of_atom(
+        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name)))
+    )
 
 
 def add(a: IndexLike, b: IndexLike) -> Index:
@@ -194,27 +216,27 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
 def floordiv(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     whole, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return whole
     rest, den = _reduce(rest, den)
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
-    key = f"({rest.key})//({den.key})"
-    quotient = _atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
+    key = f"({_factor_key(rest)}//{_factor_key(den)})"
+    quotient = of_atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
 
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     _, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return rest
     factor = _common_factor(rest, den)
     if factor > 1:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
-    key = f"({rest.key})%({den.key})"
-    return _atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
+    key = f"({_factor_key(rest)} % {_factor_key(den)})"
+    return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
 def minimum(a: IndexLike, b: IndexLike) -> Index:
@@ -236,7 +258,7 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
     key = f"{which}({a.key},{b.key})"
-    return _atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
+    return of_atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
 # ---- the simplifier's few facts -----------------------------------------------------------------
@@ -274,7 +296,7 @@ def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def _within(rest: Index, den: Index) -> bool:
+def within(rest: Index, den: Index) -> bool:
     """Whether `0 <= rest < den` is certain."""
     lo, hi = bounds(rest)
     if lo is None or lo < 0:
@@ -460,7 +482,7 @@ def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
 def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
     match atom:
         case Var():
-            return mapping.get(atom) or _atom(atom)
+            return mapping.get(atom) or of_atom(atom)
         case Quotient():
             return floordiv(substitute(atom.num, mapping), substitute(atom.den, mapping))
         case Remainder():

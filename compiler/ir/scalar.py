@@ -253,10 +253,11 @@ def read(
     indirect: tuple[tuple[Var, Scalar], ...] = (),
 ) -> Read:
     at = tuple(as_index(i) for i in indices)
-    key = None if fill is None else literal(fill, dtype)
+    outside = None if fill is None else literal(fill, dtype)
+    value = None if outside is None else outside.value
     return _intern(
-        ("read", source, at, dtype.name, key, indirect),
-        lambda: Read(source, at, dtype, fill, indirect),
+        ("read", source, at, dtype.name, outside, indirect),
+        lambda: Read(source, at, dtype, value, indirect),
     )
 
 
