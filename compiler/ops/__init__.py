@@ -9,13 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-<<<<<<< HEAD
-<<<<<<< HEAD
-from tcc.ops import arithmetic, contract, movement, pad, pool, reduce, unary, window
-=======
-from tcc.ops import activation, arithmetic, reduce, unary
->>>>>>> opsa
-=======
 from tcc.ops import (
     activation,
     arithmetic,
@@ -26,12 +19,13 @@ from tcc.ops import (
     movement,
     pad,
     pool,
+    quantized,
     reduce,
+    sampling,
     sizes,
     unary,
     window,
 )
->>>>>>> onnx
 
 _FAMILIES = (
     unary.OPS,
@@ -47,6 +41,8 @@ _FAMILIES = (
     create.OPS,
     control.OPS,
     sizes.OPS,
+    quantized.OPS,
+    sampling.OPS,
 )
 
 
