@@ -26,11 +26,15 @@ from tcc.ir.types import DType
 
 @dataclass(frozen=True, slots=True)
 class GroupBuffer:
-    """A flat buffer of `size` elements: an operand or a result of the kernel."""
+    """A flat buffer of `size` elements: an operand or a result of the kernel.
+
+    A `constant` one can be given any layout, so its strides do not speak for or against a loop.
+    """
 
     dtype: DType
     size: Index
     scope: Scope
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

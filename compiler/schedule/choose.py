@@ -63,15 +63,18 @@ def _vector_loop(group: TileGroup, stage: GroupStage) -> Var | None:
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
-    accesses = list(all_accesses(stage))
-    for other in group.stages:
-        if other is not stage and var in other.iters:
-            accesses += all_accesses(other)
+    accesses = [
+        access
+        for other in group.stages
+        if other is stage or var in other.iters
+        for access in all_accesses(other)
+        if not group.buffers[access.buffer].constant
+    ]
     total = 0.0
     for access in accesses:
         step = stride(access, var)
         total += 1.0 if step == 1 else 0.3 if step == 0 else -2.0
-    if total <= 0:
+    if total <= 0 or not accesses:
         return 0.0
     fill = min(trips(var), 16) / 16
     # A reduction along the vector needs a horizontal step at its end.

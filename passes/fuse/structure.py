@@ -22,6 +22,7 @@ from tcc.ir.index import (
     Var,
     as_int,
     atoms,
+    bounds,
     const,
     free_vars,
     iterator,
@@ -43,6 +44,7 @@ class Storage:
     dtype: DType
     shape: tuple[Index, ...]
     layout: Layout
+    constant: bool = False
 
 
 def build_group(expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]) -> TileGroup:
@@ -53,7 +55,7 @@ def build_group(expr: Expr, operands: Sequence[Storage], results: Sequence[Stora
     linked = link_stages(shaped)
     common = _common(tuple(s.stage for s in linked))
     buffers = [
-        GroupBuffer(s.dtype, _count(s.layout.sizes), scope)
+        GroupBuffer(s.dtype, _count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
         for s in storages
     ]
@@ -82,7 +84,8 @@ def build_group(expr: Expr, operands: Sequence[Storage], results: Sequence[Stora
             stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores)
         )
         stages.append(grouped)
-    return _with_sizes(collapse(TileGroup(tuple(buffers), tuple(stages), common, ())))
+    group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, ()))
+    return _with_sizes(collapse(group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +340,49 @@ def _count(sizes: tuple[Index, ...]) -> Index:
     for size in sizes:
         total = total * size
     return total
+
+
+# ---- order --------------------------------------------------------------------------------------
+
+
+def order_loops(group: TileGroup) -> TileGroup:
+    """Loops in the order storage is walked: by falling stride of the results (common and inner
+    loops), and of the largest operand that is no constant (reductions)."""
+    last = group.stages[-1]
+    written = [a for c in last.stores for a in c][:1]
+    stages = []
+    for stage in group.stages:
+        read = _largest_operand(group, stage)
+        own = [a for c in stage.stores for a in c][:1] or written
+        stages.append(
+            replace(
+                stage,
+                iters=_by_stride(stage.iters, own),
+                reduce=_by_stride(stage.reduce, read),
+            )
+        )
+    return replace(group, stages=tuple(stages), common=_by_stride(group.common, written))
+
+
+def _largest_operand(group: TileGroup, stage: GroupStage) -> list[Access]:
+    sized = [
+        (len(set(free_vars(a.offset)) & set(stage.reduce)), n, a)
+        for n, a in enumerate(stage.accesses.values())
+        if not group.buffers[a.buffer].constant
+    ]
+    return [max(sized, key=lambda s: (s[0], -s[1]))[2]] if sized else []
+
+
+def _by_stride(loops: tuple[Var, ...], accesses: list[Access]) -> tuple[Var, ...]:
+    if not accesses:
+        return loops
+    offset = accesses[0].offset
+
+    def size(var: Var) -> int:
+        low, high = bounds(_coefficient(offset, var))
+        return abs(high if high is not None else (low or 0) + (1 << 40))
+
+    return tuple(sorted(loops, key=lambda v: -size(v)))
 
 
 # ---- collapsing ---------------------------------------------------------------------------------
