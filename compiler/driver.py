@@ -18,14 +18,14 @@ Progress = Callable[[str], None]
 
 
 class Port(Protocol):
-    """One input or output: `dtype` is tcc's name of it, a size is an int or a symbol's name."""
+    """One input or output: `dtype` is tcc's name of it, a size that is open is None."""
 
     @property
     def name(self) -> str: ...
     @property
     def dtype(self) -> str: ...
     @property
-    def shape(self) -> tuple[int | str, ...]: ...
+    def shape(self) -> tuple[int | None, ...]: ...
 
 
 class Module(Protocol):

@@ -16,26 +16,31 @@ PYTHON = VENV / "bin" / "python"
 def ensure(*extras: str) -> Path:
     """The Python of `.venv` with tcc (editable) and these extras; made or renewed if needed.
 
-    It is reused while pyproject.toml and the Python version stay the same.  Where the package
+    It is brought up to date when pyproject.toml or the Python version changed.  Where the package
     registry cannot be reached, it uses the packages of the Python that runs this script.
     """
     stamp = VENV / "stamp"
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
     held = stamp.read_text().split() if stamp.is_file() and PYTHON.is_file() else []
-    installed = set(held[1:]) if held[:1] == [key] else set()
-    if not installed >= set(extras) or not held:
-        wanted = sorted(installed | set(extras))
-        _install(wanted, clear=held[:1] != [key])
+    wanted = sorted({*held[1:], *extras})
+    if held != [key, *wanted]:
+        _install(wanted)
         stamp.write_text(" ".join((key, *wanted)))
     show(PYTHON, ROOT / "scripts" / "devtree", quiet=True)
     return PYTHON
 
 
 def environment() -> dict[str, str]:
-    """This process's variables for a child that runs in `.venv`."""
-    own = {"PATH": f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    own["ORT_DISABLE_TELEMETRY"] = "1"
-    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | own
+    """This process's variables for a child that runs in `.venv`.
+
+    Tools that read files (import-linter) need the development tree: they cannot see the packages
+    of an editable install.
+    """
+    return os.environ | {
+        "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(ROOT / "build" / "devtree"),
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
 
 
 def show(*command: str | Path, quiet: bool = False) -> int:
@@ -47,11 +52,13 @@ def show(*command: str | Path, quiet: bool = False) -> int:
     return subprocess.run(texts, cwd=ROOT, env=environment(), check=False).returncode
 
 
-def _install(extras: list[str], *, clear: bool) -> None:
+def _install(extras: list[str]) -> None:
     print(f"setting up .venv with tcc[{','.join(extras)}]", flush=True)
-    if clear or not PYTHON.is_file():
+    config = VENV / "pyvenv.cfg"
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not PYTHON.exists() or f"version = {version}" not in config.read_text().splitlines():
         venv.create(VENV, with_pip=True, clear=True)
-    pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = (PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
     if show(*pip, "-e", f".[{','.join(extras)}]", quiet=True) == 0:
         return
     print("the registry cannot be used; trying this Python's own packages instead", flush=True)

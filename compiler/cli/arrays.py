@@ -71,7 +71,7 @@ def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
         return DTYPES[last], read_shape(sizes)
     if text:
         return DTYPES[port.dtype], read_shape(text)
-    return DTYPES[port.dtype], tuple(s if isinstance(s, int) else 1 for s in port.shape)
+    return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)
 
 
 def _number(text: str, dtype: DType) -> int | float | bool:

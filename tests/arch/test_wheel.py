@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")
+# One worker builds the wheel once, also where tests are spread over several.
+pytestmark = pytest.mark.xdist_group("wheel")
 PAGES = ("pyproject.toml", "README.md", "LICENSE")
 
 

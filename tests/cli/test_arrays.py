@@ -13,10 +13,10 @@ from tcc.errors import UserError
 class Port:
     name: str
     dtype: str
-    shape: tuple[int | str, ...]
+    shape: tuple[int | None, ...]
 
 
-X = Port("x", "f32", ("n", 3))
+X = Port("x", "f32", (None, 3))
 IDS = Port("ids", "i64", (2,))
 
 
