@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tcc.backends.cpu.host import detect
+from tcc.backends.cpu.detect import detect
 from tcc.debug import Timing, Trace
 from tcc.errors import InternalError, UserError
 from tcc.ir.op import Array

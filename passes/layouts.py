@@ -176,11 +176,11 @@ def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
     agreed: dict[Value, _Halo] = {}
     for value, halos in wanted.items():
         if len({h.fill for h in halos}) == 1:
-            widths = tuple(
+            widest = tuple(
                 (max(h.widths[d][0] for h in halos), max(h.widths[d][1] for h in halos))
                 for d in range(value.type.rank)
             )
-            agreed[value] = _Halo(widths, halos[0].fill)
+            agreed[value] = _Halo(widest, halos[0].fill)
     return agreed
 
 

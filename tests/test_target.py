@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from llvmlite import binding
-from tcc.backends.cpu.host import _cache_sizes, detect
+from tcc.backends.cpu.detect import _cache_sizes, detect
 from tcc.errors import UserError
 from tcc.target import CPUS, ISA, Profile, parse_target, x86_profile
 

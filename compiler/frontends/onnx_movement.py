@@ -13,7 +13,7 @@ from tcc.ir.types import BOOL, F32, F64, I64, element_count
 
 Results = Sequence["Operand | None"]
 
-# ---- constants and shapes -------------------------------------------------------------------------
+# ---- constants and shapes ------------------------------------------------------------------------
 
 
 def _constant(ctx: NodeContext) -> Results:
@@ -221,9 +221,7 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     return ctx.emit("where", is_one, own, shape)
 
 
-def broadcast_shapes(
-    ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]
-) -> tuple[Index, ...]:
+def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
     """The shape to which both broadcast; a size and a symbol that meet are taken to be equal."""
     rank = max(len(a), len(b))
     ones = [const(1)] * rank
@@ -328,7 +326,7 @@ def _positions(ctx: NodeContext, operand: Operand, dims: Sequence[Index]) -> tup
     own = ctx.size_vector(dims, operand.dtype)
     negative = ctx.emit("less", operand, ctx.filled(0, operand.dtype))
     shifted = ctx.emit("where", negative, ctx.emit("add", operand, own), operand)
-    clamped = ctx.emit("max", shifted, ctx.filled(0, operand.dtype))
+    clamped = ctx.emit("max", ctx.emit("min", shifted, own), ctx.filled(0, operand.dtype))
     return ctx.sizes(clamped, "positions")
 
 
@@ -363,7 +361,7 @@ def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, I
     return first, minimum(size, ceildiv(dim, -step))
 
 
-# ---- generated sequences ---------------------------------------------------------------------------
+# ---- generated sequences -------------------------------------------------------------------------
 
 
 def _range(ctx: NodeContext) -> Results:

@@ -29,6 +29,9 @@ from tcc.ops import OPS
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
+# Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
+# sooner; the run refuses larger ones.
+LARGEST_SIZE = 10**9 - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +39,9 @@ class Operand:
     """A tensor of type `type`, defined in `scope`.
 
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
-    it is computed from shapes; `made` the graph value, once there is one.
+    it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
+    that stand for its elements, by their least value; `equality` the two sizes whose comparison a
+    condition is.
     """
 
     type: TensorType
@@ -46,6 +51,7 @@ class Operand:
     sizes: Array | None = None
     made: Value | None = None
     bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
+    equality: tuple[Index, Index] | None = None
 
     @property
     def value(self) -> Value:
@@ -104,11 +110,13 @@ class Session:
     nodes: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
 
-    def fresh_symbol(self, hint: str, lo: int = 0, hi: int | None = None) -> Index:
+    def fresh_symbol(self, hint: str, lo: int = 0) -> Index:
         """A size symbol whose name no other symbol of the model has."""
         count = self.symbols.get(hint, -1) + 1
         self.symbols[hint] = count
-        return symbol(hint, lo, hi) if count == 0 else self.fresh_symbol(f"{hint}.{count}", lo, hi)
+        if count:
+            return self.fresh_symbol(f"{hint}.{count}", lo)
+        return symbol(hint, lo, LARGEST_SIZE)
 
 
 @dataclass(slots=True, eq=False)
@@ -201,8 +209,12 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        results = self.builder.add(row, values, attrs, loc=loc, names=names)
-        return tuple(self.wrap(value) for value in results)
+        results = tuple(
+            self.wrap(value) for value in self.builder.add(row, values, attrs, loc=loc, names=names)
+        )
+        if op == "equal":
+            results[0].equality = _compared(operands)
+        return results
 
     def _fold(
         self,
@@ -260,3 +272,10 @@ class Scope:
             raise UserError(
                 f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
             ) from error
+
+
+def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:
+    """The two sizes that a comparison of one-element operands compares."""
+    known = [None if o is None else o.known for o in operands]
+    sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]
+    return (sides[0], sides[1]) if len(sides) == 2 else None

@@ -1,4 +1,4 @@
-"""Converters of convolutions and pools: strides, dilations and padding as numbers for every axis."""
+"""Converters of convolutions and pools: strides, dilations and padding for every axis."""
 
 from __future__ import annotations
 
@@ -72,21 +72,24 @@ def _pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
-def _conv(ctx: NodeContext) -> Results:
-    x, weight = ctx.input(0), ctx.input(1)
+def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, object]:
+    """The attributes of a convolution of `x` with `weight`."""
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
     strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
     before, after = _pads(ctx, x, kernel, strides, dilations)
-    return ctx.emit_all(
-        "conv",
-        [x, weight, *_bias(ctx, 2)],
-        strides=strides,
-        before=before,
-        after=after,
-        dilations=dilations,
-        group=_group(ctx),
-    )
+    return {
+        "strides": strides,
+        "before": before,
+        "after": after,
+        "dilations": dilations,
+        "group": _group(ctx),
+    }
+
+
+def _conv(ctx: NodeContext) -> Results:
+    x, weight = ctx.input(0), ctx.input(1)
+    return ctx.emit_all("conv", [x, weight, *_bias(ctx, 2)], **window_attrs(ctx, x, weight))
 
 
 def _group(ctx: NodeContext) -> int:
@@ -221,9 +224,7 @@ def _max_unpool(ctx: NodeContext) -> Results:
         before, after = _explicit(ctx, axes)
         spatial = [
             (size - 1) * s + k - b - a
-            for size, s, k, b, a in zip(
-                x.shape[2:], strides, kernel, before, after, strict=True
-            )
+            for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
         ]
         shape = (*x.shape[:2], *spatial)
     return [ctx.emit("max_unpool", x, indices, shape=shape)]

@@ -18,7 +18,7 @@ from tcc.ops.contract import matmul_shape, matmul_sum
 from tcc.ops.formula import fn
 from tcc.ops.operands import Arrays, Types, array, differ, inside, maybe_array, require
 from tcc.ops.shapes import optional, required
-from tcc.ops.window import ConvAttrs, conv_indices, conv_shape, convolve, when
+from tcc.ops.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 
 _BYTES = (U8, I8)
 
@@ -59,7 +59,7 @@ def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
 def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
     info = np.iinfo(zero.dtype)
     scaled = np.rint(sums.astype(np.float32) * factor) + zero.astype(np.float32)
-    return np.clip(scaled, info.min, info.max).astype(zero.dtype)
+    return np.asarray(np.clip(scaled, info.min, info.max)).astype(zero.dtype)
 
 
 # ---- matmul_integer ------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
     points = np.array(120, np.uint8), np.array(3, np.uint8)
     yield Sample((a, c, *points), NoAttrs(), "points")
     yield Sample((a, c, None, np.array(9, np.uint8)), NoAttrs(), "right")
-    signed = _draw(rng, np.int8, 2, 13, 5)
+    signed = _draw(rng, np.int8, 13, 5)
     yield Sample((a, signed, points[0], _draw(rng, np.int8, 5)), NoAttrs(), "columns")
 
 
@@ -167,13 +167,15 @@ def _conv_sum(
     The border holds x's zero point, so that it adds nothing.
     """
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
-    pixel = cast(b.read(numbers[0], *at_x, fill=0), I32)
+    fill = border_fill(attrs)
+    pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
     zero = _parameter(b, numbers[1], None)
     if zero is not None:
-        # One test per axis: a read outside gives 0, which must not be shifted.
-        shifted = fn("sub", pixel, cast(zero, I32))
-        tests = [inside(index_value(k, I64), n) for k, n in zip(at_x[2:], x.shape[2:], strict=True)]
-        pixel = when(tests, shifted)
+        pixel = fn("sub", pixel, cast(zero, I32))
+    if zero is not None and fill is not None:
+        # A read outside gives 0, which must not be shifted.
+        image = zip(at_x[2:], x.shape[2:], strict=True)
+        pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
     return b.stage(i, fn("mul", pixel, weight), over=over, monoid="sum")
 

@@ -7,6 +7,7 @@ are compared as interned `Index` objects: two different symbols never agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import DTYPES, DType, Kind, TensorType
@@ -19,6 +20,13 @@ INTEGERS = tuple(d for d in ALL if d.is_integer)
 SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttrs:
+    """The attributes of ops that work along one axis, which is at least 0."""
+
+    axis: int
 
 
 def required(types: Sequence[TensorType | None], number: int) -> TensorType:

@@ -47,7 +47,9 @@ class Storage:
     constant: bool = False
 
 
-def build_group(expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]) -> TileGroup:
+def build_group(
+    expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
+) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
     shaped = tuple(
         _Shaped(s, tuple(iterator(v.name, extent(v)) for v in s.iters)) for s in expr.stages
@@ -85,7 +87,7 @@ def build_group(expr: Expr, operands: Sequence[Storage], results: Sequence[Stora
         )
         stages.append(grouped)
     group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, ()))
-    return _with_sizes(collapse(group))
+    return _with_sizes(collapse(group) if collapsed else group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,39 +130,36 @@ def _first_reader(stages: Sequence[_Shaped], number: int) -> tuple[Index, ...] |
 
 
 def _split_own(shaped: _Shaped) -> _Shaped:
-    """Splits iterators of a stage that its reads of other stages cut into quotient and rest."""
+    """Splits loops of a stage that its reads cut into quotient and rest."""
     while True:
         cut = _find_cut(shaped.stage)
         if cut is None:
             return shaped
         var, by = cut
-        shaped = _split(shaped, var, (extent(var) // by, const(by)))
+        shaped = _split(shaped, var, by)
 
 
 def _find_cut(stage: Stage) -> tuple[Var, int] | None:
     cuts: list[tuple[int, Var]] = []
-    for node in reads(stage):
-        if not isinstance(node.source, StageRef):
-            continue
-        for atom in (a for i in node.indices for a in atoms(i)):
-            if isinstance(atom, Quotient | Remainder):
-                var, by = var_of(atom.num), as_int(atom.den)
-                if var is None or by is None or var not in stage.iters:
-                    continue
-                if as_int(extent(var) % by) == 0:
-                    cuts.append((by, var))
+    loops = (*stage.iters, *stage.reduce)
+    for atom in (a for node in reads(stage) for i in node.indices for a in atoms(i)):
+        if isinstance(atom, Quotient | Remainder):
+            var, by = var_of(atom.num), as_int(atom.den)
+            if var is None or by is None or var not in loops:
+                continue
+            if as_int(extent(var) % by) == 0:
+                cuts.append((by, var))
     if not cuts:
         return None
     by, var = min(cuts, key=lambda cut: (cut[0], cut[1].name))
     return var, by
 
 
-def _split(shaped: _Shaped, var: Var, extents: tuple[Index, Index]) -> _Shaped:
-    outer = iterator(f"{var.name}a", extents[0])
-    inner = iterator(f"{var.name}b", extents[1])
-    mapping = {var: outer * extents[1] + inner}
+def _split(shaped: _Shaped, var: Var, by: int) -> _Shaped:
+    outer = iterator(f"{var.name}a", extent(var) // by)
+    inner = iterator(f"{var.name}b", by)
     names = (free_vars(outer)[0], free_vars(inner)[0])
-    return _substituted(shaped, mapping, {var: names})
+    return _substituted(shaped, {var: outer * by + inner}, {var: names})
 
 
 def _substituted(
@@ -168,9 +167,10 @@ def _substituted(
 ) -> _Shaped:
     stage = shaped.stage
     iters = tuple(new for v in stage.iters for new in loops.get(v, (v,)))
+    reduce = tuple(new for v in stage.reduce for new in loops.get(v, (v,)))
     body = tuple(substitute_indices(s, mapping) for s in stage.body)
     logical = tuple(substitute(i, mapping) for i in shaped.logical)
-    return _Shaped(replace(stage, iters=iters, body=body), logical)
+    return _Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical)
 
 
 def _follow(shaped: _Shaped, at: tuple[Index, ...]) -> _Shaped:

@@ -188,6 +188,29 @@ def _mod(s: Sample) -> OnnxNode | None:
     return OnnxNode("Mod", s.inputs, {"fmod": int(s.attrs.fmod)})
 
 
+def _running(name: str, opset: int = 0) -> NodeOf:
+    def make(s: Sample) -> OnnxNode:
+        inputs = (*s.inputs, np.asarray(s.attrs.axis, np.int64))
+        return OnnxNode(
+            name, inputs, attributes(s.attrs, "axis"), opset=23 if "Sum" in name else 26
+        )
+
+    return make
+
+
+def _quantize(s: Sample) -> OnnxNode:
+    """The zero point's type is that of the result; without one an attribute says it."""
+    attrs = attributes(s.attrs, "to")
+    if len(s.inputs) < 3:
+        attrs["output_dtype"] = plain(s.attrs.to)
+    return OnnxNode("QuantizeLinear", s.inputs, attrs)
+
+
+def _trilu(s: Sample) -> OnnxNode:
+    k = np.asarray(plain(s.attrs.k), np.int64)
+    return OnnxNode("Trilu", (*s.inputs, k), {"upper": int(s.attrs.upper)})
+
+
 MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "cast": node("Cast"),
@@ -202,6 +225,25 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "reduce_sum_square": _reduction("ReduceSumSquare"),
         "reduce_log_sum": _reduction("ReduceLogSum"),
         "reduce_log_sum_exp": _reduction("ReduceLogSumExp"),
+        "softmax": node("Softmax"),
+        "log_softmax": node("LogSoftmax"),
+        "hardmax": node("Hardmax"),
+        "layer_normalization": node("LayerNormalization", "outputs"),
+        "rms_normalization": node("RMSNormalization", "outputs"),
+        "group_normalization": node("GroupNormalization"),
+        "batch_normalization": node("BatchNormalization"),
+        "lp_normalization": node("LpNormalization"),
+        "mean_variance_normalization": node("MeanVarianceNormalization"),
+        "cum_sum": _running("CumSum"),
+        "cum_prod": _running("CumProd", 26),
+        "quantize_linear": _quantize,
+        "dequantize_linear": node("DequantizeLinear"),
+        "trilu": _trilu,
+        "eye_like": lambda s: OnnxNode(
+            "EyeLike", s.inputs, {"k": s.attrs.k, "dtype": plain(s.attrs.to)}
+        ),
+        "negative_log_likelihood_loss": node("NegativeLogLikelihoodLoss", "outputs"),
+        "softmax_cross_entropy_loss": node("SoftmaxCrossEntropyLoss", "outputs"),
         "arg_max": _arg("ArgMax"),
         "arg_min": _arg("ArgMin"),
     }

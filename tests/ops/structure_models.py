@@ -27,7 +27,10 @@ def _not_scalar(make: NodeOf) -> NodeOf:
 
 def _slice(s: Sample) -> OnnxNode:
     starts, steps = plain(s.attrs.starts), list(s.attrs.steps)
-    ends = [start + step * size for start, step, size in zip(starts, steps, plain(s.attrs.sizes))]
+    ends = [
+        start + step * size
+        for start, step, size in zip(starts, steps, plain(s.attrs.sizes), strict=True)
+    ]
     # A negative end would count from the back; this one says "past the front".
     ends = [end if end >= 0 else -(1 << 40) for end in ends]
     axes = i64(*range(len(starts)))
@@ -77,6 +80,38 @@ def _col2im(s: Sample) -> OnnxNode:
     return OnnxNode("Col2Im", inputs, {**attrs, "pads": pads(s.attrs)})
 
 
+def _one_hot(s: Sample) -> OnnxNode:
+    inputs = (s.inputs[0], i64(s.attrs.depth), s.inputs[1])
+    return OnnxNode("OneHot", inputs, {"axis": s.attrs.axis})
+
+
+def _resize(s: Sample) -> OnnxNode:
+    a, (x,) = s.attrs, s.inputs
+    attrs = {
+        "mode": a.mode,
+        "coordinate_transformation_mode": a.coordinate_mode,
+        "nearest_mode": a.nearest_mode,
+        "cubic_coeff_a": a.cubic_coeff_a,
+        "exclude_outside": int(a.exclude_outside),
+        "extrapolation_value": a.extrapolation_value,
+    }
+    roi = np.array([*(r[0] for r in a.roi), *(r[1] for r in a.roi)], np.float32)
+    if None not in a.scales:
+        return OnnxNode("Resize", (x, roi, np.array(a.scales, np.float32)), attrs)
+    return OnnxNode("Resize", (x, roi, None, i64(*a.sizes)), attrs)
+
+
+def _top_k(s: Sample) -> OnnxNode:
+    attrs = attributes(s.attrs, "k")
+    return OnnxNode("TopK", (*s.inputs, i64(s.attrs.k)), attrs, outputs=2)
+
+
+DEPARTS = {
+    "gemm-empty-f32": "ONNX Runtime ignores beta where the sum is empty",
+    "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
+    "one_hot-scalar-f32": "ONNX Runtime refuses scalar indices",
+}
+
 MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "reshape": lambda s: OnnxNode(
@@ -98,5 +133,17 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "average_pool": _pool("AveragePool", "count_include_pad"),
         "lp_pool": _pool("LpPool", "p"),
         "max_unpool": _max_unpool,
+        "one_hot": _one_hot,
+        "resize": _resize,
+        "top_k": _top_k,
+        "non_zero": node("NonZero", "size"),
+        "compress": node("Compress", "size"),
+        "unique": node("Unique", "size", outputs=4),
+        "non_max_suppression": node("NonMaxSuppression", "size"),
+        "range": node("Range", "size"),
+        "shape_of": node("Shape"),
+        "size_of": node("Size"),
+        "conv_integer": _conv("ConvInteger"),
+        "qlinear_conv": _conv("QLinearConv"),
     }
 )
