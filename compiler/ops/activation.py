@@ -82,6 +82,10 @@ class GeluAttrs:
 
     approximate: str = "none"
 
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ValueError(f"there is no approximation {self.approximate!r}")
+
 
 _TANH_SCALE = math.sqrt(2.0 / math.pi)
 _TANH_CUBIC = 0.044715

@@ -46,6 +46,10 @@ class BitShiftAttrs:
 
     direction: str
 
+    def __post_init__(self) -> None:
+        if self.direction not in ("LEFT", "RIGHT"):
+            raise ValueError(f"there is no direction {self.direction!r}")
+
 
 def _binary(
     name: str,

@@ -197,7 +197,7 @@ def _instance_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _group_infer(types: Types, attrs: GroupNormAttrs) -> tuple[TensorType, ...]:
     x = _check_channels(types, (1, 2))
     channels = as_int(x.shape[1])
-    if channels is None or channels % attrs.num_groups:
+    if channels is None or attrs.num_groups < 1 or channels % attrs.num_groups:
         raise ValueError(f"{x.shape[1].key} channels do not form {attrs.num_groups} groups")
     return (x,)
 
