@@ -111,5 +111,5 @@ def test_inference_says_what_it_refuses(
 
 @pytest.mark.parametrize("attrs", [GeluAttrs, BitShiftAttrs, LossAttrs])
 def test_attributes_refuse_unknown_words(attrs: type[object]) -> None:
-    with pytest.raises(ValueError, match="there is no .* 'sideways'"):
+    with pytest.raises(ValueError, match=r"there is no .* 'sideways'"):
         attrs("sideways")  # type: ignore[call-arg]
