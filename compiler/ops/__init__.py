@@ -14,7 +14,9 @@ from tcc.ops import (
     arithmetic,
     contract,
     create,
+    data_dependent,
     diagonal,
+    grid,
     indexing,
     loss,
     magnitude,
@@ -26,7 +28,9 @@ from tcc.ops import (
     quantized,
     reduce,
     resize,
+    roi,
     scan,
+    signal,
     softmax,
     unary,
     window,
@@ -53,6 +57,10 @@ _FAMILIES = (
     indexing.OPS,
     create.OPS,
     resize.OPS,
+    data_dependent.OPS,
+    grid.OPS,
+    roi.OPS,
+    signal.OPS,
 )
 
 

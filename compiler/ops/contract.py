@@ -17,10 +17,19 @@ from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Tr
 from tcc.ir.scalar import Scalar, StageRef, apply, cast
 from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
 from tcc.ops.formula import aligned, fn, wide
-from tcc.ops.operands import FLOATS, Arrays, Types, array, maybe_array, require, widen
-from tcc.ops.shapes import agree, broadcast_shapes, broadcasts_to, optional, required, same_dtype
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import (
+    FLOATS,
+    agree,
+    broadcast_shapes,
+    broadcasts_to,
+    optional,
+    required,
+    same_dtype,
+)
 
-NUMERIC = (*FLOATS, I32, I64, U32, U64)
+_SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def _matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
 
 def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     a, c = array(arrays, 0), array(arrays, 1)
-    return (np.asarray(np.matmul(widen(a), widen(c))).astype(a.dtype),)
+    return (np.asarray(np.matmul(widen_half(a), widen_half(c))).astype(a.dtype),)
 
 
 def matmul_sum(
@@ -139,10 +148,10 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
 
 def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> tuple[Array, ...]:
     a, c, bias = array(arrays, 0), array(arrays, 1), maybe_array(arrays, 2)
-    left, right = widen(a.T if attrs.trans_a else a), widen(c.T if attrs.trans_b else c)
+    left, right = widen_half(a.T if attrs.trans_a else a), widen_half(c.T if attrs.trans_b else c)
     y = (left @ right) * left.dtype.type(attrs.alpha)
     if bias is not None:
-        y = y + left.dtype.type(attrs.beta) * widen(bias)
+        y = y + left.dtype.type(attrs.beta) * widen_half(bias)
     return (y.astype(a.dtype),)
 
 
@@ -209,7 +218,7 @@ def _einsum_infer(types: Types, attrs: EinsumAttrs) -> tuple[TensorType, ...]:
 
 def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> tuple[Array, ...]:
     operands = [array(arrays, n) for n in range(len(arrays))]
-    y = np.einsum(attrs.equation, *(widen(a) for a in operands))
+    y = np.einsum(attrs.equation, *(widen_half(a) for a in operands))
     return (np.asarray(y).astype(operands[0].dtype),)
 
 
@@ -259,7 +268,7 @@ OPS: tuple[OpSpec, ...] = (
         _matmul_infer,
         _matmul_reference,
         _matmul_samples,
-        NUMERIC,
+        _SUMMED,
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
         expr=_matmul_expr,
@@ -274,7 +283,7 @@ OPS: tuple[OpSpec, ...] = (
         _gemm_infer,
         _gemm_reference,
         _gemm_samples,
-        NUMERIC,
+        _SUMMED,
         Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         expr=_gemm_expr,
@@ -289,7 +298,7 @@ OPS: tuple[OpSpec, ...] = (
         _einsum_infer,
         _einsum_reference,
         _einsum_samples,
-        NUMERIC,
+        _SUMMED,
         Tolerance.ACCUMULATE,
         "The sum of products that an explicit equation names.",
         expr=_einsum_expr,

@@ -12,8 +12,8 @@ from tcc.ir.op import Array, NoAttrs, OpSpec, Sample, Tolerance
 from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import fn, wide, widened
-from tcc.ops.operands import ANY, NUMBERS, Arrays, Types, array, dims, require, sizes
-from tcc.ops.shapes import required, same_dtype
+from tcc.ops.operands import Arrays, Types, array, dims, require, sizes
+from tcc.ops.shapes import ALL, NUMERIC, required, same_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ OPS: tuple[OpSpec, ...] = (
         _range_infer,
         _range_reference,
         _range_samples,
-        NUMBERS,
+        NUMERIC,
         Tolerance.ELEMENTWISE,
         "start, start + delta, start + 2 * delta, ...; operands (start, limit, delta).",
         expr=_range_expr,
@@ -174,7 +174,7 @@ OPS: tuple[OpSpec, ...] = (
         _shape_infer,
         _shape_reference,
         _shape_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "The dims of x as a vector of i64.",
         expr=_shape_expr,
@@ -186,7 +186,7 @@ OPS: tuple[OpSpec, ...] = (
         _size_infer,
         _size_reference,
         _size_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "The number of elements of x as an i64.",
         expr=_size_expr,

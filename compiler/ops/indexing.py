@@ -17,19 +17,8 @@ from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, index_value
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
-from tcc.ops.operands import (
-    ANY,
-    Arrays,
-    Types,
-    array,
-    clamped,
-    differ,
-    guard,
-    require,
-    sizes,
-    wrapped,
-)
-from tcc.ops.shapes import AxisAttrs, check_axis, required
+from tcc.ops.operands import Arrays, Types, array, clamped, differ, guard, require, sizes, wrapped
+from tcc.ops.shapes import ALL, AxisAttrs, check_axis, required
 
 Binding = tuple[Var, Scalar]
 
@@ -321,7 +310,7 @@ OPS: tuple[OpSpec, ...] = (
         _gather_infer,
         _gather_reference,
         _gather_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
         expr=_gather_expr,
@@ -336,7 +325,7 @@ OPS: tuple[OpSpec, ...] = (
         _elements_infer,
         _elements_reference,
         _elements_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
         expr=_elements_expr,
@@ -351,7 +340,7 @@ OPS: tuple[OpSpec, ...] = (
         _nd_infer,
         _nd_reference,
         _nd_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
         expr=_nd_expr,
@@ -365,7 +354,7 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_elements_infer,
         _scatter_elements_reference,
         _scatter_elements_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements",
@@ -379,7 +368,7 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_nd_infer,
         _scatter_nd_reference,
         _scatter_nd_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd",
@@ -393,7 +382,7 @@ OPS: tuple[OpSpec, ...] = (
         _one_hot_infer,
         _one_hot_reference,
         _one_hot_samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
         expr=_one_hot_expr,

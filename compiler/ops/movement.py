@@ -16,8 +16,8 @@ from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
-from tcc.ops.operands import ANY, Arrays, Types, array, differ, dims, require, sizes
-from tcc.ops.shapes import broadcast_shapes, required, same_dtype
+from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
+from tcc.ops.shapes import ALL, broadcast_shapes, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
@@ -525,7 +525,7 @@ def _row(
         infer,
         reference,
         samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         doc,
         expr=expr,

@@ -16,18 +16,9 @@ from tcc.ir.scalar import Const, Scalar, StageRef, apply, cast, index_value, lit
 from tcc.ir.types import I8, I64, U8, DType, TensorType
 from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import (
-    FLOATS,
-    Arrays,
-    Types,
-    array,
-    dims,
-    inside,
-    require,
-    sizes,
-    widen,
-)
-from tcc.ops.shapes import required
+from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import FLOATS, required
 from tcc.ops.window import patch, window_count
 
 
@@ -213,7 +204,7 @@ def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
         counts = counts[tuple(slice(n) for n in shape)]
     else:
         counts = _patches(counted, attrs, 0).sum(axis=0)
-    total = _patches(widen(x), attrs, 0).sum(axis=0)
+    total = _patches(widen_half(x), attrs, 0).sum(axis=0)
     return ((total / counts).astype(x.dtype),)
 
 
@@ -256,7 +247,7 @@ def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
 
 def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
-    total = (np.abs(_patches(widen(x), attrs, 0)) ** attrs.p).sum(axis=0)
+    total = (np.abs(_patches(widen_half(x), attrs, 0)) ** attrs.p).sum(axis=0)
     return ((total ** (1 / attrs.p)).astype(x.dtype),)
 
 
