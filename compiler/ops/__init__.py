@@ -63,10 +63,10 @@ _FAMILIES = (
     create.OPS,
     resize.OPS,
     data_dependent.OPS,
+    control.OPS,
     grid.OPS,
     roi.OPS,
     signal.OPS,
-    control.OPS,
 )
 
 
