@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError
-from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_schema import schema_of
+from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import element_type
+from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, const
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, I64, DType
@@ -39,7 +41,7 @@ class NodeContext:
         self.domain = "" if node.domain == "ai.onnx" else node.domain
         self.loc = node_location(node, scope)
         self._attributes = {a.name: a for a in node.attribute}
-        self._defaults = self._check_schema()
+        self.defaults = self._check_schema()
         self.inputs = [self._find(name) for name in node.input]
 
     def _find(self, name: str) -> Operand | None:
@@ -76,6 +78,17 @@ class NodeContext:
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
 
+    def inside(self, scope: Scope) -> NodeContext:
+        """The same node, emitting into `scope` (that of a body it builds)."""
+        other = copy(self)
+        other.scope = scope
+        return other
+
+    def body_scope(self, name: str) -> Scope:
+        """A scope for a body of this node; it sees the names around it."""
+        builder = GraphBuilder(f"{self.loc}/{name}", parent=self.scope.builder)
+        return Scope(self.session, builder, self.scope.opsets, self.scope, f"{self.loc}/{name}/")
+
     @property
     def session(self) -> Session:
         return self.scope.session
@@ -101,10 +114,10 @@ class NodeContext:
 
     def has_value(self, name: str) -> bool:
         """Whether the node, or else ONNX's default for its opset, gives the attribute."""
-        return name in self._attributes or name in self._defaults
+        return name in self._attributes or name in self.defaults
 
     def _attribute(self, name: str, kind: str) -> Any:
-        attribute = self._attributes.get(name) or self._defaults[name]
+        attribute = self._attributes.get(name) or self.defaults[name]
         found = _KINDS.get(attribute.type, str(attribute.type))
         if found != kind:
             raise self.fail(f"attribute {name} is of kind {found}; {kind} is due")
@@ -146,7 +159,11 @@ class NodeContext:
         return tuple(default)
 
     def floats(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
-        return tuple(self._attribute(name, "floats").floats) if self.has_value(name) else tuple(default)
+        return (
+            tuple(self._attribute(name, "floats").floats)
+            if self.has_value(name)
+            else tuple(default)
+        )
 
     def strings(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
         if not self.has_value(name):
@@ -292,12 +309,42 @@ class NodeContext:
         starts[axis], sizes[axis] = as_index(start), as_index(size)
         if tuple(sizes) == x.shape:
             return x
-        return self.emit(
-            "slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes)
-        )
+        return self.emit("slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes))
 
     def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
         return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
+
+    def require(self, left: Index, right: Index, reason: str) -> None:
+        """Demands that two sizes are equal; every run checks it."""
+        attrs = OPS["require"].attrs(left, right, reason)
+        self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
+
+    def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
+        """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.
+
+        Dimensions that broadcast, and those that are numbers, stay.
+        """
+        dims = list(x.shape)
+        for back in range(1, min(x.rank, len(shape)) + 1):
+            own, other = dims[-back], shape[-back]
+            if own is not other and own.terms and other.terms:
+                self.require(own, other, "operands are combined element by element")
+                dims[-back] = other
+        if tuple(dims) == x.shape:
+            return x
+        zeros = (const(0),) * x.rank
+        return self.emit("slice", x, starts=zeros, steps=(1,) * x.rank, sizes=tuple(dims))
+
+    def aligned(self, operands: Sequence[Operand | None]) -> list[Operand | None]:
+        """Operands of a pointwise op with symbolic dimensions made to agree with earlier ones."""
+        result: list[Operand | None] = []
+        seen: list[Operand] = []
+        for operand in operands:
+            for earlier in seen if operand is not None else ():
+                operand = self.agree(operand, earlier.shape)
+            result.append(operand)
+            seen += [] if operand is None else [operand]
+        return result
 
     def truth(self, operand: Operand) -> bool | None:
         """The value of a one-element condition, where the import knows it."""
@@ -316,5 +363,3 @@ def node_location(node: onnx.NodeProto, scope: Scope) -> str:
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
     return f"{scope.path}{name[:200]} ({node.op_type})"
-
-

@@ -99,12 +99,15 @@ def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
     )
     for number, name in enumerate(function.input):
         scope.define(name, ctx.optional(number), ctx.loc)
-    given = {p.name: p for p in function.attribute_proto}
+    given = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
     given.update((a.name, a) for a in ctx.node.attribute)
     ctx.session.calls = (*calls, key)
     ctx.session.run_nodes(scope, [_bound(node, given) for node in function.node])
     ctx.session.calls = calls
-    return [_result(ctx, scope, name) for name in function.output[: len(ctx.node.output)]]
+    return [
+        _result(ctx, scope, name) if ctx.wants(number) else None
+        for number, name in enumerate(function.output)
+    ]
 
 
 def _result(ctx: NodeContext, scope: Scope, name: str) -> Operand | None:

@@ -42,9 +42,7 @@ def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
 class _Dimensions:
     """The symbol or size of each dimension name."""
 
-    def __init__(
-        self, scope: Scope, inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes
-    ) -> None:
+    def __init__(self, scope: Scope, inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> None:
         self._scope = scope
         self._shapes = shapes
         self._named: dict[str, Index] = {}

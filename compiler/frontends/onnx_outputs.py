@@ -47,9 +47,7 @@ def _output(scope: Scope, name: str) -> Operand:
     except KeyError:
         found = None
     if found is None:
-        raise UserError(
-            f"nothing defines the output '{name[:200]}'", where="the model's outputs"
-        )
+        raise UserError(f"nothing defines the output '{name[:200]}'", where="the model's outputs")
     return found
 
 

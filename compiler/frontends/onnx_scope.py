@@ -29,6 +29,9 @@ from tcc.ops import OPS
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
+# Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
+# sooner; the run refuses larger ones.
+LARGEST_SIZE = 10**9 - 1
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +39,9 @@ class Operand:
     """A tensor of type `type`, defined in `scope`.
 
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
-    it is computed from shapes; `made` the graph value, once there is one.
+    it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
+    that stand for its elements, by their least value; `equality` the two sizes whose comparison a
+    condition is.
     """
 
     type: TensorType
@@ -46,6 +51,7 @@ class Operand:
     sizes: Array | None = None
     made: Value | None = None
     bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
+    equality: tuple[Index, Index] | None = None
 
     @property
     def value(self) -> Value:
@@ -55,13 +61,23 @@ class Operand:
             if self.array is not None:
                 self.made = builder.constant(self.array, self.name, self.type.dtype)
             elif self.sizes is not None:
-                attrs = OPS["sizes"].attrs(
-                    tuple(self.sizes.reshape(-1)), self.sizes.shape, self.type.dtype
-                )
-                (self.made,) = builder.add(OPS["sizes"], (), attrs, names=(self.name,))
+                self.made = self._made_of_sizes(self.sizes)
             else:
                 raise InternalError(f"{self.name} has neither contents nor a value")
         return self.made
+
+    def _made_of_sizes(self, sizes: Array) -> Value:
+        builder, names = self.scope.builder, (self.name,)
+        attrs = OPS["dims"].attrs(tuple(sizes.reshape(-1)))
+        (value,) = builder.add(OPS["dims"], (), attrs, names=names)
+        if sizes.ndim != 1:
+            attrs = OPS["reshape"].attrs(self.type.shape)
+            (value,) = builder.add(OPS["reshape"], (value,), attrs, names=names)
+        if self.dtype is not value.type.dtype:
+            (value,) = builder.add(
+                OPS["cast"], (value,), OPS["cast"].attrs(self.dtype), names=names
+            )
+        return value
 
     @property
     def known(self) -> Array | None:
@@ -94,11 +110,13 @@ class Session:
     nodes: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
 
-    def fresh_symbol(self, hint: str, lo: int = 0, hi: int | None = None) -> Index:
+    def fresh_symbol(self, hint: str, lo: int = 0) -> Index:
         """A size symbol whose name no other symbol of the model has."""
         count = self.symbols.get(hint, -1) + 1
         self.symbols[hint] = count
-        return symbol(hint, lo, hi) if count == 0 else self.fresh_symbol(f"{hint}.{count}", lo, hi)
+        if count:
+            return self.fresh_symbol(f"{hint}.{count}", lo)
+        return symbol(hint, lo, LARGEST_SIZE)
 
 
 @dataclass(slots=True, eq=False)
@@ -191,8 +209,12 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        results = self.builder.add(row, values, attrs, loc=loc, names=names)
-        return tuple(self.wrap(value) for value in results)
+        results = tuple(
+            self.wrap(value) for value in self.builder.add(row, values, attrs, loc=loc, names=names)
+        )
+        if op == "equal":
+            results[0].equality = _compared(operands)
+        return results
 
     def _fold(
         self,
@@ -250,3 +272,10 @@ class Scope:
             raise UserError(
                 f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
             ) from error
+
+
+def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:
+    """The two sizes that a comparison of one-element operands compares."""
+    known = [None if o is None else o.known for o in operands]
+    sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]
+    return (sides[0], sides[1]) if len(sides) == 2 else None

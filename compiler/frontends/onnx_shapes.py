@@ -133,9 +133,7 @@ def _folded(function: Callable[[Index, Index], Index]) -> Rule:
     return rule
 
 
-def _div(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
+def _div(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
     exact = types[0].dtype.is_float
 
     def divide(a: Index, b: Index) -> Index:
@@ -151,9 +149,7 @@ def _div(
     return _pointwise(divide)(inputs, attrs, types)
 
 
-def _mod(
-    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
-) -> Sequence[Elements]:
+def _mod(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
     def remainder(a: Index, b: Index) -> Index:
         _non_negative(a, b - 1)
         return mod(a, b)

@@ -88,9 +88,7 @@ class _Survey:
             known = schema_of(node, version) is not None
             return "not supported yet" if known else f"no operator of opset {version}"
         inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
-        reasons = (
-            (n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node)
-        )
+        reasons = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
         return next((f"its body needs {op}: {why}" for op, why in reasons if why), "")
 
 
@@ -129,8 +127,13 @@ def check_support(
 def _table(rows: list[_Missing]) -> str:
     lines = [("operator", "opset", "count", "nodes", "reason")]
     lines += [
-        (r.operator, r.opset, str(r.count), ", ".join(r.nodes) + ", ..." * (r.count > len(r.nodes)),
-         r.reason)
+        (
+            r.operator,
+            r.opset,
+            str(r.count),
+            ", ".join(r.nodes) + ", ..." * (r.count > len(r.nodes)),
+            r.reason,
+        )
         for r in rows
     ]
     widths = [max(len(line[n]) for line in lines) for n in range(4)]

@@ -221,7 +221,7 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
 def floordiv(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     whole, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return whole
     exact, left = _exact(rest, den)
     if exact and rest is not exact[0]:
@@ -238,7 +238,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     _, rest = _exact(_divide(num, den)[1], den)
-    if _within(rest, den):
+    if within(rest, den):
         return rest
     factor = _common_factor(rest, den)
     if factor > 1:
@@ -304,12 +304,9 @@ def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def _within(rest: Index, den: Index) -> bool:
-    """Whether `0 <= rest < den` is certain."""
-    low = bounds(rest)[0]
-    if low is None or low < 0:
-        return False
-    return rest is const(0) or nonnegative(den - 1 - rest)
+def within(rest: Index, den: Index) -> bool:
+    """Whether `0 <= rest < den` is certain, of a positive `den`."""
+    return nonnegative(rest) and (rest is const(0) or nonnegative(den - 1 - rest))
 
 
 def _exact(rest: Index, den: Index) -> tuple[tuple[Index, ...], Index]:

@@ -9,12 +9,54 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import arithmetic, reduce, unary
+from tcc.ops import (
+    activation,
+    arithmetic,
+    contract,
+    control,
+    create,
+    data_dependent,
+    diagonal,
+    indexing,
+    loss,
+    magnitude,
+    movement,
+    normalization,
+    pad,
+    pool,
+    quantize,
+    quantized,
+    reduce,
+    resize,
+    scan,
+    softmax,
+    unary,
+    window,
+)
 
 _FAMILIES = (
     unary.OPS,
     arithmetic.OPS,
+    activation.OPS,
     reduce.OPS,
+    softmax.OPS,
+    normalization.OPS,
+    magnitude.OPS,
+    scan.OPS,
+    quantize.OPS,
+    diagonal.OPS,
+    loss.OPS,
+    movement.OPS,
+    pad.OPS,
+    contract.OPS,
+    window.OPS,
+    pool.OPS,
+    quantized.OPS,
+    indexing.OPS,
+    create.OPS,
+    resize.OPS,
+    data_dependent.OPS,
+    control.OPS,
 )
 
 

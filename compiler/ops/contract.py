@@ -17,10 +17,19 @@ from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Tr
 from tcc.ir.scalar import Scalar, StageRef, apply, cast
 from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
 from tcc.ops.formula import aligned, fn, wide
-from tcc.ops.operands import FLOATS, Arrays, Types, array, maybe_array, require, widen
-from tcc.ops.shapes import agree, broadcast_shapes, broadcasts_to, optional, required, same_dtype
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import (
+    FLOATS,
+    agree,
+    broadcast_shapes,
+    broadcasts_to,
+    optional,
+    required,
+    same_dtype,
+)
 
-NUMERIC = (*FLOATS, I32, I64, U32, U64)
+_SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,8 @@ def rounded(b: ExprBuilder, sums: StageRef, shape: Sequence[Index], dtype: DType
 # ---- matmul --------------------------------------------------------------------------------------
 
 
-def _matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
+def matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
+    """The shape of a matrix product; raises ValueError on operands that do not fit."""
     require(a.rank > 0 and c.rank > 0, f"matmul takes no scalars: {a}, {c}")
     agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
     rows = a.shape[-2:-1]
@@ -60,19 +70,19 @@ def _matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
 
 def _matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     dtype = same_dtype(types)
-    return (TensorType(dtype, _matmul_shape(required(types, 0), required(types, 1))),)
+    return (TensorType(dtype, matmul_shape(required(types, 0), required(types, 1))),)
 
 
 def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     a, c = array(arrays, 0), array(arrays, 1)
-    return (np.asarray(np.matmul(widen(a), widen(c))).astype(a.dtype),)
+    return (np.asarray(np.matmul(widen_half(a), widen_half(c))).astype(a.dtype),)
 
 
-def _matmul_sum(
+def matmul_sum(
     b: ExprBuilder, a: TensorType, c: TensorType, term: Callable[[Any, Any], Scalar]
 ) -> StageRef:
     """The stage of sums; `term` gets the indices at which each operand is read."""
-    shape = _matmul_shape(a, c)
+    shape = matmul_shape(a, c)
     i = b.iters(*shape)
     (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
     matrix_axes = (a.rank > 1) + (c.rank > 1)
@@ -87,7 +97,7 @@ def _matmul_sum(
 def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
     (y,) = _matmul_infer(types, attrs)
     b = ExprBuilder(*types)
-    sums = _matmul_sum(
+    sums = matmul_sum(
         b,
         required(types, 0),
         required(types, 1),
@@ -138,10 +148,10 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
 
 def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> tuple[Array, ...]:
     a, c, bias = array(arrays, 0), array(arrays, 1), maybe_array(arrays, 2)
-    left, right = widen(a.T if attrs.trans_a else a), widen(c.T if attrs.trans_b else c)
+    left, right = widen_half(a.T if attrs.trans_a else a), widen_half(c.T if attrs.trans_b else c)
     y = (left @ right) * left.dtype.type(attrs.alpha)
     if bias is not None:
-        y = y + left.dtype.type(attrs.beta) * widen(bias)
+        y = y + left.dtype.type(attrs.beta) * widen_half(bias)
     return (y.astype(a.dtype),)
 
 
@@ -208,7 +218,7 @@ def _einsum_infer(types: Types, attrs: EinsumAttrs) -> tuple[TensorType, ...]:
 
 def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> tuple[Array, ...]:
     operands = [array(arrays, n) for n in range(len(arrays))]
-    y = np.einsum(attrs.equation, *(widen(a) for a in operands))
+    y = np.einsum(attrs.equation, *(widen_half(a) for a in operands))
     return (np.asarray(y).astype(operands[0].dtype),)
 
 
@@ -258,7 +268,7 @@ OPS: tuple[OpSpec, ...] = (
         _matmul_infer,
         _matmul_reference,
         _matmul_samples,
-        NUMERIC,
+        _SUMMED,
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
         expr=_matmul_expr,
@@ -273,7 +283,7 @@ OPS: tuple[OpSpec, ...] = (
         _gemm_infer,
         _gemm_reference,
         _gemm_samples,
-        NUMERIC,
+        _SUMMED,
         Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
         expr=_gemm_expr,
@@ -288,7 +298,7 @@ OPS: tuple[OpSpec, ...] = (
         _einsum_infer,
         _einsum_reference,
         _einsum_samples,
-        NUMERIC,
+        _SUMMED,
         Tolerance.ACCUMULATE,
         "The sum of products that an explicit equation names.",
         expr=_einsum_expr,

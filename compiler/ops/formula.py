@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.scalar import Const, Scalar, Source, apply, cast, literal
+from tcc.ir.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
 from tcc.ops.shapes import broadcast_types
 
@@ -70,3 +70,25 @@ def pointwise(types: Sequence[TensorType | None], body: Body, result: DType) -> 
     operands = [None if t is None else wide(read_aligned(b, n, t, at)) for n, t in enumerate(types)]
     b.stage(at, cast(body(*operands), result))
     return b.done()
+
+
+def total(
+    b: ExprBuilder,
+    shape: Sequence[Index],
+    axes: Sequence[int],
+    monoid: str,
+    *element: Callable[[tuple[Index, ...]], Scalar],
+) -> StageRef:
+    """A stage over the axes of `shape` that are not in `axes`, combining along those that are.
+
+    `element(at)` is what is combined at the point `at` of the whole shape.
+    """
+    at = b.iters(*shape)
+    kept, over = outside(at, axes), tuple(at[n] for n in axes)
+    body = (e(at) for e in element)
+    return b.stage(kept, *body, over=over, monoid=monoid if over else None)
+
+
+def outside(at: Sequence[Index], axes: Sequence[int]) -> tuple[Index, ...]:
+    """The part of a point that lies outside `axes`: where to read what `total` made."""
+    return tuple(i for n, i in enumerate(at) if n not in axes)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, IndexLike, as_int, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
-from tcc.ops.operands import ANY, Arrays, Types, array, differ, dims, require, sizes
-from tcc.ops.shapes import broadcast_shapes, required, same_dtype
+from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
+from tcc.ops.shapes import ALL, broadcast_shapes, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
@@ -91,22 +91,7 @@ class ReverseSequenceAttrs:
     time_axis: int
 
 
-# ---- identity and reshape -----------------------------------------------------------------------
-
-
-def _identity_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
-    return (required(types, 0),)
-
-
-def _identity_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
-    return (array(arrays, 0).copy(),)
-
-
-def _identity_expr(types: Types, _attrs: NoAttrs) -> Expr:
-    b = ExprBuilder(required(types, 0))
-    i = b.iters(*required(types, 0).shape)
-    b.stage(i, b.read(0, *i))
-    return b.done()
+# ---- reshape -------------------------------------------------------------------------------------
 
 
 def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
@@ -434,11 +419,6 @@ def _f32(rng: np.random.Generator, *shape: int) -> Array:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-def _identity_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for x in (_f32(rng), _f32(rng, 3, 7), _f32(rng, 0, 2).astype(np.int64)):
-        yield Sample((x,), NoAttrs())
-
-
 def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for before, after in (
         ((2, 3, 4), (4, 6)),
@@ -545,7 +525,7 @@ def _row(
         infer,
         reference,
         samples,
-        ANY,
+        ALL,
         Tolerance.EXACT,
         doc,
         expr=expr,
@@ -556,15 +536,6 @@ def _row(
 
 
 OPS: tuple[OpSpec, ...] = (
-    _row(
-        "identity",
-        NoAttrs,
-        (_identity_infer, _identity_reference, _identity_expr),
-        _identity_samples,
-        "The operand itself.",
-        onnx=(OnnxBinding("Identity"),),
-        aten=("clone", "alias"),
-    ),
     _row(
         "reshape",
         ReshapeAttrs,

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
 from tcc.ir.op import Array
 from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
-from tcc.ir.types import DTYPES, I64, TensorType
+from tcc.ir.types import I64, TensorType
 
 Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
-
-ANY = tuple(DTYPES.values())
-FLOATS = tuple(d for d in ANY if d.is_float)
-INTEGERS = tuple(d for d in ANY if d.is_integer)
-NUMBERS = FLOATS + INTEGERS
 
 
 def array(arrays: Arrays, number: int) -> Array:
@@ -55,11 +49,6 @@ def differ(a: Index, b: Index) -> bool:
     """Whether two dims are certainly unequal: both constants, of different value."""
     x, y = as_int(a), as_int(b)
     return x is not None and y is not None and x != y
-
-
-def widen(data: Array) -> Array:
-    """f16 arrays as f32, others as they are: narrow floats are computed wide, rounded once."""
-    return data.astype(np.float32) if data.dtype == np.float16 else data
 
 
 def wrapped(index: Scalar, size: IndexLike) -> Scalar:

@@ -12,7 +12,7 @@ from tcc.ir.types import DType, TensorType
 from tcc.ops.formula import pointwise
 from tcc.ops.reference import in_f32
 from tcc.ops.sampling import Samples
-from tcc.ops.shapes import broadcast_types, check_dtype, same_dtype
+from tcc.ops.shapes import Shape, broadcast_types, check_dtype, same_dtype
 
 Formula = Callable[..., Scalar]
 NumpyFunction = Callable[..., Any]
@@ -29,6 +29,7 @@ def pointwise_op(
     attrs: type[Any] = NoAttrs,
     arity: tuple[int, int] = (1, 1),
     result: DType | None = None,
+    shape: Callable[[Sequence[TensorType | None]], Shape] = broadcast_types,
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
     onnx: tuple[OnnxBinding, ...] = (),
     aten: tuple[str, ...] = (),
@@ -38,13 +39,13 @@ def pointwise_op(
 
     `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` say the same in two languages; both get
     None for an absent optional operand.  `result` is the element type where it is not the
-    operands'.
+    operands', `shape` gives the shape of the result.
     """
 
     def infer(types: Sequence[TensorType | None], _: Any) -> tuple[TensorType, ...]:
         dtype = same_dtype(types)
         check_dtype(dtype, dtypes)
-        return (TensorType(result or dtype, broadcast_types(types)),)
+        return (TensorType(result or dtype, shape(types)),)
 
     def expr(types: Sequence[TensorType | None], given: Any) -> Expr:
         (out,) = infer(types, given)

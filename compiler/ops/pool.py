@@ -16,18 +16,9 @@ from tcc.ir.scalar import Const, Scalar, StageRef, apply, cast, index_value, lit
 from tcc.ir.types import I8, I64, U8, DType, TensorType
 from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import (
-    FLOATS,
-    Arrays,
-    Types,
-    array,
-    dims,
-    inside,
-    require,
-    sizes,
-    widen,
-)
-from tcc.ops.shapes import required
+from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import FLOATS, required
 from tcc.ops.window import patch, window_count
 
 
@@ -64,11 +55,18 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
     lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
     require(x.rank >= 3, f"a pool takes [batch, channel, spatial...], not {x}")
     require(all(len(v) == x.rank - 2 for v in lists), f"pool attributes do not fit {x}")
-    axes = zip(x.shape[2:], *lists, strict=True)
-    image = tuple(window_count(*axis, ceil_mode=attrs.ceil_mode) for axis in axes)
+    image = _counts(x.shape[2:], attrs)
     small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
     require(not small, f"the window {attrs.kernel} is larger than the padded image of {x}")
     return (*x.shape[:2], *image)
+
+
+def _counts(image: tuple[Index, ...], attrs: PoolAttrs) -> tuple[Index, ...]:
+    lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    return tuple(
+        window_count(n, kernel, stride, before, after, dilation, attrs.ceil_mode)
+        for n, kernel, stride, before, after, dilation in zip(image, *lists, strict=True)
+    )
 
 
 def _infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
@@ -79,18 +77,7 @@ def _infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
 def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
     """[window elements, batch, channel, windows...], `fill` standing outside the image."""
     before, after = sizes(attrs.before), sizes(attrs.after)
-    axes = zip(
-        x.shape[2:],
-        attrs.kernel,
-        attrs.strides,
-        before,
-        after,
-        attrs.dilations,
-        strict=True,
-    )
-    counts = sizes(
-        tuple(window_count(const(n), *rest, ceil_mode=attrs.ceil_mode) for n, *rest in axes)
-    )
+    counts = sizes(_counts(dims(*x.shape[2:]), attrs))
     reach = [
         max((n - 1) * s + (k - 1) * d + 1 - size - b, a)
         for n, s, k, d, size, b, a in zip(
@@ -105,7 +92,7 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
         )
     ]
     widths = ((0, 0), (0, 0), *zip(before, reach, strict=True))
-    padded = np.pad(x, widths, constant_values=fill)  # type: ignore[call-overload]
+    padded = np.pad(x, widths, constant_values=fill)
     offsets = (
         [q * d for q, d in zip(k, attrs.dilations, strict=True)] for k in np.ndindex(*attrs.kernel)
     )
@@ -217,7 +204,7 @@ def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
         counts = counts[tuple(slice(n) for n in shape)]
     else:
         counts = _patches(counted, attrs, 0).sum(axis=0)
-    total = _patches(widen(x), attrs, 0).sum(axis=0)
+    total = _patches(widen_half(x), attrs, 0).sum(axis=0)
     return ((total / counts).astype(x.dtype),)
 
 
@@ -260,7 +247,7 @@ def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
 
 def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
-    total = (np.abs(_patches(widen(x), attrs, 0)) ** attrs.p).sum(axis=0)
+    total = (np.abs(_patches(widen_half(x), attrs, 0)) ** attrs.p).sum(axis=0)
     return ((total ** (1 / attrs.p)).astype(x.dtype),)
 
 
@@ -303,13 +290,13 @@ def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...
 # ---- samples and rows ----------------------------------------------------------------------------
 
 
-def _samples(**extra: bool | int) -> Callable[[np.random.Generator], Iterator[Sample]]:
+def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         def f32(*shape: int) -> Array:
             return rng.standard_normal(shape).astype(np.float32)
 
-        def attrs(*lists: tuple[int, ...], ceil_mode: bool = False) -> PoolAttrs:
-            return replace(PoolAttrs(*lists, ceil_mode=ceil_mode), **extra)  # type: ignore[arg-type]
+        def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
+            return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
 
         plain = attrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
         yield Sample((f32(2, 3, 6, 8),), plain, "plain")

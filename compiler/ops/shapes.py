@@ -7,6 +7,7 @@ are compared as interned `Index` objects: two different symbols never agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import DTYPES, DType, Kind, TensorType
@@ -19,6 +20,13 @@ INTEGERS = tuple(d for d in ALL if d.is_integer)
 SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttrs:
+    """The attributes of ops that work along one axis, which is at least 0."""
+
+    axis: int
 
 
 def required(types: Sequence[TensorType | None], number: int) -> TensorType:
@@ -143,3 +151,18 @@ def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
     if len(a) != len(b):
         raise ValueError(f"{what}: ranks {len(a)} and {len(b)} differ")
     return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
+
+
+def first_shape(types: Sequence[TensorType | None]) -> Shape:
+    """The shape of the first operand, which every other present one must broadcast to."""
+    shape = required(types, 0).shape
+    for other in types[1:]:
+        if other is not None and not broadcasts_to(other.shape, shape):
+            raise ValueError(
+                f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})"
+            )
+    return shape
+
+
+def _dims(shape: Shape) -> str:
+    return ", ".join(dim.key for dim in shape)

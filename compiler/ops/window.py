@@ -20,20 +20,9 @@ from tcc.ir.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.types import I64, TensorType
 from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import (
-    FLOATS,
-    Arrays,
-    Types,
-    array,
-    differ,
-    dims,
-    inside,
-    maybe_array,
-    require,
-    sizes,
-    widen,
-)
-from tcc.ops.shapes import optional, required, same_dtype
+from tcc.ops.operands import Arrays, Types, array, differ, dims, inside, maybe_array, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import FLOATS, optional, required, same_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +162,14 @@ def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
 
 def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
     x, bias = array(arrays, 0), maybe_array(arrays, 2)
-    y = convolve(widen(x), widen(array(arrays, 1)), attrs)
+    y = convolve(widen_half(x), widen_half(array(arrays, 1)), attrs)
     return (_with_bias(y, bias).astype(x.dtype),)
 
 
 def _with_bias(y: Array, bias: Array | None) -> Array:
     if bias is None:
         return y
-    return y + widen(bias).reshape(-1, *([1] * (y.ndim - 2)))
+    return y + widen_half(bias).reshape(-1, *([1] * (y.ndim - 2)))
 
 
 def conv_indices(
@@ -279,7 +268,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
 
 
 def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Array, ...]:
-    x, w, bias = widen(array(arrays, 0)), widen(array(arrays, 1)), maybe_array(arrays, 2)
+    x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
     before, after = sizes(attrs.before), sizes(attrs.after)
     spatial, groups = x.ndim - 2, attrs.group
     whole = [
@@ -406,7 +395,7 @@ def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts = sizes(_col2im_counts(attrs))
-    columns = widen(x).reshape(x.shape[0], -1, *attrs.block, *counts)
+    columns = widen_half(x).reshape(x.shape[0], -1, *attrs.block, *counts)
     whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
     y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
     for k in np.ndindex(*attrs.block):

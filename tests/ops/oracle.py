@@ -2,7 +2,7 @@
 
 Where ONNX Runtime has no kernel for an element type, the reference evaluator of the onnx package
 answers instead.  `MODELS` says how a row becomes an ONNX node where that is more than copying its
-inputs and attributes; `None` marks rows that no ONNX op matches.
+inputs and attributes; it gives None for samples that no ONNX node matches.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OnnxNode:
     opset: int = 0
 
 
-NodeOf = Callable[[Sample], OnnxNode]
+NodeOf = Callable[[Sample], OnnxNode | None]
 
 
 def plain(value: Any) -> Any:
@@ -180,9 +180,41 @@ def _arg(name: str) -> NodeOf:
     return make
 
 
-MODELS: Mapping[str, NodeOf | None] = MappingProxyType(
+def _mod(s: Sample) -> OnnxNode | None:
+    """Floats with fmod unset have a meaning only in opset 28, which ONNX Runtime does not know."""
+    first = s.inputs[0]
+    if first is not None and first.dtype.kind == "f" and not s.attrs.fmod:
+        return None
+    return OnnxNode("Mod", s.inputs, {"fmod": int(s.attrs.fmod)})
+
+
+def _running(name: str, opset: int = 0) -> NodeOf:
+    def make(s: Sample) -> OnnxNode:
+        inputs = (*s.inputs, np.asarray(s.attrs.axis, np.int64))
+        return OnnxNode(
+            name, inputs, attributes(s.attrs, "axis"), opset=23 if "Sum" in name else 26
+        )
+
+    return make
+
+
+def _quantize(s: Sample) -> OnnxNode:
+    """The zero point's type is that of the result; without one an attribute says it."""
+    attrs = attributes(s.attrs, "to")
+    if len(s.inputs) < 3:
+        attrs["output_dtype"] = plain(s.attrs.to)
+    return OnnxNode("QuantizeLinear", s.inputs, attrs)
+
+
+def _trilu(s: Sample) -> OnnxNode:
+    k = np.asarray(plain(s.attrs.k), np.int64)
+    return OnnxNode("Trilu", (*s.inputs, k), {"upper": int(s.attrs.upper)})
+
+
+MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "cast": node("Cast"),
+        "mod": _mod,
         "reduce_sum": _reduction("ReduceSum"),
         "reduce_mean": _reduction("ReduceMean"),
         "reduce_max": _reduction("ReduceMax"),
@@ -193,6 +225,25 @@ MODELS: Mapping[str, NodeOf | None] = MappingProxyType(
         "reduce_sum_square": _reduction("ReduceSumSquare"),
         "reduce_log_sum": _reduction("ReduceLogSum"),
         "reduce_log_sum_exp": _reduction("ReduceLogSumExp"),
+        "softmax": node("Softmax"),
+        "log_softmax": node("LogSoftmax"),
+        "hardmax": node("Hardmax"),
+        "layer_normalization": node("LayerNormalization", "outputs"),
+        "rms_normalization": node("RMSNormalization", "outputs"),
+        "group_normalization": node("GroupNormalization"),
+        "batch_normalization": node("BatchNormalization"),
+        "lp_normalization": node("LpNormalization"),
+        "mean_variance_normalization": node("MeanVarianceNormalization"),
+        "cum_sum": _running("CumSum"),
+        "cum_prod": _running("CumProd", 26),
+        "quantize_linear": _quantize,
+        "dequantize_linear": node("DequantizeLinear"),
+        "trilu": _trilu,
+        "eye_like": lambda s: OnnxNode(
+            "EyeLike", s.inputs, {"k": s.attrs.k, "dtype": plain(s.attrs.to)}
+        ),
+        "negative_log_likelihood_loss": node("NegativeLogLikelihoodLoss", "outputs"),
+        "softmax_cross_entropy_loss": node("SoftmaxCrossEntropyLoss", "outputs"),
         "arg_max": _arg("ArgMax"),
         "arg_min": _arg("ArgMin"),
     }
@@ -202,6 +253,5 @@ MODELS: Mapping[str, NodeOf | None] = MappingProxyType(
 def node_of(op: OpSpec, sample: Sample) -> OnnxNode | None:
     """The ONNX node that means what `op` does on `sample`; None where there is none."""
     if op.name in MODELS:
-        make = MODELS[op.name]
-        return make(sample) if make else None
+        return MODELS[op.name](sample)
     return bound(op)(sample) if op.onnx else None
