@@ -61,7 +61,7 @@ INFIX = MappingProxyType(
     }
 )
 
-_BARE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./#]*")
+_BARE_NAME = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./#]*")
 
 
 def graph_text(graph: Graph) -> str:
