@@ -425,12 +425,12 @@ def nonnegative(index: Index) -> bool:
     low = bounds(index)[0]
     if low is not None and low >= 0:
         return True
-    quotients = any(isinstance(atom, Quotient) for atom in atoms(index))
-    for cancel in (False, True) if quotients else (False,):
-        least = _limit(index, False, cancel)
+    least = _limit(index, up=False, cancel=False)
+    for _ in range(2):
         low = None if least is None else bounds(least)[0]
         if low is not None and low >= 0:
             return True
+        least = None if least is None else _limit(least, up=False, cancel=True)
     return False
 
 

@@ -257,6 +257,9 @@ def test_questions() -> None:
         (W - E - 1, True),
         (W - E - 2, False),
         (N * W - Q * W - W, True),
+        (W - 1 - (2 * iterator("x", W // 2) + iterator("y", 2)), True),
+        (W - 1 - (2 * iterator("x", W // 2) + iterator("y", 3)), False),
+        (W - 1 - ((iterator("z", 4 * N) // N) // 2 + 2 * iterator("x", W // 2)), True),
     ],
 )
 def test_nonnegative(index: Index, proved: bool) -> None:
