@@ -218,7 +218,7 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
         for m2, c2 in (*y.terms, ((), y.const)):
             monomial = tuple(sorted(m1 + m2, key=lambda atom: atom.key))
             terms[monomial] = terms.get(monomial, 0) + c1 * c2
-    return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
+    return _from_monomials(terms)
 
 
 @lru_cache(1 << 14)
@@ -245,8 +245,8 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     _, rest = _exact(_divide(num, den)[1], den)
     if within(rest, den):
         return rest
-    factor = _common_factor(rest, den)
-    if factor > 1:
+    factor = math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
+    if factor > 1 and not den.terms:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
     key = f"({_factor_key(rest)} % {_factor_key(den)})"
     return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
@@ -321,12 +321,6 @@ def _exact(rest: Index, den: Index) -> tuple[tuple[Index, ...], Index]:
     terms = tuple(_build({m: c}, 0) for m, c in rest.terms)
     exact = tuple(term for term in terms if divisor_of(term) % den.const == 0)
     return exact, rest - sum(exact, const(0))
-
-
-def _common_factor(rest: Index, den: Index) -> int:
-    if den.terms:
-        return 1
-    return math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
 
 
 def _scale_down(index: Index, factor: int) -> Index:
@@ -407,17 +401,18 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
                 tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            (a, b), (c, d) = bounds(atom.a), bounds(atom.b)
-            return _extremum_bounds(atom.which, a, b, c, d)
+            x, y = bounds(atom.a), bounds(atom.b)
+            if atom.which == "max":
+                return _known(max, x[0], y[0]), _both(max, x[1], y[1])
+            return _both(min, x[0], y[0]), _known(min, x[1], y[1])
 
 
-def _extremum_bounds(
-    which: str, a: int | None, b: int | None, c: int | None, d: int | None
-) -> tuple[int | None, int | None]:
-    lows, highs = [x for x in (a, c) if x is not None], [x for x in (b, d) if x is not None]
-    if which == "min":
-        return (min(lows) if len(lows) == 2 else None), (min(highs) if highs else None)
-    return (max(lows) if lows else None), (max(highs) if len(highs) == 2 else None)
+def _both(pick: Callable[..., int], a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else pick(a, b)
+
+
+def _known(pick: Callable[..., int], a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else pick(a, b)
 
 
 def nonnegative(index: Index) -> bool:
