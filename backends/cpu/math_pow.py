@@ -18,7 +18,7 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 
 def _log2(code: Code, x: Reg) -> Reg:
-    """log2 of positive normal doubles; -inf at zero, inf at inf."""
+    """log2 of positive normal doubles; -inf at zero, infinity and NaN as they are."""
 
     def whole(value: int) -> Reg:
         return int_const(value, "i64", x.width)
@@ -37,8 +37,9 @@ def _log2(code: Code, x: Reg) -> Reg:
     value = code.fma(s, series, code.convert("sitofp", narrow, "double"))
     zero = code.compare("fcmp oeq", x, number(x, 0.0))
     value = code.select(zero, number(x, -math.inf), value)
-    infinite = code.compare("fcmp oeq", x, number(x, math.inf))
-    return code.select(infinite, x, value)
+    # Infinity and NaN are their own logarithms.
+    itself = code.compare("fcmp ueq", x, number(x, math.inf))
+    return code.select(itself, x, value)
 
 
 def _exp2(code: Code, x: Reg) -> Reg:
