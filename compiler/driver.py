@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from tcc import runtime
@@ -67,14 +70,23 @@ def compile_model(
     raise InternalError(f"nothing compiles for {target.text} yet")
 
 
-def compile(model: Any, target: str = "cpu", **options: Any) -> Module:
-    """Compiles `model` and loads the result.
+def compile(
+    model: Any, target: str = "cpu", *, threads: int | None = None, **options: Any
+) -> Module:
+    """Compiles `model` and loads the result; `Module.save` keeps it.
 
-    `options` are the fields of `tcc.options.Options` as keywords.  Raises TccError.
+    `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.
+    Raises TccError.
     """
     chosen = read_options({"target": target, **options})
-    compiled = compile_model(model, chosen, Path("model.so"))
-    return load(compiled.path)
+    folder = Path(mkdtemp(prefix="tcc-"))
+    try:
+        module = load(compile_model(model, chosen, folder / "model.so").path, threads)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(module, shutil.rmtree, folder)
+    return module
 
 
 def load(path: str | Path, threads: int | None = None) -> Module:
