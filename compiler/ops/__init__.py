@@ -17,6 +17,7 @@ from tcc.ops import (
     create,
     data_dependent,
     diagonal,
+    grid,
     indexing,
     loss,
     magnitude,
@@ -28,7 +29,9 @@ from tcc.ops import (
     quantized,
     reduce,
     resize,
+    roi,
     scan,
+    signal,
     softmax,
     unary,
     window,
@@ -57,6 +60,9 @@ _FAMILIES = (
     resize.OPS,
     data_dependent.OPS,
     control.OPS,
+    grid.OPS,
+    roi.OPS,
+    signal.OPS,
 )
 
 

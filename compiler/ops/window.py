@@ -203,14 +203,15 @@ def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
     pixel = wide(b.read(0, *at_x, fill=border_fill(attrs)))
     sums = b.stage(i, fn("mul", pixel, wide(b.read(1, *at_w))), over=over, monoid="sum")
-    return b.done(_biased(b, sums, y, optional(types, 2)))
+    return b.done(biased(b, sums, y, 2))
 
 
-def _biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: TensorType | None) -> StageRef:
-    if bias is None:
+def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
+    """`sums` plus operand `bias`, one element per channel, in the type of `y`."""
+    if optional(b.params, bias) is None:
         return rounded(b, sums, y.shape, y.dtype)
     i = b.iters(*y.shape)
-    value = fn("add", b.read(sums, *i), wide(b.read(2, i[1])))
+    value = fn("add", b.read(sums, *i), wide(b.read(bias, i[1])))
     return b.stage(i, cast(value, y.dtype))
 
 
@@ -325,7 +326,7 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
     term = when(hits, fn("mul", pixel, weight))
     sums = b.stage(i, term, over=over, monoid="sum")
-    return b.done(_biased(b, sums, y, optional(types, 2)))
+    return b.done(biased(b, sums, y, 2))
 
 
 def sources(
