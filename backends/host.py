@@ -203,9 +203,7 @@ def decode_program(data: bytes) -> Program:
 
 
 def _damaged(why: str) -> UserError:
-    return UserError(
-        "the artifact's program is damaged", why=why, hint="compile the model again"
-    )
+    return UserError("the artifact's program is damaged", why=why, hint="compile the model again")
 
 
 class _Reader:

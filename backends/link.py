@@ -208,7 +208,7 @@ def _artifact_source(
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
     declarations = "\n".join(
-        f"extern __attribute__((visibility(\"hidden\"))) void tcc_k{i}(void *const *, "
+        f'extern __attribute__((visibility("hidden"))) void tcc_k{i}(void *const *, '
         f'const int64_t *, int64_t, int64_t, void *) __asm__("{kernel}");'
         for i, kernel in enumerate(kernels)
     )
@@ -268,9 +268,7 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
     runtime = [str(path) for path in runtime_objects(toolchain)]
     inputs = ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
     libraries = ("-lm", "-lpthread", "-ldl")
-    run_tool(
-        (*toolchain.command, *_LINK_FLAGS, *inputs, *libraries, "-o", "model.so"), folder
-    )
+    run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, *libraries, "-o", "model.so"), folder)
 
 
 def _append_weights(folder: Path, weights: _Weights, side: bool) -> None:
@@ -288,9 +286,7 @@ def _append_weights(folder: Path, weights: _Weights, side: bool) -> None:
 def _write_weights(file: BinaryIO, offset: int, weights: _Weights) -> None:
     for part in weights.parts:
         file.write(memoryview(part).cast("B"))
-    file.write(
-        TRAILER.pack(TRAILER_MAGIC, TRAILER_VERSION, offset, weights.size, weights.sha256)
-    )
+    file.write(TRAILER.pack(TRAILER_MAGIC, TRAILER_VERSION, offset, weights.size, weights.sha256))
 
 
 def _publish(folder: Path, out: Path, side: bool) -> None:

@@ -243,9 +243,7 @@ class Module:
                 )
         missing = [port.name for port in self.inputs if port.name not in named]
         if missing:
-            raise self._error(
-                f"inputs are missing: {', '.join(missing)}", where=str(self._path)
-            )
+            raise self._error(f"inputs are missing: {', '.join(missing)}", where=str(self._path))
         return [named[port.name] for port in self.inputs]
 
     def _view(self, index: int, value: Any, updated: bool) -> Given:

@@ -73,7 +73,9 @@ def test_one_artifact_serves_all_sizes(mlp: Module, n: int) -> None:
 
 
 def test_ports_describe_themselves(mlp: Module) -> None:
-    assert [(p.name, p.dtype, p.shape, p.text) for p in mlp.inputs] == [("x", "f32", (None,), "[n]")]
+    assert [(p.name, p.dtype, p.shape, p.text) for p in mlp.inputs] == [
+        ("x", "f32", (None,), "[n]")
+    ]
     assert mlp.outputs[0].name == "y"
     assert repr(mlp) == "Module(x: f32[n] -> y: f32[n])"
 

@@ -132,7 +132,9 @@ def test_sort(ops: Ops, dtype: str, descending: int) -> None:
         ops("sort", [x], [values, indices], [axis, descending])
         expected = np.apply_along_axis(order, axis, x, bool(descending)) if x.size else indices
         assert np.array_equal(indices, expected)
-        assert np.array_equal(values, np.take_along_axis(x, expected, axis), equal_nan=x.dtype.kind == "f")
+        assert np.array_equal(
+            values, np.take_along_axis(x, expected, axis), equal_nan=x.dtype.kind == "f"
+        )
         alone = np.empty(shape, np.int64)
         ops("sort", [x], [alone], [axis, descending])
         assert np.array_equal(alone, expected)
