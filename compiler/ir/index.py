@@ -14,14 +14,17 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 _T = TypeVar("_T")
-_INTERNED: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+# Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
+_INTERNED: dict[Any, Any] = {}
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
@@ -123,7 +126,9 @@ def _build(terms: Mapping[Monomial, int], const: int) -> Index:
     kept = [(m, c) for m, c in terms.items() if c]
     kept.sort(key=lambda term: tuple(a.key for a in term[0]))
     frozen = tuple(kept)
-    return _intern(("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const)))
+    return _intern(
+        ("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const))
+    )
 
 
 def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
@@ -138,6 +143,21 @@ def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
     return text
 
 
+def _factor_key(index: Index) -> str:
+    """The text of `index` as an operand of `//` or `%`."""
+    alone = not index.terms if index.const >= 0 else False
+    ((monomial, coeff),) = index.terms if len(index.terms) == 1 else (((), 0),)
+    atom = not index.const and coeff == 1 and len(monomial) == 1
+    return index.key if alone or atom else f"({index.key})"
+
+
+def _name_key(name: str) -> str:
+    """`name` itself where it reads as one word, else quoted."""
+    word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
+    return name if word else json.dumps(name)
+
+
+@lru_cache(1 << 14)
 def const(value: int) -> Index:
     """The integer `value`."""
     return _build({}, int(value))
@@ -148,7 +168,8 @@ def as_index(value: IndexLike) -> Index:
     return value if isinstance(value, Index) else const(value)
 
 
-def _atom(atom: Atom) -> Index:
+def of_atom(atom: Atom) -> Index:
+    """The expression that is `atom` alone."""
     return _build({(atom,): 1}, 0)
 
 
@@ -156,17 +177,26 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     """A size symbol in `[lo, hi]` that `divisor` divides; a one-point range is its constant."""
     if hi is not None and lo == hi:
         return const(lo)
-    return _atom(_intern(("sym", name, lo, hi, divisor), lambda: Var(name, lo, hi, divisor, None, name)))
+    return of_atom(
+        _intern(
+            ("sym", name, lo, hi, divisor),
+            lambda: Var(name, lo, hi, divisor, None, _name_key(name)),
+        )
+    )
 
 
+@lru_cache(1 << 14)
 def iterator(name: str, extent: IndexLike) -> Index:
     """A loop iterator over `[0, extent)`.  It stays a variable even where the extent is one."""
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
-    return _atom(_intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name)))
+    return of_atom(
+        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name)))
+    )
 
 
+@lru_cache(1 << 16)
 def add(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
     if not y.terms and not y.const:
@@ -177,6 +207,7 @@ def add(a: IndexLike, b: IndexLike) -> Index:
     return _build(terms, x.const + y.const)
 
 
+@lru_cache(1 << 16)
 def mul(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
     terms: dict[Monomial, int] = {}
@@ -187,30 +218,32 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
     return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
 
 
+@lru_cache(1 << 14)
 def floordiv(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     whole, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return whole
     rest, den = _reduce(rest, den)
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
-    key = f"({rest.key})//({den.key})"
-    quotient = _atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
+    key = f"({_factor_key(rest)}//{_factor_key(den)})"
+    quotient = of_atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
 
+@lru_cache(1 << 14)
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     _, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return rest
     factor = _common_factor(rest, den)
     if factor > 1:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
-    key = f"({rest.key})%({den.key})"
-    return _atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
+    key = f"({_factor_key(rest)} % {_factor_key(den)})"
+    return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
 def minimum(a: IndexLike, b: IndexLike) -> Index:
@@ -232,7 +265,7 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
     key = f"{which}({a.key},{b.key})"
-    return _atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
+    return of_atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
 # ---- the simplifier's few facts -----------------------------------------------------------------
@@ -270,7 +303,7 @@ def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def _within(rest: Index, den: Index) -> bool:
+def within(rest: Index, den: Index) -> bool:
     """Whether `0 <= rest < den` is certain."""
     lo, hi = bounds(rest)
     if lo is None or lo < 0:
@@ -309,7 +342,7 @@ def _nested_quotient(rest: Index, den: Index) -> Index | None:
     """`(x // a) // b` is `x // (a*b)` for constants."""
     if den.terms or rest.const or len(rest.terms) != 1:
         return None
-    (monomial, coeff), = rest.terms
+    ((monomial, coeff),) = rest.terms
     if coeff == 1 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
         inner = monomial[0]
         if not inner.den.terms:
@@ -326,6 +359,7 @@ def as_int(index: IndexLike) -> int | None:
     return None if x.terms else x.const
 
 
+@lru_cache(1 << 16)
 def bounds(index: Index) -> tuple[int | None, int | None]:
     """Inclusive integer bounds from the facts of the variables; None where unbounded."""
     lo: int | None = index.const
@@ -411,6 +445,7 @@ def atoms(index: Index) -> Iterator[Atom]:
                     pass
 
 
+@lru_cache(1 << 16)
 def free_vars(index: Index) -> tuple[Var, ...]:
     """The variables of `index`, each once, in a fixed order."""
     return tuple(dict.fromkeys(atom for atom in atoms(index) if isinstance(atom, Var)))
@@ -420,11 +455,12 @@ def var_of(index: Index) -> Var | None:
     """The variable, if `index` is one variable and nothing else."""
     if index.const or len(index.terms) != 1:
         return None
-    (monomial, coeff), = index.terms
+    ((monomial, coeff),) = index.terms
     atom = monomial[0]
     return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Var) else None
 
 
+@lru_cache(1 << 16)
 def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
     """`(coeff, rest)` with `index == coeff * var + rest` and neither holding `var`, else None."""
     coeff: dict[Monomial, int] = {}
@@ -456,7 +492,7 @@ def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
 def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
     match atom:
         case Var():
-            return mapping.get(atom) or _atom(atom)
+            return mapping.get(atom) or of_atom(atom)
         case Quotient():
             return floordiv(substitute(atom.num, mapping), substitute(atom.den, mapping))
         case Remainder():

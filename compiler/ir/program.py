@@ -252,9 +252,7 @@ class Loop:
     body: tuple[Instr, ...]
 
 
-Instr: TypeAlias = (
-    Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
-)
+Instr: TypeAlias = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
 
 

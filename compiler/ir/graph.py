@@ -1,0 +1,281 @@
+"""Graph: SSA nodes over tensors, the form models are imported into and passes rewrite.
+
+    graph  = inputs, nodes in topological order, outputs, constants, aliases
+    node   = op, attributes, inputs (None where optional and absent), outputs, location
+
+Everything is frozen; a pass builds a new graph with a `GraphBuilder`.  Values are compared by
+identity.  Constants are handles: a value that is constant has an entry in `constants`, whose array
+lies in the graph's `ConstantStore` under its content hash, never in a node.  Bodies of If, Loop
+and Scan are graphs in the node's attributes and may read values of the graph around them
+(`captures`).  `aliases` are must-aliases (output, input): the output is the input updated in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from tcc.errors import InternalError, UserError
+from tcc.ir.index import Index, Var, const, free_vars, substitute
+from tcc.ir.op import Array, NoAttrs, OpSpec
+from tcc.ir.types import BF16, DType, TensorType, dtype_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor.  `name` is unique in its graph and its bodies and comes from the source model."""
+
+    name: str
+    type: TensorType
+
+    def __repr__(self) -> str:
+        return f"%{self.name} : {self.type!r}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One op applied.  `loc` names the source node, for messages and traces."""
+
+    op: OpSpec
+    attrs: Any
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    loc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A constant's content hash (SHA-256 over dtype, shape and bytes)."""
+
+    digest: str
+
+
+class ConstantStore:
+    """Arrays by content hash; equal contents are stored once.  Arrays are read-only."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def put(self, array: Array, dtype: DType | None = None) -> Handle:
+        """Stores a contiguous read-only view or copy of `array` and returns its handle."""
+        data = np.ascontiguousarray(array).reshape(array.shape)
+        data.flags.writeable = False
+        name = (dtype or dtype_of(data)).name
+        digest = hashlib.sha256(f"{name}{data.shape}".encode())
+        digest.update(data.reshape(-1).view(np.uint8).data)
+        key = digest.hexdigest()
+        self._arrays.setdefault(key, data)
+        return Handle(key)
+
+    def get(self, handle: Handle) -> Array:
+        return self._arrays[handle.digest]
+
+    def handles(self) -> Iterator[Handle]:
+        """Every handle, in the order the arrays were put."""
+        return map(Handle, self._arrays)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A model or a body.  Verified by `tcc.ir.verify.verify_graph`."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[Value, Handle]
+    store: ConstantStore
+    aliases: tuple[tuple[Value, Value], ...] = ()
+
+    def constant(self, value: Value | None) -> Array | None:
+        """The array of a constant value of this graph, else None."""
+        handle = None if value is None else self.constants.get(value)
+        return None if handle is None else self.store.get(handle)
+
+    def producers(self) -> dict[Value, Node]:
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def users(self) -> dict[Value, list[Node]]:
+        """The nodes that read each value, body captures included; graph outputs are not nodes."""
+        users: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys((*(v for v in node.inputs if v), *captures(node))):
+                users.setdefault(value, []).append(node)
+        return users
+
+
+def bodies(node: Node) -> tuple[Graph, ...]:
+    """The graphs in a node's attributes, in field order."""
+    if not is_dataclass(node.attrs):
+        return ()
+    found = (getattr(node.attrs, f.name) for f in fields(node.attrs))
+    return tuple(value for value in found if isinstance(value, Graph))
+
+
+def captures(node: Node) -> tuple[Value, ...]:
+    """The values of the graphs around it that the node's bodies read, each once, in order."""
+    free: dict[Value, None] = {}
+    for body in bodies(node):
+        bound = set(body.inputs) | set(body.constants)
+        for inner in body.nodes:
+            for value in (*(v for v in inner.inputs if v), *captures(inner)):
+                if value not in bound:
+                    free[value] = None
+            bound.update(inner.outputs)
+        free.update({value: None for value in body.outputs if value not in bound})
+    return tuple(free)
+
+
+def walk_nodes(graph: Graph) -> Iterator[Node]:
+    """Every node of the graph and, after each node, of its bodies."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies(node):
+            yield from walk_nodes(body)
+
+
+class GraphBuilder:
+    """Builds a graph; every `add` runs the op's inference, so an ill-typed node cannot exist.
+
+    `parent` is the builder of the graph around a body: names are unique across both.
+    """
+
+    def __init__(
+        self, name: str, store: ConstantStore | None = None, parent: GraphBuilder | None = None
+    ) -> None:
+        self.name = name
+        if store is None:
+            store = parent.store if parent else ConstantStore()
+        self.store: ConstantStore = store
+        self._names: dict[str, int] = parent._names if parent else {}
+        self._inputs: list[Value] = []
+        self._nodes: list[Node] = []
+        self._parent = parent
+        self._producers: dict[Value, Node] = {}
+        self._constants: dict[Value, Handle] = {}
+        self._by_handle: dict[Handle, Value] = {}
+
+    def fresh(self, hint: str) -> str:
+        """A name not used before, `hint` itself if it is free."""
+        count = self._names.get(hint, -1) + 1
+        self._names[hint] = count
+        return hint if count == 0 else self.fresh(f"{hint}.{count}")
+
+    def input(self, name: str, type: TensorType) -> Value:
+        value = Value(self.fresh(name), type)
+        self._inputs.append(value)
+        return value
+
+    def constant(self, array: Array, name: str = "const", dtype: DType | None = None) -> Value:
+        """A constant value; the same contents give the same value."""
+        return self.constant_handle(
+            self.store.put(np.asarray(array), dtype),
+            TensorType(dtype or dtype_of(np.asarray(array)), tuple(map(const, array.shape))),
+            name,
+        )
+
+    def constant_handle(self, handle: Handle, type: TensorType, name: str = "const") -> Value:
+        found = self._by_handle.get(handle)
+        if found is None:
+            found = Value(self.fresh(name), type)
+            self._by_handle[handle] = found
+            self._constants[found] = handle
+        return found
+
+    def add(
+        self,
+        op: OpSpec,
+        inputs: Sequence[Value | None],
+        attrs: Any = None,
+        *,
+        loc: str = "",
+        names: Sequence[str] = (),
+    ) -> tuple[Value, ...]:
+        """Appends a node and returns its outputs.
+
+        Raises `UserError` with `loc` where the op does not take these operands.
+        """
+        attrs = NoAttrs() if attrs is None else attrs
+        types = [None if v is None else v.type for v in inputs]
+        try:
+            result = op.infer(types, attrs)
+        except ValueError as error:
+            shown = ", ".join(repr(t) if t else "-" for t in types)
+            raise UserError(
+                f"{op.name} does not take these operands", where=loc, why=f"{error} (got {shown})"
+            ) from error
+        hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
+        outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
+        self.append(Node(op, attrs, tuple(inputs), outputs, loc))
+        return outputs
+
+    def append(self, node: Node) -> None:
+        """Appends a node whose outputs exist already (a copy of another graph's node)."""
+        for value in node.outputs:
+            self._names.setdefault(value.name, 0)
+            self._producers[value] = node
+        self._nodes.append(node)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that gives `value`, here or around; None for inputs and constants."""
+        found = self._producers.get(value)
+        return self._parent.producer(value) if found is None and self._parent else found
+
+    def array(self, value: Value) -> Array | None:
+        """The array of a constant defined here or around, else None."""
+        handle = self._constants.get(value)
+        if handle is not None:
+            return self.store.get(handle)
+        return self._parent.array(value) if self._parent else None
+
+    def finish(
+        self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()
+    ) -> Graph:
+        """The graph; constants that nothing reads are left out."""
+        outs = tuple(outputs)
+        used = set(outs)
+        for node in self._nodes:
+            used.update(v for v in node.inputs if v is not None)
+            used.update(captures(node))
+        constants = {v: h for v, h in self._constants.items() if v in used}
+        return Graph(
+            self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases
+        )
+
+
+def bind_attrs(attrs: Any, sizes: Mapping[Var, Index]) -> Any:
+    """`attrs` with every `Index` in its fields (tuples included) substituted."""
+    if not is_dataclass(attrs) or isinstance(attrs, type):
+        return attrs
+    changed = {f.name: _bind(getattr(attrs, f.name), sizes) for f in fields(attrs)}
+    return replace(attrs, **changed) if changed else attrs
+
+
+def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
+    if isinstance(value, Index):
+        return substitute(value, sizes)
+    if isinstance(value, tuple):
+        return tuple(_bind(v, sizes) for v in value)
+    if isinstance(value, TensorType):
+        return TensorType(value.dtype, tuple(substitute(d, sizes) for d in value.shape))
+    return value
+
+
+def size_symbols(types: Iterable[TensorType]) -> tuple[Var, ...]:
+    """The size symbols in the shapes of `types`, each once, in order."""
+    return tuple(dict.fromkeys(v for t in types for dim in t.shape for v in free_vars(dim)))
+
+
+def carrier(array: Any, dtype: DType) -> Array:
+    """`array` in the NumPy type that carries `dtype`; bf16 values are rounded to bf16."""
+    data = np.asarray(array)
+    if dtype is BF16:
+        bits = data.astype(np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return np.where(np.isnan(data), data, rounded.astype(np.uint32).view(np.float32))
+    if data.dtype != dtype.carrier:
+        raise InternalError(f"array of {data.dtype} where {dtype.name} is due")
+    return data

@@ -1,0 +1,102 @@
+"""Layouts: where in storage an element with a given logical index lies.
+
+Graph and expression indices are logical; no op has layout variants.  A layout is a side table
+entry of a value.  It says that storage is a row-major array of `sizes` and that the element with
+logical index (i0, i1, ...) lies at `indices`, expressions over the variables `i0, i1, ...`:
+
+    channels last       sizes (n, h, w, c)            indices (i0, i2, i3, i1)
+    with a zero halo    sizes (n, h+2, w+2, c)        indices (i0, i2+1, i3+1, i1)     fill 0
+    packed weights      sizes (co/64, k, 64)          indices (i0//64, i1, i0%64)      fill 0
+
+Permutation, blocking and padding are all this one map; packing a weight is evaluating it.
+Storage that is no element's holds `fill`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, substitute
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage."""
+
+    sizes: tuple[Index, ...]
+    indices: tuple[Index, ...]
+    axes: tuple[Var, ...]
+    fill: float | None = None
+
+
+def axis_vars(shape: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The variables `i0, i1, ...` that stand for the logical index of a value of `shape`."""
+    return tuple(iterator(f"i{axis}", size) for axis, size in enumerate(shape))
+
+
+def layout(
+    shape: tuple[Index, ...],
+    sizes: tuple[Index, ...],
+    indices: tuple[Index, ...],
+    fill: float | None = None,
+) -> Layout:
+    """A layout of values of `shape`; `indices` are over `axis_vars(shape)`."""
+    return Layout(sizes, indices, tuple(free_vars(v)[0] for v in axis_vars(shape)), fill)
+
+
+def row_major(shape: tuple[Index, ...]) -> Layout:
+    return layout(shape, shape, axis_vars(shape))
+
+
+def permuted(shape: tuple[Index, ...], order: tuple[int, ...]) -> Layout:
+    """Storage with the logical axes in `order`, outermost first: (0, 2, 3, 1) is channels last."""
+    axes = axis_vars(shape)
+    return layout(shape, tuple(shape[a] for a in order), tuple(axes[a] for a in order))
+
+
+def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> Layout:
+    """`base` with `halo[d]` = (before, after) more places on storage dimension d."""
+    sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))
+    indices = tuple(index + a for index, (a, _) in zip(base.indices, halo, strict=True))
+    return Layout(sizes, indices, base.axes, fill)
+
+
+def place(where: Layout, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The storage indices of the element with logical index `logical`."""
+    mapping = dict(zip(where.axes, logical, strict=True))
+    return tuple(substitute(index, mapping) for index in where.indices)
+
+
+def strides(sizes: tuple[Index, ...]) -> tuple[Index, ...]:
+    """Row-major strides in elements."""
+    result: list[Index] = []
+    step = const(1)
+    for size in reversed(sizes):
+        result.append(step)
+        step = step * size
+    return tuple(reversed(result))
+
+
+def offset(where: Layout, logical: tuple[Index, ...]) -> Index:
+    """The offset in elements of the element with logical index `logical`."""
+    total = const(0)
+    for index, step in zip(place(where, logical), strides(where.sizes), strict=True):
+        total = total + index * step
+    return total
+
+
+def is_row_major(where: Layout, shape: tuple[Index, ...]) -> bool:
+    """Whether storage is the plain row-major array of `shape` (axes of size one do not matter)."""
+    plain = row_major(shape)
+    one = {v: const(0) for v in plain.axes if v.extent is not None and as_int(v.extent) == 1}
+    same = substitute(offset(where, axis_vars(shape)), one)
+    return same is substitute(offset(plain, axis_vars(shape)), one) and (
+        _count(where.sizes) is _count(shape)
+    )
+
+
+def _count(sizes: tuple[Index, ...]) -> Index:
+    total = const(1)
+    for size in sizes:
+        total = total * size
+    return total

@@ -1,0 +1,104 @@
+"""OpSpec: the type of one row of the op table.
+
+A row is all that tcc knows of an op.  Importer dispatch, shape inference, verification, constant
+folding, the reference backend, the test matrix, `tcc ops` and the support table follow from it.
+`ir` holds the type; the rows are in `tcc.ops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr
+from tcc.ir.types import DType, TensorType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Trait(Enum):
+    """Facts of an op that passes ask about."""
+
+    ELEMENTWISE = "elementwise"  # output[i] depends on input[i] after broadcasting only
+    REDUCTION = "reduction"  # combines along axes
+    CONTRACTION = "contraction"  # sum of products
+    WINDOW = "window"  # slides over spatial axes (axis 0 batch, axis 1 channel)
+    MOVEMENT = "movement"  # copies elements, computes nothing
+    COMMUTATIVE = "commutative"
+    OPAQUE = "opaque"  # no algebra; never folded, merged or moved
+
+
+class Tolerance(Enum):
+    """How results are compared (compiler/ops/README.md gives the bounds)."""
+
+    EXACT = "exact"  # movement, integers, comparisons: bit for bit
+    ELEMENTWISE = "elementwise"  # primitive functions: at most 4 ULP
+    ACTIVATION = "activation"  # composed activations: 1e-6 absolute
+    ACCUMULATE = "accumulate"  # reductions and contractions of length K: 2 * gamma_K * (|A| . |B|)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One test case of an op: input arrays (None for an absent optional input) and attributes."""
+
+    inputs: tuple[Array | None, ...]
+    attrs: Any
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxBinding:
+    """A 1:1 binding: the ONNX op has the same inputs and attributes.
+
+    `attrs` maps ONNX attribute names to fields of the op's attribute type where they differ.  Ops
+    that need more (inputs that become attributes, defaults by opset) are in the importer's table.
+    """
+
+    name: str
+    domain: str = ""
+    since: int = 1
+    attrs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoAttrs:
+    """The attribute type of ops that have none."""
+
+
+Infer = Callable[[Sequence[TensorType | None], Any], tuple[TensorType, ...]]
+Reference = Callable[[Sequence[Array | None], Any], tuple[Array, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpSpec:
+    """One op.
+
+    `infer(types, attrs)` gives the output types and raises `ValueError` with one sentence on
+    operands the op does not take (the caller adds where).  `reference(arrays, attrs)` is the
+    obvious NumPy meaning, its dims bound to integers.  `expr(types, attrs)` is the tensor
+    expression; an op without one names in `call` the C function of the runtime, or is `decompose`d
+    into other ops (`decompose(builder, inputs, attrs) -> outputs`), or is control flow.
+    `samples(rng)` yields small test cases: scalars, size one and zero, broadcasts, odd sizes.
+    """
+
+    name: str
+    attrs: type[Any]
+    arity: tuple[int, int]  # least and most inputs; optional ones may be None in between
+    infer: Infer
+    reference: Reference
+    samples: Callable[[np.random.Generator], Iterator[Sample]]
+    dtypes: tuple[DType, ...]
+    tolerance: Tolerance
+    doc: str
+    expr: Callable[[Sequence[TensorType | None], Any], Expr] | None = None
+    call: str | None = None
+    decompose: Callable[[Any, Sequence[Any], Any], Sequence[Any]] | None = None
+    traits: frozenset[Trait] = field(default_factory=frozenset)
+    onnx: tuple[OnnxBinding, ...] = ()
+    aten: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"op {self.name}"
