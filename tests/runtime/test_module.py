@@ -1,4 +1,4 @@
-"""Programs run: branches, loops, views, dynamic and in-place outputs, state; and what is refused."""
+"""Programs run: branches, loops, views, dynamic and in-place outputs, state; what is refused."""
 
 from __future__ import annotations
 
@@ -450,5 +450,5 @@ def test_loading_from_a_relative_path_survives_a_change_of_folder(
 def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.so"
     cut.write_bytes(mlp_path.read_bytes()[:-64])
-    with pytest.raises(RuntimeError, match="weights of '.*cut.so' are missing"):
+    with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
         load(cut)
