@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-
 from tcc.runtime import abi
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-
 from tcc.runtime import abi
 from tcc.runtime.arrays import Array, Given, kind_of, view_of
 
@@ -162,7 +161,7 @@ class Module:
         results = ", ".join(f"{p.name}: {p.dtype}{p.text}" for p in self.outputs)
         return f"Module({ports} -> {results})"
 
-    # ---- loading ----------------------------------------------------------------------------------
+    # ---- loading --------------------------------------------------------------------------------
 
     def _open(self) -> tuple[ctypes.CDLL, abi.Api]:
         try:
@@ -202,7 +201,7 @@ class Module:
                 self._api.last_error().decode(errors="replace"), where=str(self._path)
             )
 
-    # ---- instances ----------------------------------------------------------------------------------
+    # ---- instances ------------------------------------------------------------------------------
 
     def _borrow(self) -> int:
         with self._lock:
@@ -228,7 +227,7 @@ class Module:
         self._check(self._api.statistics(self._handle, instance, ctypes.byref(numbers)))
         return Statistics(*(getattr(numbers, field) for field, _ in abi.Statistics._fields_))
 
-    # ---- running --------------------------------------------------------------------------------------
+    # ---- running --------------------------------------------------------------------------------
 
     def _names(self) -> str:
         return ", ".join(port.name for port in self.inputs) or "none"

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
-
 from tcc.artifact import find_weights, read_manifest, verify_weights
 from tcc.backends.features import cpu_feature
 from tcc.backends.link import c_name

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from tcc.backends.host import encode_program
 from tcc.backends.link import BytesLike, link_artifact
 from tcc.ir.program import (

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import programs
 import pytest
-
 from tcc.backends.host import HEADER_WORDS, encode_program
 from tcc.backends.toolchain import runtime_folder, runtime_sources
 

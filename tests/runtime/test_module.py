@@ -13,7 +13,6 @@ import programs
 import pytest
 import torch
 from programs import Builder
-
 from tcc.ir.program import (
     Alias,
     Arena,

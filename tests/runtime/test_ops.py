@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from tcc.backends.toolchain import runtime_folder, runtime_sources
 from tcc.runtime import abi
 
@@ -52,6 +51,12 @@ def op_tensor(array: Array, code: int | None) -> OpTensor:
     return OpTensor(array.ctypes.data, dtype, array.ndim, dims, array.size)
 
 
+def tensors(arrays: Sequence[Array], like: np.dtype[Any], code: int | None) -> Any:
+    """Descriptors; arrays of the type `like` get the DLPack code `code`, if there is one."""
+    made = [op_tensor(a, code if a.dtype == like else None) for a in arrays]
+    return (OpTensor * max(1, len(made)))(*made)
+
+
 class Ops:
     """The runtime's ops in a library of their own, built with all warnings as errors."""
 
@@ -78,7 +83,9 @@ class Ops:
         """Calls op `name`; raises ValueError with its message if it fails."""
         found = (ctypes.c_int64 * max(1, results))()
         call = OpCall(
-            (OpTensor * max(1, len(inputs)))(*(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in inputs)),
+            (OpTensor * max(1, len(inputs)))(
+                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in inputs)
+            ),
             (OpTensor * max(1, len(outputs)))(
                 *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in outputs)
             ),

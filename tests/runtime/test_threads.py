@@ -8,7 +8,6 @@ from pathlib import Path
 
 import programs
 import pytest
-
 from tcc.backends.toolchain import runtime_folder
 
 USES = ("threads.c", "status.c")
