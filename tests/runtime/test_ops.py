@@ -65,7 +65,17 @@ class Ops:
         flags = ("-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
         includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
         sources = [str(Path(__file__).with_name("harness.c")), *map(str, runtime_sources())]
-        command = ("cc", *flags, *includes, *sources, "-o", "harness.so", "-lpthread", "-ldl")
+        command = (
+            "cc",
+            *flags,
+            *includes,
+            *sources,
+            "-o",
+            "harness.so",
+            "-lm",
+            "-lpthread",
+            "-ldl",
+        )
         subprocess.run(command, cwd=folder, check=True)
         self.library = ctypes.CDLL(str(folder / "harness.so"))
         self.library.harness_pool.restype = ctypes.c_void_p
