@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
-
 from tcc.artifact import find_weights, read_manifest, verify_weights
 from tcc.backends.link import c_name
 from tcc.errors import InternalError, ToolError, UserError
@@ -196,9 +195,7 @@ def test_cpu_features_of_this_machine_pass(kernels: bytes, tmp_path: Path) -> No
     flags = Path("/proc/cpuinfo").read_text().split()
     known = [f for f in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw") if f in flags]
     program, weights = programs.mlp()
-    manifest = programs.link(
-        program, kernels, tmp_path / "x.so", weights=[weights], features=known
-    )
+    manifest = programs.link(program, kernels, tmp_path / "x.so", weights=[weights], features=known)
     assert manifest["features"] == known
     load(tmp_path / "x.so")
 
