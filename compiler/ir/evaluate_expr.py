@@ -46,6 +46,14 @@ def evaluate_expr(
     return tuple(results[o.stage][o.component] for o in expr.outputs)
 
 
+def evaluate_scalars(
+    bodies: Sequence[Scalar], grid: Mapping[str, Any], args: Sequence[Array]
+) -> tuple[Array, ...]:
+    """Scalars without reads, for values of their variables and `Arg`s (broadcasting)."""
+    body = _Body((), [], grid, args)
+    return tuple(np.asarray(carrier(np.asarray(body.value(b)), b.dtype)) for b in bodies)
+
+
 def _evaluate_stage(
     stage: Stage,
     operands: Sequence[Array | None],

@@ -216,7 +216,7 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
 def floordiv(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     whole, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return whole
     rest, den = _reduce(rest, den)
     inner = _nested_quotient(rest, den)
@@ -230,7 +230,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     _, rest = _divide(num, den)
-    if _within(rest, den):
+    if within(rest, den):
         return rest
     factor = _common_factor(rest, den)
     if factor > 1:
@@ -296,7 +296,7 @@ def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(left)
 
 
-def _within(rest: Index, den: Index) -> bool:
+def within(rest: Index, den: Index) -> bool:
     """Whether `0 <= rest < den` is certain."""
     lo, hi = bounds(rest)
     if lo is None or lo < 0:

@@ -18,8 +18,7 @@ from tcc.ir.scalar import Scalar, apply, index_value
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
 from tcc.ops.operands import Arrays, Types, array, clamped, differ, guard, require, sizes, wrapped
-from tcc.ops.shapes import ALL, check_axis, required
-from tcc.ops.softmax import AxisAttrs
+from tcc.ops.shapes import ALL, AxisAttrs, check_axis, required
 
 Binding = tuple[Var, Scalar]
 

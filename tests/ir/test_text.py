@@ -14,13 +14,15 @@ from tcc.errors import UserError
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.graph import ConstantStore, Graph, GraphBuilder, Value
-from tcc.ir.index import Index, const, iterator, maximum, minimum, symbol
+from tcc.ir.graph import ConstantStore, Graph, GraphBuilder
+from tcc.ir.index import const, iterator, symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.parse import parse_expr, parse_graph, parse_index
 from tcc.ir.scalar import apply, argument, cast, index_value, literal
 from tcc.ir.text import expr_text, graph_text, scalar_text
-from tcc.ir.types import BOOL, DTYPES, F16, F32, F64, I64, TensorType, tensor
+from tcc.ir.types import BOOL, F16, F32, F64, I64, TensorType, tensor
+
+from .generate import graphs, indices
 
 Ops = Mapping[str, OpSpec]
 B, N = symbol("b", 1, 64, 4), symbol("past/len", 0)
@@ -113,46 +115,6 @@ def test_two_values_of_one_name_stay_apart(ops: Ops) -> None:
     assert "%neg#2 = neg(%x)" in graph_text(other)
 
 
-NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
-
-
-@st.composite
-def graphs(
-    draw: st.DrawFn,
-    ops: Ops,
-    parent: GraphBuilder | None = None,
-    outer: tuple[Value, ...] = (),
-) -> Graph:
-    """Graphs of most handmade ops, with odd names, constants, captures and nested bodies."""
-    b = GraphBuilder(draw(NAMES), parent=parent)
-    values = list(outer)
-    if not outer:
-        m = symbol(draw(NAMES), 1, draw(st.none() | st.integers(2, 9)), draw(st.integers(1, 3)))
-        values.append(b.input(draw(NAMES), tensor(F32, 2 * m + 1, 3)))
-    m = next(v for v in values[0].type.shape[0].terms[0][0])
-    size = symbol(m.name, m.lo, m.hi, m.divisor)
-    values.append(b.constant(np.full((7, 3), draw(st.integers(0, 3)), np.float32), draw(NAMES)))
-    for _ in range(draw(st.integers(0, 4))):
-        kind = draw(st.sampled_from(["neg", "add", "pair", "optional", "if"]))
-        x = draw(st.sampled_from(values))
-        if kind == "if" and not outer:
-            bodies = [draw(graphs(ops, b, tuple(values))) for _ in range(2)]
-            values += b.add(ops["if"], [x], ops["if"].attrs(*bodies), names=[draw(NAMES)])
-        elif kind == "pair":
-            every = ops["pair"].attrs(
-                alpha=draw(st.floats()), axis=draw(st.integers()), mode=draw(st.text(max_size=4)),
-                scales=tuple(draw(st.lists(st.floats(), max_size=2))),
-                size=draw(st.sampled_from([None, size, size * size // 3 - 2])),
-                to=draw(st.sampled_from(list(DTYPES.values()))),
-            )  # fmt: skip
-            values += b.add(ops["pair"], [x], every, loc=draw(st.text(max_size=8)))
-        elif kind == "optional":
-            values += b.add(ops["optional"], [None, x])
-        elif kind != "if":
-            values += b.add(ops[kind], [x, x][: 1 + (kind == "add")], names=[draw(NAMES)])
-    return b.finish([draw(st.sampled_from(values))])
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_graphs_round_trip(ops: Ops, data: st.DataObject) -> None:
@@ -172,29 +134,6 @@ def test_a_parsed_graph_computes_the_same(ops: Ops) -> None:
 
 
 # ---- index expressions -----------------------------------------------------------------------
-
-
-@st.composite
-def indices(draw: st.DrawFn, variables: list[Index], depth: int = 3) -> Index:
-    if depth == 0 or draw(st.integers(0, 3)) == 0:
-        return draw(st.one_of(st.sampled_from(variables), st.integers(-9, 9).map(const)))
-    a, b = draw(indices(variables, depth - 1)), draw(indices(variables, depth - 1))
-    divisor = draw(st.sampled_from([const(2), const(4), const(6), variables[0]]))
-    match draw(st.sampled_from(["+", "-", "*", "//", "%", "min", "max"])):
-        case "+":
-            return a + b
-        case "-":
-            return a - b
-        case "*":
-            return a * b
-        case "//":
-            return a // divisor
-        case "%":
-            return a % divisor
-        case "min":
-            return minimum(a, b)
-        case _:
-            return maximum(a, b)
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,0 +1,126 @@
+"""Blocks in registers.
+
+A block is a grid of rows (all axes but the last) cut along the last axis into chunks; each chunk
+of each row is one register.  The last chunk of a row may use only the first lanes of its register.
+Blocks whose last axis has size one, and those wanted element by element, have chunks of one lane,
+which are LLVM scalars; they are repeated over lanes where a use asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from tcc.backends.cpu.text import Code, Reg
+from tcc.ir.types import DType, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Elements `start .. start + count` of a row, in a register of `width >= count` lanes."""
+
+    start: int
+    count: int
+    width: int
+
+
+@lru_cache(maxsize=1024)
+def vector_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
+    """The last axis cut into vectors; a tail takes the narrowest power of two that holds it."""
+    whole = tuple(Chunk(s, lanes, lanes) for s in range(0, size - lanes + 1, lanes))
+    rest = size % lanes
+    if not rest:
+        return whole
+    return (*whole, Chunk(size - rest, rest, 1 << (rest - 1).bit_length()))
+
+
+@lru_cache(maxsize=1024)
+def scalar_chunks(size: int) -> tuple[Chunk, ...]:
+    return tuple(Chunk(n, 1, 1) for n in range(size))
+
+
+def last_axis(shape: tuple[int, ...]) -> int:
+    return shape[-1] if shape else 1
+
+
+@lru_cache(maxsize=1024)
+def row_positions(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The positions along all axes but the last, in row-major order."""
+    return tuple(product(*(range(n) for n in shape[:-1])))
+
+
+def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
+    """The row of a block of `shape` that broadcasts to `position` of a block of as many axes."""
+    number = 0
+    for size, at in zip(shape[:-1], position[len(position) - len(shape[:-1]) :], strict=True):
+        number = number * size + (0 if size == 1 else at)
+    return number
+
+
+def register_element(dtype: DType) -> str:
+    """The LLVM type that holds one element in a register: f16 and bf16 are carried as f32."""
+    if dtype.kind is Kind.FLOAT:
+        return "double" if dtype.bits == 64 else "float"
+    return "i1" if dtype.kind is Kind.BOOL else f"i{dtype.bits}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A block's registers: `regs[row * len(chunks) + chunk]`."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+    regs: tuple[Reg, ...]
+
+    @property
+    def rows(self) -> int:
+        return prod(self.shape[:-1])
+
+    def at(self, row: int, chunk: int) -> Reg:
+        return self.regs[row * len(self.chunks) + chunk]
+
+
+def element(code: Code, value: Value, row: int, lane: int) -> Reg:
+    """One element as a scalar."""
+    for number, chunk in enumerate(value.chunks):
+        if chunk.start <= lane < chunk.start + chunk.count:
+            return code.extract(value.at(row, number), lane - chunk.start)
+    raise IndexError(f"lane {lane} of a block of shape {value.shape}")
+
+
+def splat_element(code: Code, value: Value, row: int, lane: int, width: int) -> Reg:
+    """One element in each of `width` lanes."""
+    for number, chunk in enumerate(value.chunks):
+        if chunk.start <= lane < chunk.start + chunk.count:
+            reg = value.at(row, number)
+            if reg.width == 1 or width == 1:
+                return code.splat(code.extract(reg, lane - chunk.start), width)
+            at = lane - chunk.start
+            repeated: Reg = code.remember(
+                ("repeat", reg, at, width), lambda: code.shuffle(reg, None, (at,) * width)
+            )
+            return repeated
+    raise IndexError(f"lane {lane} of a block of shape {value.shape}")
+
+
+def part(code: Code, value: Value, row: int, chunk: Chunk) -> Reg:
+    """The elements of `chunk` of a row; a last axis of size one is repeated over it."""
+    if last_axis(value.shape) == 1:
+        return code.splat(value.at(row, 0), chunk.width)
+    for number, own in enumerate(value.chunks):
+        if own == chunk:
+            return value.at(row, number)
+    lanes = [element(code, value, row, chunk.start + n) for n in range(chunk.count)]
+    gathered: Reg = code.remember(
+        ("gather", tuple(lanes), chunk.width), lambda: code.gather(lanes, chunk.width)
+    )
+    return gathered
+
+
+def from_parts(dtype: DType, shape: tuple[int, ...], lanes: int, regs: Sequence[Reg]) -> Value:
+    """A value whose registers are given in row-major order of the standard chunks."""
+    return Value(dtype, shape, vector_chunks(last_axis(shape), lanes), tuple(regs))

@@ -1,0 +1,348 @@
+"""Loads and stores of blocks.
+
+The flattened offset of an access is split into a part for each row, shared address arithmetic, and
+what the lanes of a vector add.  Lanes that step by one element are a vector access, by none a
+scalar one; others are accessed one by one.  Memory of lanes that a guard turns off is not touched:
+scalars and whole vectors read a constant instead, vectors with lanes of both kinds are masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tcc.backends.cpu.blocks import (
+    Chunk,
+    Value,
+    element,
+    last_axis,
+    part,
+    register_element,
+    row_number,
+    row_positions,
+    scalar_chunks,
+    vector_chunks,
+)
+from tcc.backends.cpu.guards import Mask, lane_of, mask_of
+from tcc.backends.cpu.indices import Indices, bind, constant, split_lanes
+from tcc.backends.cpu.storage import (
+    constant as literal,
+)
+from tcc.backends.cpu.storage import (
+    from_memory,
+    memory_element,
+    stored_constant,
+    to_memory,
+)
+from tcc.backends.cpu.text import Code, Reg, int_const, lane_consts, vector_type
+from tcc.ir.index import Index, Var, const, free_vars, linear_in, symbol, var_of
+from tcc.ir.tile import Block, Guard, Indirect, Load, Store, TileBuffer, lanes
+from tcc.ir.types import DType
+
+
+@dataclass(slots=True)
+class Access:
+    """One load or store: where the elements of a block lie and which are active."""
+
+    indices: Indices
+    base: Reg
+    buffer: TileBuffer
+    shape: tuple[int, ...]
+    offset: Index
+    guards: tuple[Guard, ...]
+    bound: tuple[tuple[Var, Value], ...]
+    lanes: tuple[Var, ...] = field(init=False)
+    _rest: Index = field(init=False)
+    _coeffs: tuple[Index | None, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lanes = tuple(v for v in (var_of(i) for i in lanes(self.shape)) if v is not None)
+        rest, coeffs = split_lanes(self.offset, self.lanes)
+        if any(c is None for c in coeffs):
+            self.offset = self.indices.sharpen(self.offset)
+            rest, coeffs = split_lanes(self.offset, self.lanes)
+        self._rest, self._coeffs = rest, coeffs
+
+    @property
+    def code(self) -> Code:
+        return self.indices.code
+
+    def at(self, position: tuple[int, ...], last: Index) -> tuple[Index, tuple[Guard, ...]]:
+        """Offset and guards with all lanes bound; `last` takes the place of the last one."""
+        values = [*(const(p) for p in position), last][: len(self.lanes)]
+        mapping = dict(zip(self.lanes, values, strict=True))
+        mapping |= self._bindings(position, last)
+        offset = self._rest
+        for coeff, value in zip(self._coeffs, values, strict=True):
+            if coeff is not None:
+                offset = offset + coeff * value
+        guards = tuple(
+            Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in self.guards
+        )
+        return bind(offset, mapping), guards
+
+    def _bindings(self, position: tuple[int, ...], last: Index) -> dict[Var, Index]:
+        """Indirect variables that do not vary along the last axis, or all where it is bound."""
+        result: dict[Var, Index] = {}
+        for var, value in self.bound:
+            if last_axis(value.shape) == 1:
+                lane = 0
+            elif not last.terms:
+                lane = last.const
+            else:
+                continue
+            row = row_number(value.shape, position)
+            reg = element(self.code, value, row, lane)
+            name = f"{var.name}.{row}.{lane}"
+            wide = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
+            if reg.elem != "i64":
+                narrow = reg
+                reg = self.code.remember(
+                    ("wide", narrow, wide), lambda n=narrow, w=wide: self.code.convert(w, n, "i64")
+                )
+            fresh = symbol(f"{name}.{reg.text}", var.lo, var.hi, var.divisor)
+            self.indices.values[f"{name}.{reg.text}"] = reg
+            result[var] = fresh
+        return result
+
+    def varies(self, index: Index) -> bool:
+        """Whether an indirect variable is left that is different for each lane."""
+        return any(v in free_vars(index) for v, _ in self.bound)
+
+    def pointer(self, offset: Index) -> Reg:
+        """The address of an offset in elements."""
+        elem = memory_element(self.buffer.dtype)
+        base = self.code.offset(self.base, self.indices.emit(offset - offset.const), elem)
+        return self.code.offset(base, int_const(offset.const), elem)
+
+    def alignment(self, offset: Index, width: int) -> int:
+        """A power of two that divides the address of `offset`, at most the access's size."""
+        size = self.buffer.dtype.bytes
+        known = self.indices.divisor(offset) * size
+        bound = min(self.buffer.align, 64, size * width)
+        while known % bound:
+            bound //= 2
+        return max(bound, 1)
+
+    def step(self, position: tuple[int, ...], chunk: Chunk) -> int | None:
+        """How many elements apart the lanes of a chunk lie: 0, 1, or None for anything else."""
+        if chunk.width == 1:
+            return 1
+        lane = lane_of(chunk)
+        offset, guards = self.at(position, const(chunk.start) + lane)
+        var = var_of(lane)
+        assert var is not None
+        if self.varies(offset) or any(self.varies(g.index) for g in guards):
+            return None
+        split = linear_in(offset, var)
+        step = None if split is None else constant(split[0])
+        return step if step in (0, 1) else None
+
+
+def access(
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    node: Load | Store,
+    shape: tuple[int, ...],
+    bound: tuple[tuple[Var, Value], ...],
+) -> Access:
+    """The access that a Load or Store of a block of `shape` makes."""
+    offset = const(0)
+    for index, size in zip(node.indices, node.buffer.sizes, strict=True):
+        offset = offset * size + index
+    return Access(
+        indices, buffers[node.buffer], node.buffer, shape, offset, node.guards, bound
+    )
+
+
+# ---- loads ------------------------------------------------------------------------------------
+
+
+def load(node: Load, where: Access, scalars: bool) -> Value:
+    """The loaded block, in scalars where those are wanted."""
+    dtype, size = node.out.dtype, last_axis(node.out.shape)
+    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.profile.lanes)
+    regs = []
+    for position in row_positions(node.out.shape):
+        for chunk in chunks:
+            regs.append(_load_chunk(where, position, chunk, node.fill))
+    return Value(dtype, node.out.shape, chunks, tuple(regs))
+
+
+def _load_chunk(
+    where: Access, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+) -> Reg:
+    step = where.step(position, chunk)
+    if step is None:
+        each = [
+            _load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)
+        ]
+        return where.code.gather(each, chunk.width)
+    if chunk.width == 1:
+        return _load_element(where, position, chunk.start, fill)
+    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    mask = mask_of(where.indices, guards, chunk)
+    if mask.never:
+        return literal(fill, where.buffer.dtype, chunk.width)
+    if step == 0 and mask.vector is None:
+        scalar = _load_element(where, position, chunk.start, fill)
+        return where.code.splat(scalar, chunk.width)
+    if step == 0:
+        each = [
+            _load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)
+        ]
+        return where.code.gather(each, chunk.width)
+    return _load_vector(where, position, chunk, mask, fill)
+
+
+def _load_element(
+    where: Access, position: tuple[int, ...], lane: int, fill: bool | int | float
+) -> Reg:
+    dtype, code = where.buffer.dtype, where.code
+    offset, guards = where.at(position, const(lane))
+    mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
+    if mask.never:
+        return literal(fill, dtype)
+    pointer = where.pointer(offset)
+    align = where.alignment(offset, 1)
+    if mask.scalar is not None:
+        pointer = _or_constant(code, mask.scalar, pointer, dtype, fill, 1)
+        align = dtype.bytes
+    loaded = _plain_load(code, pointer, dtype, 1, align)
+    return from_memory(code, loaded, dtype)
+
+
+def _load_vector(
+    where: Access,
+    position: tuple[int, ...],
+    chunk: Chunk,
+    mask: Mask,
+    fill: bool | int | float,
+) -> Reg:
+    code, dtype, width = where.code, where.buffer.dtype, chunk.width
+    offset, _ = where.at(position, const(chunk.start))
+    pointer = where.pointer(offset)
+    align = where.alignment(offset, width)
+    lanes_on = _lane_mask(code, mask, chunk)
+    if lanes_on is None:
+        if mask.scalar is not None:
+            pointer = _or_constant(code, mask.scalar, pointer, dtype, fill, width)
+            align = min(align, 64)
+        loaded = _plain_load(code, pointer, dtype, width, align)
+        return from_memory(code, loaded, dtype)
+    elem = memory_element(dtype)
+    other = stored_constant(fill, dtype, width)
+    loaded = _masked_load(code, Reg(elem, width, other.text), pointer, lanes_on, align)
+    return from_memory(code, loaded, dtype)
+
+
+def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
+    """The active lanes where they are not all alike."""
+    lanes_on = mask.vector
+    if chunk.count < chunk.width:
+        inside = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+        lanes_on = inside if lanes_on is None else code.op("and", lanes_on, inside)
+    if lanes_on is not None and mask.scalar is not None:
+        lanes_on = code.op("and", lanes_on, code.splat(mask.scalar, chunk.width))
+    return lanes_on
+
+
+def _or_constant(
+    code: Code, active: Reg, pointer: Reg, dtype: DType, fill: bool | int | float, width: int
+) -> Reg:
+    """`pointer` where active, else the address of a constant vector of `fill`."""
+    value = stored_constant(fill, dtype, width)
+    spelling = "".join(c if c.isalnum() else "_" for c in value.text)
+    name = f"fill.{dtype.name}.{width}.{spelling}"
+    code.module.add(
+        name, lambda: f"@{name} = private unnamed_addr constant {value}, align {dtype.bytes * width}"
+    )
+    chosen: Reg = code.remember(
+        ("active", active, pointer, name),
+        lambda: code.select(active, pointer, Reg("ptr", 1, f"@{name}")),
+    )
+    return chosen
+
+
+def _plain_load(code: Code, pointer: Reg, dtype: DType, width: int, align: int) -> Reg:
+    elem = memory_element(dtype)
+    return code.emit(elem, width, f"load {vector_type(elem, width)}, {pointer}, align {align}")
+
+
+def _masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
+    kind = f"v{other.width}{_SHORT.get(other.elem, other.elem)}"
+    name = f"llvm.masked.load.{kind}.p0"
+    code.module.add(name, lambda: f"declare {other.type} @{name}(ptr, {mask.type}, {other.type})")
+    return code.emit(
+        other.elem,
+        other.width,
+        f"call {other.type} @{name}(ptr align {align} {pointer.text}, {mask}, {other})",
+    )
+
+
+_SHORT = {"float": "f32", "double": "f64", "half": "f16"}
+
+
+# ---- stores -----------------------------------------------------------------------------------
+
+
+def store(node: Store, where: Access, value: Value) -> None:
+    """Writes a block."""
+    shape = where.shape
+    chunks = vector_chunks(last_axis(shape), where.code.module.profile.lanes)
+    if value.chunks != chunks and last_axis(value.shape) == last_axis(shape):
+        chunks = value.chunks
+    for position in row_positions(shape):
+        row = row_number(value.shape, position)
+        for chunk in chunks:
+            reg = part(where.code, value, row, chunk)
+            _store_chunk(where, position, chunk, reg)
+
+
+def _store_chunk(where: Access, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
+    code, dtype = where.code, where.buffer.dtype
+    if chunk.width == 1 or where.step(position, chunk) != 1:
+        for n in range(chunk.count):
+            _store_element(where, position, chunk.start + n, code.extract(reg, n))
+        return
+    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    mask = mask_of(where.indices, guards, chunk)
+    if mask.never:
+        return
+    stored = to_memory(code, reg, dtype)
+    first, _ = where.at(position, const(chunk.start))
+    pointer, align = where.pointer(first), where.alignment(first, chunk.width)
+    lanes_on = _lane_mask(code, mask, chunk)
+    if lanes_on is not None:
+        kind = f"v{stored.width}{_SHORT.get(stored.elem, stored.elem)}"
+        name = f"llvm.masked.store.{kind}.p0"
+        signature = f"declare void @{name}({stored.type}, ptr, {lanes_on.type})"
+        code.module.add(name, lambda: signature)
+        code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
+    elif mask.scalar is not None:
+        with code.when(mask.scalar, "store"):
+            code.void(f"store {stored}, {pointer}, align {align}")
+    else:
+        code.void(f"store {stored}, {pointer}, align {align}")
+
+
+def _store_element(where: Access, position: tuple[int, ...], lane: int, reg: Reg) -> None:
+    code = where.code
+    offset, guards = where.at(position, const(lane))
+    mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
+    if mask.never:
+        return
+    stored = to_memory(code, reg, where.buffer.dtype)
+    pointer, align = where.pointer(offset), where.alignment(offset, 1)
+    if mask.scalar is None:
+        code.void(f"store {stored}, {pointer}, align {align}")
+        return
+    with code.when(mask.scalar, "store"):
+        code.void(f"store {stored}, {pointer}, align {align}")
+
+
+def bound_values(
+    indirect: Indirect, values: Mapping[Block, Value]
+) -> tuple[tuple[Var, Value], ...]:
+    """The indirect variables of an access with the registers behind them."""
+    return tuple((var, values[block]) for var, block in indirect)

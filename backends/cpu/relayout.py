@@ -1,0 +1,133 @@
+"""Broadcasts, and blocks whose elements change places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from tcc.backends.cpu.blocks import (
+    Value,
+    last_axis,
+    part,
+    row_number,
+    row_positions,
+    vector_chunks,
+)
+from tcc.backends.cpu.text import Code, Reg
+from tcc.ir.tile import Broadcast, Relayout
+
+Place = tuple[int, int]  # a register of the source and a lane of it
+
+
+def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
+    """`value` repeated along its axes of size one."""
+    shape = node.out.shape
+    chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
+    regs = tuple(
+        part(code, value, row_number(value.shape, position), chunk)
+        for position in row_positions(shape)
+        for chunk in chunks
+    )
+    return Value(value.dtype, shape, chunks, regs)
+
+
+def relayout(code: Code, node: Relayout, value: Value) -> Value:
+    """`value` with its axes permuted, then reshaped."""
+    shape = node.out.shape
+    chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
+    wanted = _wanted(node, value)
+    rows = wanted.reshape(prod(shape[:-1]), last_axis(shape), 2)
+    targets = [
+        ([(int(r), int(lane)) for r, lane in row[c.start : c.start + c.count]], c.width)
+        for row in rows
+        for c in chunks
+    ]
+    done = _transposes(code, value, targets)
+    regs = [
+        done[n] if n in done else _collect(code, value.regs, places, width)
+        for n, (places, width) in enumerate(targets)
+    ]
+    return Value(value.dtype, shape, chunks, tuple(regs))
+
+
+def _wanted(node: Relayout, value: Value) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """For every element of the result, in order, where it is: [register, lane]."""
+    per_row = len(value.chunks)
+    lanes = [(n, lane) for n, chunk in enumerate(value.chunks) for lane in range(chunk.count)]
+    places = [(row * per_row + n, lane) for row in range(value.rows) for n, lane in lanes]
+    grid = np.array(places, np.int64).reshape(*value.shape, 2)
+    return grid.transpose(*node.order, len(value.shape)).reshape(-1, 2)
+
+
+# ---- square transposes --------------------------------------------------------------------------
+
+
+def _transposes(
+    code: Code, value: Value, targets: Sequence[tuple[list[Place], int]]
+) -> dict[int, Reg]:
+    """Results that take one lane from each of as many registers as these have lanes."""
+    squares: dict[tuple[int, ...], dict[int, int]] = {}
+    for number, (places, width) in enumerate(targets):
+        sources = tuple(source for source, _ in places)
+        lanes = {lane for _, lane in places}
+        square = len(set(sources)) == len(places) == width > 2 and len(lanes) == 1
+        if square and all(value.regs[s].width == width for s in sources):
+            squares.setdefault(sources, {})[number] = lanes.pop()
+    done: dict[int, Reg] = {}
+    for sources, results in squares.items():
+        if 2 * len(results) >= len(sources):
+            turned = transpose(code, [value.regs[s] for s in sources])
+            done |= {number: turned[lane] for number, lane in results.items()}
+    return done
+
+
+def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
+    """The transpose of a square of registers: log2(n) rounds of two-register shuffles."""
+    width = len(regs)
+    rows = list(regs)
+    bit = 1
+    while bit < width:
+        low = [n if not n & bit else width + (n ^ bit) for n in range(width)]
+        high = [n | bit if not n & bit else width + n for n in range(width)]
+        for n in range(width):
+            if not n & bit:
+                a, b = rows[n], rows[n | bit]
+                rows[n], rows[n | bit] = code.shuffle(a, b, low), code.shuffle(a, b, high)
+        bit *= 2
+    return rows
+
+
+# ---- any other place ------------------------------------------------------------------------------
+
+
+def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:
+    """One register from lanes of others."""
+    sources = list(dict.fromkeys(source for source, _ in places))
+    whole = [(sources[0], n) for n in range(width)]
+    if places == whole and regs[sources[0]].width == width:
+        return regs[sources[0]]
+    if width == 1 or any(regs[s].width == 1 for s in sources):
+        return code.gather([code.extract(regs[s], lane) for s, lane in places], width)
+    level = [(frozenset((s,)), _spread(code, regs[s], s, places, width)) for s in sources]
+    while len(level) > 1:
+        merged = []
+        for (ours, a), (theirs, b) in zip(level[::2], level[1::2], strict=False):
+            merged.append((ours | theirs, code.shuffle(a, b, _blend(places, ours, theirs, width))))
+        level = merged + (level[-1:] if len(level) % 2 else [])
+    return level[0][1]
+
+
+def _spread(code: Code, reg: Reg, source: int, places: list[Place], width: int) -> Reg:
+    """The lanes that come from one register, where they belong."""
+    lanes = [lane if s == source else -1 for s, lane in places]
+    return code.shuffle(reg, None, lanes + [-1] * (width - len(lanes)))
+
+
+def _blend(
+    places: list[Place], ours: frozenset[int], theirs: frozenset[int], width: int
+) -> list[int]:
+    lanes = [
+        n if s in ours else width + n if s in theirs else -1 for n, (s, _) in enumerate(places)
+    ]
+    return lanes + [-1] * (width - len(lanes))

@@ -1,0 +1,244 @@
+"""LLVM IR as text: typed values, one function's code, one module's shared parts.
+
+A `Reg` is an SSA value or a constant: element type, lanes, spelling.  One lane is an LLVM scalar,
+more are a vector.  `Code` appends instructions to a function and hands out names; `remember`
+shares a value with later code that the present place dominates.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tcc.backends.cpu.profile import CpuProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """A typed LLVM value: `width` lanes of `elem`; `text` is what follows the type."""
+
+    elem: str
+    width: int
+    text: str
+
+    @property
+    def type(self) -> str:
+        return vector_type(self.elem, self.width)
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def vector_type(elem: str, width: int) -> str:
+    return elem if width == 1 else f"<{width} x {elem}>"
+
+
+def int_const(value: int, elem: str = "i64", width: int = 1) -> Reg:
+    """An integer constant, repeated over the lanes."""
+    text = ("true" if value & 1 else "false") if elem == "i1" else str(value)
+    return Reg(elem, width, text if width == 1 else f"splat ({elem} {text})")
+
+
+def float_const(value: float, elem: str = "float", width: int = 1) -> Reg:
+    """A constant rounded to `elem`, repeated over the lanes."""
+    if elem == "float":
+        value = round_to_f32(value)
+    bits = struct.unpack("<Q", struct.pack("<d", value))[0] if value == value else 0x7FF8 << 48
+    text = f"0x{bits:016X}"
+    return Reg(elem, width, text if width == 1 else f"splat ({elem} {text})")
+
+
+def round_to_f32(value: float) -> float:
+    """The f32 nearest to `value`; infinite where it overflows."""
+    try:
+        result: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return result
+
+
+def lane_consts(values: Sequence[int], elem: str) -> Reg:
+    """A constant vector of integers."""
+    lanes = ", ".join(str(int_const(v, elem)) for v in values)
+    return Reg(elem, len(values), f"<{lanes}>")
+
+
+class Module:
+    """What functions share: declarations, constants and helpers, each written once."""
+
+    def __init__(self, profile: CpuProfile) -> None:
+        self.profile = profile
+        self._parts: dict[str, str] = {}
+
+    def add(self, name: str, make: Callable[[], str]) -> None:
+        if name not in self._parts:
+            self._parts[name] = ""  # held while `make` runs, so that helpers may be recursive
+            self._parts[name] = make()
+
+    def text(self) -> str:
+        return "\n".join(self._parts.values())
+
+
+class Code:
+    """The instructions of one function, in order."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.lines: list[str] = []
+        self.label = "entry"
+        self._count = 0
+        self._known: list[dict[Hashable, Any]] = [{}]
+
+    # ---- instructions --------------------------------------------------------------------------
+
+    def emit(self, elem: str, width: int, text: str) -> Reg:
+        self._count += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {text}")
+        return Reg(elem, width, name)
+
+    def void(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def op(self, opcode: str, a: Reg, b: Reg) -> Reg:
+        """A binary instruction on two values of one type."""
+        return self.emit(a.elem, a.width, f"{opcode} {a}, {b.text}")
+
+    def compare(self, predicate: str, a: Reg, b: Reg) -> Reg:
+        """`predicate` with its opcode: "fcmp ogt", "icmp slt"."""
+        return self.emit("i1", a.width, f"{predicate} {a}, {b.text}")
+
+    def select(self, cond: Reg, a: Reg, b: Reg) -> Reg:
+        return self.emit(a.elem, a.width, f"select {cond}, {a}, {b}")
+
+    def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
+        return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
+
+    def intrinsic(self, name: str, result: str, *args: Reg) -> Reg:
+        """`llvm.NAME` with result elements of type `result`, overloaded on what it must be."""
+        width = args[0].width
+        suffix = _mangled(result, width)
+        if name.endswith(".sat") or name == "ldexp":
+            suffix += "." + _mangled(args[-1].elem, width)
+        return self.call(f"llvm.{name}.{suffix}", result, width, *args)
+
+    def call(self, name: str, result: str, width: int, *args: Reg) -> Reg:
+        """A call of an external function, declared on first use."""
+        out = vector_type(result, width)
+        types = ", ".join(a.type for a in args)
+        self.module.add(name, lambda: f"declare {out} @{name}({types}) nounwind")
+        return self.emit(result, width, f"call {out} @{name}({', '.join(map(str, args))})")
+
+    def fma(self, a: Reg, b: Reg, c: Reg) -> Reg:
+        return self.intrinsic("fma", a.elem, a, b, c)
+
+    # ---- lanes ---------------------------------------------------------------------------------
+
+    def splat(self, scalar: Reg, width: int) -> Reg:
+        """`scalar` in every one of `width` lanes."""
+        if width == 1 or scalar.width == width:
+            return scalar
+        return self.remember(("splat", scalar, width), lambda: self._splat(scalar, width))
+
+    def _splat(self, scalar: Reg, width: int) -> Reg:
+        if not scalar.text.startswith("%"):
+            return Reg(scalar.elem, width, f"splat ({scalar})")
+        one = self.emit(
+            scalar.elem,
+            width,
+            f"insertelement {vector_type(scalar.elem, width)} poison, {scalar}, i64 0",
+        )
+        return self.shuffle(one, None, (0,) * width)
+
+    def extract(self, vector: Reg, lane: int) -> Reg:
+        if vector.width == 1:
+            return vector
+        return self.remember(
+            ("extract", vector, lane),
+            lambda: self.emit(vector.elem, 1, f"extractelement {vector}, i64 {lane}"),
+        )
+
+    def gather(self, scalars: Sequence[Reg], width: int) -> Reg:
+        """The vector of `scalars`; further lanes up to `width` are undefined."""
+        elem = scalars[0].elem
+        if width == 1:
+            return scalars[0]
+        vector = Reg(elem, width, "poison")
+        for lane, scalar in enumerate(scalars):
+            vector = self.emit(elem, width, f"insertelement {vector}, {scalar}, i64 {lane}")
+        return vector
+
+    def shuffle(self, a: Reg, b: Reg | None, lanes: Sequence[int]) -> Reg:
+        """Lanes of `a` then `b` by number, -1 for an undefined one."""
+        other = Reg(a.elem, a.width, "poison") if b is None else b
+        if len(lanes) == 1:
+            return self.extract(a if lanes[0] < a.width else other, lanes[0] % a.width)
+        mask = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in lanes)
+        text = f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{mask}>"
+        return self.emit(a.elem, len(lanes), text)
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def offset(self, pointer: Reg, count: Reg, elem: str) -> Reg:
+        """The address `count` elements of `elem` after `pointer`."""
+        if count.text == "0":
+            return pointer
+        return self.remember(
+            ("gep", pointer, count, elem),
+            lambda: self.emit("ptr", 1, f"getelementptr {elem}, {pointer}, {count}"),
+        )
+
+    # ---- control -------------------------------------------------------------------------------
+
+    def fresh(self, stem: str) -> str:
+        """A new label."""
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def place(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def jump(self, label: str) -> None:
+        self.void(f"br label %{label}")
+
+    def branch(self, cond: Reg, yes: str, no: str) -> None:
+        self.void(f"br {cond}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def when(self, cond: Reg, stem: str = "when") -> Iterator[None]:
+        """Code that runs only where `cond` holds; what it computes is not visible after it."""
+        yes, after = self.fresh(stem), self.fresh("after")
+        self.branch(cond, yes, after)
+        self.place(yes)
+        with self.scope():
+            yield
+        self.jump(after)
+        self.place(after)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Values remembered inside are forgotten after."""
+        self._known.append({})
+        try:
+            yield
+        finally:
+            self._known.pop()
+
+    def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value under `key`, made here if no dominating place made it."""
+        for known in self._known:
+            if key in known:
+                return known[key]
+        value = self._known[-1][key] = make()
+        return value
+
+
+def _mangled(elem: str, width: int) -> str:
+    short = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(elem, elem)
+    short = "p0" if short == "ptr" else short
+    return short if width == 1 else f"v{width}{short}"
