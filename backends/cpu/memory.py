@@ -100,9 +100,10 @@ class Access:
                 reg = self.code.remember(
                     ("wide", narrow, wide), lambda n=narrow, w=wide: self.code.convert(w, n, "i64")
                 )
-            fresh = symbol(f"{name}.{reg.text}", var.lo, var.hi, var.divisor)
-            self.indices.values[f"{name}.{reg.text}"] = reg
-            result[var] = fresh
+            name = f"{name}.{reg.text}"
+            self.indices.values[name] = reg
+            # Nothing is assumed of data: a guard on it is always tested.
+            result[var] = symbol(name, -(1 << 63))
         return result
 
     def varies(self, index: Index) -> bool:

@@ -19,11 +19,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 _T = TypeVar("_T")
-_INTERNED: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+# Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
+_INTERNED: dict[Any, Any] = {}
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
@@ -156,6 +157,7 @@ def _name_key(name: str) -> str:
     return name if word else json.dumps(name)
 
 
+@lru_cache(1 << 14)
 def const(value: int) -> Index:
     """The integer `value`."""
     return _build({}, int(value))
@@ -183,6 +185,7 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     )
 
 
+@lru_cache(1 << 14)
 def iterator(name: str, extent: IndexLike) -> Index:
     """A loop iterator over `[0, extent)`.  It stays a variable even where the extent is one."""
     size = as_index(extent)
@@ -193,6 +196,7 @@ def iterator(name: str, extent: IndexLike) -> Index:
     )
 
 
+@lru_cache(1 << 16)
 def add(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
     if not y.terms and not y.const:
@@ -203,6 +207,7 @@ def add(a: IndexLike, b: IndexLike) -> Index:
     return _build(terms, x.const + y.const)
 
 
+@lru_cache(1 << 16)
 def mul(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
     terms: dict[Monomial, int] = {}
@@ -213,6 +218,7 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
     return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
 
 
+@lru_cache(1 << 14)
 def floordiv(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     whole, rest = _divide(num, den)
@@ -227,6 +233,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     return add(whole, quotient)
 
 
+@lru_cache(1 << 14)
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
     _, rest = _divide(num, den)
@@ -352,6 +359,7 @@ def as_int(index: IndexLike) -> int | None:
     return None if x.terms else x.const
 
 
+@lru_cache(1 << 16)
 def bounds(index: Index) -> tuple[int | None, int | None]:
     """Inclusive integer bounds from the facts of the variables; None where unbounded."""
     lo: int | None = index.const
@@ -437,6 +445,7 @@ def atoms(index: Index) -> Iterator[Atom]:
                     pass
 
 
+@lru_cache(1 << 16)
 def free_vars(index: Index) -> tuple[Var, ...]:
     """The variables of `index`, each once, in a fixed order."""
     return tuple(dict.fromkeys(atom for atom in atoms(index) if isinstance(atom, Var)))
@@ -451,6 +460,7 @@ def var_of(index: Index) -> Var | None:
     return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Var) else None
 
 
+@lru_cache(1 << 16)
 def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
     """`(coeff, rest)` with `index == coeff * var + rest` and neither holding `var`, else None."""
     coeff: dict[Monomial, int] = {}

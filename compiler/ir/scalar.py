@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 import numpy as np
 from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
 from tcc.ir.types import BOOL, DType, Kind
 
 _S = TypeVar("_S")
-_INTERNED: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_INTERNED: dict[Any, Any] = {}
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], _S]) -> _S:

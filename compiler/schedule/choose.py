@@ -9,6 +9,7 @@ along the loop with the smoothest accesses.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
@@ -63,22 +64,30 @@ def _vector_loop(group: TileGroup, stage: GroupStage) -> Var | None:
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
-    accesses = [
-        access
-        for other in group.stages
-        if other is stage or var in other.iters
-        for access in all_accesses(other)
-        if not group.buffers[access.buffer].constant
-    ]
-    total = 0.0
-    for access in accesses:
-        step = stride(access, var)
-        total += 1.0 if step == 1 else 0.3 if step == 0 else -2.0
-    if total <= 0 or not accesses:
+    """How well blocks along `var` suit memory: one at best, weighed by how often each access runs.
+
+    A contraction's other operand is broadcast for free.
+    """
+    total = count = 0.0
+    for other in group.stages:
+        broadcast = 1.0 if var in group.common and product(other) is not None else 0.3
+        for access in all_accesses(other):
+            if group.buffers[access.buffer].constant:
+                continue
+            stored = any(access in targets for targets in other.stores)
+            runs = _points(other.iters) if stored else work(other)
+            step = stride(access, var)
+            total += runs * (1.0 if step == 1 else broadcast if step == 0 else -2.0)
+            count += runs
+    if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
     # A reduction along the vector needs a horizontal step at its end.
-    return total / len(accesses) * fill * (0.8 if var in stage.reduce else 1.0)
+    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+
+
+def _points(variables: tuple[Var, ...]) -> int:
+    return prod(trips(v) for v in variables)
 
 
 def _vector_block(var: Var, registers: Registers) -> int:

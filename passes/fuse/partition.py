@@ -17,7 +17,6 @@ A group holds one anchor.  Only its sink's outputs are stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -28,6 +27,7 @@ from tcc.ir.group import TileGroup
 from tcc.ir.index import as_int, linear_in
 from tcc.ir.layout import row_major
 from tcc.ir.scalar import Apply, Read
+from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import compose, node_expr
 from tcc.passes.fuse.structure import Storage, build_group
@@ -84,6 +84,7 @@ class _Partition:
         self.position = {node: n for n, node in enumerate(graph.nodes)}
         self.traits = {node: classify(node) for node in graph.nodes}
         self.groups: dict[Node, list[Group]] = {}
+        self.sound: dict[Expr, bool] = {}
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -153,21 +154,25 @@ class _Partition:
     def _sound(self, node: Node, group: Group) -> bool:
         """Whether the joined group has a structure that lowers well."""
         members = sorted([node, *group.members], key=self.position.__getitem__)
-        trial = structure(members, group.results(self.graph, self.users))
-        if trial is None or any(b.scope.value == "local" for b in trial.buffers):
-            return False
-        return all(_regular(trial, n) for n in range(len(trial.stages)))
+        expr, _ = compose(members, group.results(self.graph, self.users))
+        found = self.sound.get(expr)
+        if found is None:
+            found = self.sound[expr] = lowers_well(expr)
+        return found
 
 
-def structure(members: Sequence[Node], results: Sequence[Value]) -> TileGroup | None:
-    """The group's structure with everything row-major, None if it has none."""
-    expr, operands = compose(members, results)
-    plain = [Storage(v.type.dtype, v.type.shape, row_major(v.type.shape)) for v in operands]
-    stored = [Storage(v.type.dtype, v.type.shape, row_major(v.type.shape)) for v in results]
+def lowers_well(expr: Expr) -> bool:
+    """Whether a kernel of `expr`, with everything row-major, holds nothing but blocks between its
+    stages and loads its contractions' operands evenly."""
+    operands = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.params if t]
+    results = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
     try:
-        return build_group(expr, plain, stored)
+        group = build_group(expr, operands, results, collapsed=False)
     except TccError:
-        return None
+        return False
+    if any(b.scope is Scope.LOCAL for b in group.buffers):
+        return False
+    return all(_regular(group, n) for n in range(len(group.stages)))
 
 
 def _regular(group: TileGroup, number: int) -> bool:

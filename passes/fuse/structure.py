@@ -51,10 +51,7 @@ def build_group(
     expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
-    shaped = tuple(
-        _Shaped(s, tuple(iterator(v.name, extent(v)) for v in s.iters)) for s in expr.stages
-    )
-    linked = link_stages(shaped)
+    linked = link_stages(tuple(_shaped(s) for s in expr.stages))
     common = _common(tuple(s.stage for s in linked))
     buffers = [
         GroupBuffer(s.dtype, _count(s.layout.sizes), scope, s.constant)
@@ -99,6 +96,13 @@ class _Shaped:
 
     stage: Stage
     logical: tuple[Index, ...]
+
+
+def _shaped(stage: Stage) -> _Shaped:
+    """`stage` without loops of one trip."""
+    at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
+    unit = {v: const(0) for v in (*stage.iters, *stage.reduce) if as_int(extent(v)) == 1}
+    return _substituted(_Shaped(stage, at), unit, dict.fromkeys(unit, ()))
 
 
 # ---- iterators ------------------------------------------------------------------------------
@@ -179,12 +183,23 @@ def _follow(shaped: _Shaped, at: tuple[Index, ...]) -> _Shaped:
     mapping: dict[Var, Index] = {}
     loops: dict[Var, tuple[Var, ...]] = {}
     taken: set[Var] = set()
-    for var, index in zip(shaped.stage.iters, at, strict=True):
-        digits = _digits(index, extent(var))
+    for formula, index in zip(shaped.logical, at, strict=True):
+        own = free_vars(formula)
+        if not own:
+            continue
+        digits = _digits(index, _radix_size(formula))
         if digits is None or taken & set(digits):
             return shaped
         taken.update(digits)
-        mapping[var], loops[var] = index, digits
+        if len(own) == 1:
+            mapping[own[0]], loops[own[0]] = index, digits
+        elif tuple(map(extent, own)) == tuple(map(extent, digits)):
+            mapping.update(
+                {v: iterator(d.name, extent(d)) for v, d in zip(own, digits, strict=True)}
+            )
+            loops.update({v: (d,) for v, d in zip(own, digits, strict=True)})
+        else:
+            return shaped
     return _substituted(shaped, mapping, loops)
 
 
@@ -276,11 +291,12 @@ def _read_access(
 
 def _follow_indices(shaped: _Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
     """The values of a stage's iterators at a logical index of its result."""
-    own = tuple(iterator(v.name, extent(v)) for v in shaped.stage.iters)
-    if shaped.logical == own:
-        return logical
     found: dict[Var, Index] = {}
     for index, formula in zip(logical, shaped.logical, strict=True):
+        own = free_vars(formula)
+        if len(own) == 1:
+            found[own[0]] = index
+            continue
         rest = index
         for var in reversed(_digits(formula, _radix_size(formula)) or ()):
             found[var] = rest % extent(var)
@@ -390,11 +406,9 @@ def _by_stride(loops: tuple[Var, ...], accesses: list[Access]) -> tuple[Var, ...
 
 def collapse(group: TileGroup) -> TileGroup:
     """Merges loops (u, v) that every access sees as one: offset = c*(extent(v)*u + v) + rest."""
-    while True:
-        pair = _collapsible_pair(group)
-        if pair is None:
-            return _drop_unit_loops(group)
+    while (pair := _collapsible_pair(group)) is not None:
         group = _merge(group, *pair)
+    return group
 
 
 def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
@@ -450,19 +464,6 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
         return tuple(new if x is v else x for x in variables if x is not u)
 
     return _map_loops(group, mapping, loops)
-
-
-def _drop_unit_loops(group: TileGroup) -> TileGroup:
-    """Loops of one trip stay only where the body looks at them."""
-    pinned = _pinned(group)
-    variables = {v for s in group.stages for v in (*s.iters, *s.reduce)}
-    unit = {v for v in variables if as_int(extent(v)) == 1 and v not in pinned}
-    mapping = {v: const(0) for v in unit}
-
-    def loops(names: tuple[Var, ...]) -> tuple[Var, ...]:
-        return tuple(x for x in names if x not in unit)
-
-    return _map_loops(group, mapping, loops) if unit else group
 
 
 def _map_loops(

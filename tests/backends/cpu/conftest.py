@@ -1,0 +1,123 @@
+"""Runs tile kernels as machine code and compares them with the evaluator."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.cpu.emit import emit_kernel
+from tcc.backends.cpu.host import host_profile
+from tcc.backends.cpu.profile import CpuProfile
+from tcc.ir.evaluate_tile import evaluate_kernel
+from tcc.ir.expr import extent
+from tcc.ir.index import evaluate
+from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.types import BF16, DType
+
+_ENTRY = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array of zeros at a 64-byte boundary."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """`array` as it lies in memory."""
+    if dtype is BF16:
+        array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    stored = aligned(array.shape, array.dtype)
+    stored[...] = array
+    return stored
+
+
+def from_bytes(stored: np.ndarray, dtype: DType) -> np.ndarray:
+    if dtype is BF16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored
+
+
+class Compiled:
+    """A kernel's machine code in this process."""
+
+    def __init__(self, kernel: TileKernel, profile: CpuProfile) -> None:
+        text = emit_kernel(kernel, "kernel_under_test", profile)
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        module = llvm.parse_assembly("")
+        machine = llvm.Target.from_triple(profile.triple).create_target_machine()
+        self.kernel, self.scratch, self.llvm = kernel, text.scratch, text.llvm
+        self._engine = llvm.create_mcjit_compiler(module, machine)
+        self._object = llvm.ObjectFileRef.from_data(compile_object(text.llvm, profile))
+        self._engine.add_object_file(self._object)
+        self._engine.finalize_object()
+        self._entry = _ENTRY(self._engine.get_function_address(text.name))
+
+    def run(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> list[np.ndarray]:
+        """All buffers after all units ran, in two launches."""
+        stored = [
+            to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)
+        ]
+        pointers = (ctypes.c_void_p * (len(stored) + 1))(*(s.ctypes.data for s in stored))
+        ints = (ctypes.c_int64 * (len(self.kernel.sizes) + 1))(
+            *(sizes[v.name] for v in self.kernel.sizes)
+        )
+        units = prod(int(evaluate(extent(v), sizes)) for v in self.kernel.axes)
+        scratch = aligned((self.scratch + 64,), np.uint8)
+        scratch[:] = 0xFF
+        for begin, end in ((units // 2, units), (0, units // 2)):
+            self._entry(pointers, ints, begin, end, scratch.ctypes.data)
+        return [from_bytes(s, b.dtype) for s, b in zip(stored, self.kernel.buffers, strict=True)]
+
+
+Check = Callable[..., list[np.ndarray]]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(host_profile(), id="host"),
+        pytest.param(CpuProfile(host_profile().triple, "x86-64-v3", "", 256, 16), id="avx2"),
+    ]
+)
+def profile(request: pytest.FixtureRequest) -> CpuProfile:
+    chosen: CpuProfile = request.param
+    return chosen
+
+
+@pytest.fixture
+def check(profile: CpuProfile) -> Check:
+    """Compiles a kernel, runs it, and compares its outputs with the evaluator's."""
+
+    def run(
+        kernel: TileKernel,
+        arrays: Sequence[np.ndarray],
+        sizes: dict[str, int] | None = None,
+        rtol: float = 0.0,
+        atol: float = 0.0,
+    ) -> list[np.ndarray]:
+        values = sizes or {}
+        got = Compiled(kernel, profile).run(arrays, values)
+        want = [a.copy() for a in arrays]
+        evaluate_kernel(kernel, want, values, np.random.default_rng(1))
+        outputs = []
+        for buffer, g, w in zip(kernel.buffers, got, want, strict=True):
+            if rtol or atol:
+                np.testing.assert_allclose(g, w, rtol=rtol, atol=atol, err_msg=buffer.name)
+            else:
+                np.testing.assert_array_equal(g, w, err_msg=buffer.name)
+            if buffer.scope is Scope.OUTPUT:
+                outputs.append(g)
+        return outputs
+
+    return run
