@@ -59,7 +59,7 @@ class NodeContext:
         """Checks the node against ONNX's own description; returns the attributes' defaults."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
-        schema = schema_of(self.node, self.opset)
+        schema: Any = schema_of(self.node, self.opset)  # its stubs leave attributes out
         if schema is None:
             return {}
         for kind, count, least, most in (

@@ -50,7 +50,9 @@ def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
     since = [v for v in schema.function_opset_versions if v <= version]
     if not since:
         return None
-    return FunctionProto.FromString(schema.get_function_with_opset_version(max(since)))
+    body = FunctionProto()
+    body.ParseFromString(schema.get_function_with_opset_version(max(since)))
+    return body
 
 
 def has_typed_body(node: NodeProto, version: int) -> bool:

@@ -194,10 +194,9 @@ def _split(ctx: NodeContext) -> Results:
     elif ctx.opset < 13 and ctx.has("split"):
         sizes = tuple(map(const, ctx.integers("split")))
     else:
-        if ctx.opset >= 18 and ctx.integer("num_outputs", parts) != parts:
-            raise ctx.fail(
-                f"num_outputs is {ctx.integer('num_outputs')}, there are {parts} outputs"
-            )
+        told = ctx.integer("num_outputs", parts) if ctx.opset >= 18 else parts
+        if told != parts:
+            raise ctx.fail(f"num_outputs is {told}, there are {parts} outputs")
         chunk = ceildiv(extent, parts)
         sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
     if len(sizes) != parts:
