@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
@@ -72,7 +73,7 @@ def _pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
-def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, object]:
+def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:
     """The attributes of a convolution of `x` with `weight`."""
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
@@ -154,7 +155,7 @@ def _transposed_pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
-def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, object]:
+def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")
     if len(kernel) != axes or min(kernel) < 1:
@@ -212,21 +213,29 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
 
 
 def _max_unpool(ctx: NodeContext) -> Results:
+    """Positions count in the shape that the pool's attributes give; `output_shape` pads it."""
     x, indices = ctx.input(0), ctx.input(1)
     axes = _spatial(ctx, x)
+    kernel = ctx.integers("kernel_shape")
+    strides = _per_axis(ctx, "strides", axes)
+    before, after = _explicit(ctx, axes)
+    if len(kernel) != axes:
+        raise ctx.fail(f"kernel_shape is {kernel}; {axes} numbers are due")
+    spatial = [
+        (size - 1) * s + k - b - a
+        for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
+    ]
+    shape = (*x.shape[:2], *spatial)
+    result = ctx.emit("max_unpool", x, indices, shape=shape)
     given = ctx.optional(2)
-    if given is not None:
-        shape = ctx.sizes(given, "output_shape")
-    else:
-        kernel = ctx.integers("kernel_shape")
-        strides = _per_axis(ctx, "strides", axes)
-        before, after = _explicit(ctx, axes)
-        spatial = [
-            (size - 1) * s + k - b - a
-            for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
-        ]
-        shape = (*x.shape[:2], *spatial)
-    return [ctx.emit("max_unpool", x, indices, shape=shape)]
+    wanted = shape if given is None else ctx.sizes(given, "output_shape")
+    if wanted == shape:
+        return [result]
+    if len(wanted) != x.rank:
+        raise ctx.fail(f"output_shape has {len(wanted)} entries for {x.type!r}")
+    zeros = (const(0),) * x.rank
+    more = tuple(w - s for w, s in zip(wanted, shape, strict=True))
+    return [ctx.emit("pad", result, before=zeros, after=more, mode="constant")]
 
 
 def _col2im(ctx: NodeContext) -> Results:
