@@ -32,6 +32,12 @@ class Effect:
     size: float
 
 
+def _is_weight(tensor: onnx.TensorProto) -> bool:
+    """Float, more than a scalar, and not zeros already (an LSTM's initial state, an empty mask)."""
+    is_float = tensor.data_type == onnx.TensorProto.FLOAT
+    return is_float and prod(tensor.dims) > 1 and bool(numpy_helper.to_array(tensor).any())
+
+
 class Oracle:
     """One unoptimised session whose initialisers can be overridden call by call."""
 
@@ -39,7 +45,7 @@ class Oracle:
         self.weights = {
             tensor.name: tensor
             for tensor in model.graph.initializer
-            if tensor.data_type == onnx.TensorProto.FLOAT and prod(tensor.dims) > 1
+            if _is_weight(tensor)
         }
         opened = onnx.ModelProto()
         opened.CopyFrom(model)
@@ -171,41 +177,58 @@ def count_macs(model: onnx.ModelProto) -> int:
 
 
 def constant_floats(model: onnx.ModelProto) -> list[str]:
-    """Names Constant nodes that hold float tensors: weights the zeroing would not see.
-
-    Zeros (an LSTM's initial states) are no weights.
-    """
+    """Names Constant nodes that hold weights, which the zeroing would not see."""
     return [
         node.output[0]
         for node in model.graph.node
         if node.op_type == "Constant"
         for item in node.attribute
-        if item.t.data_type == onnx.TensorProto.FLOAT
-        and prod(item.t.dims) > 1
-        and numpy_helper.to_array(item.t).any()
+        if _is_weight(item.t)
     ]
 
 
-def findings(spec: ModelSpec, model: onnx.ModelProto, threads: int = 1) -> Iterator[str]:
-    """Yields one line per promise that the model breaks; nothing when it keeps them all."""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that was measured on one model; see the functions that measure."""
+
+    hidden: tuple[str, ...]
+    outputs: tuple[Effect, ...]
+    inputs: tuple[Effect, ...]
+    weights: tuple[Effect, ...]
+    noise: float
+    gmac: float
+
+
+def examine(spec: ModelSpec, model: onnx.ModelProto, threads: int = 1) -> Report:
+    """Measures everything on one model: one run per weight, so seconds to minutes."""
     oracle = Oracle(model, threads)
-    for name in constant_floats(model):
+    return Report(
+        hidden=tuple(constant_floats(model)),
+        outputs=tuple(input_effects(spec, oracle)),
+        inputs=tuple(single_input_effects(spec, oracle)),
+        weights=tuple(weight_effects(spec, oracle)),
+        noise=headroom(spec, model, oracle),
+        gmac=count_macs(model) / 1e9,
+    )
+
+
+def findings(spec: ModelSpec, report: Report) -> Iterator[str]:
+    """Yields one line per promise that the model breaks; nothing when it keeps them all."""
+    for name in report.hidden:
         yield f"float weights hidden in Constant node {name}"
-    for effect in input_effects(spec, oracle):
+    for effect in report.outputs:
         if effect.size < MIN_INPUT_EFFECT:
             yield f"other inputs move output {effect.name} by {effect.size:.2%} of its range"
-    for effect in single_input_effects(spec, oracle):
+    for effect in report.inputs:
         if effect.size < MIN_WEIGHT_EFFECT:
             yield f"replacing input {effect.name} alone changes outputs by {effect.size:.1e}"
-    for effect in weight_effects(spec, oracle):
+    for effect in report.weights:
         neutral = is_neutral(spec, effect.name)
         if neutral and effect.size > spec.tolerance:
             yield f"neutral weight {effect.name} changes outputs by {effect.size:.1e}"
         if not neutral and effect.size < MIN_WEIGHT_EFFECT:
             yield f"zeroing {effect.name} changes outputs by {effect.size:.1e}"
-    noise = headroom(spec, model, oracle)
-    if noise > spec.tolerance / 5:
-        yield f"rounding noise is {noise:.1e}, near the tolerance {spec.tolerance:.0e}"
-    gmac = count_macs(model) / 1e9
-    if abs(gmac - spec.gmac) > 0.01 * gmac:
-        yield f"the manifest says {spec.gmac} GMAC, the graph has {gmac:.4g}"
+    if report.noise > spec.tolerance / 5:
+        yield f"rounding noise {report.noise:.1e} is near the tolerance {spec.tolerance:.0e}"
+    if abs(report.gmac - spec.gmac) > 0.01 * report.gmac:
+        yield f"the manifest says {spec.gmac} GMAC, the graph has {report.gmac:.4g}"
