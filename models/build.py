@@ -1,7 +1,6 @@
 """Builds the models of the manifest as ONNX files.
 
-    python models/build.py resnet50 lstm --out build/models
-    python models/build.py all
+`python models/build.py resnet50 lstm --out build/models`, or `python models/build.py all`.
 """
 
 import argparse
@@ -17,14 +16,14 @@ from typing import Any
 import onnx
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # run as a script, the folder's own name is not importable
+# run as a script, only the folder itself would be on the path, not the package `models`
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from models.export import Recipe, export_onnx
 from models.inputs import make_inputs
 from models.manifest import ModelSpec, manifest, model_spec
 
-DEFAULT_OUT = ROOT / "build" / "models"
+DEFAULT_OUT = Path(__file__).resolve().parent.parent / "build" / "models"
 _SHARED_SOURCES = ("export", "inputs", "seeding")
 _PACKAGES = ("numpy", "torch", "transformers", "onnx", "onnxscript")
 

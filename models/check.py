@@ -10,15 +10,14 @@ from math import prod
 
 import numpy as np
 import onnx
-import onnxruntime as ort
+import onnxruntime as ort  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper, shape_inference
 
-from models.inputs import make_input, make_inputs
+from models.inputs import Array, make_input, make_inputs
 from models.manifest import ModelSpec
 
-Array = NDArray[np.generic]
-Outputs = list[Array]
+Outputs = list[NDArray[np.float32]]
 
 MIN_INPUT_EFFECT = 0.05
 MIN_WEIGHT_EFFECT = 1e-3
@@ -43,9 +42,7 @@ class Oracle:
 
     def __init__(self, model: onnx.ModelProto, threads: int = 1) -> None:
         self.weights = {
-            tensor.name: tensor
-            for tensor in model.graph.initializer
-            if _is_weight(tensor)
+            tensor.name: tensor for tensor in model.graph.initializer if _is_weight(tensor)
         }
         opened = onnx.ModelProto()
         opened.CopyFrom(model)
@@ -88,7 +85,7 @@ def relative_error(got: Outputs, want: Outputs) -> float:
 def _moves(got: Outputs, want: Outputs) -> list[float]:
     """Per output: root mean square of the change, relative to the output's range."""
     return [
-        float(np.sqrt(np.mean((one - reference).astype(np.float64) ** 2)) / np.ptp(reference))
+        float(np.sqrt(np.mean((one - reference) ** 2)) / np.ptp(reference))
         for one, reference in zip(got, want, strict=True)
     ]
 

@@ -15,7 +15,7 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a builder returns: the module in eval mode and how users would export it.
+    """What a builder returns: the module and how users would export it, in eval mode.
 
     `exporter` is torch's "dynamo" or "torchscript" exporter.  `keep_batch_norm` (torchscript only)
     leaves batch norms as nodes, as many published files do, instead of folding them.
@@ -47,7 +47,7 @@ def _torchscript(
     recipe: Recipe, args: tuple[Any, ...], inputs: Sequence[str], outputs: Sequence[str]
 ) -> onnx.ModelProto:
     modes = torch.onnx.TrainingMode
-    stream = BytesIO()
+    stream: Any = BytesIO()  # taken, though torch annotates only paths
     torch.onnx.export(
         recipe.module,
         args,
@@ -104,6 +104,7 @@ def export_onnx(
     checker; raises ValueError when the exporter changed the names asked for.
     """
     export = _dynamo if recipe.exporter == "dynamo" else _torchscript
+    recipe.module.eval()
     with _quiet(), torch.no_grad():
         model = export(recipe, args, inputs, outputs)
     _strip(model)

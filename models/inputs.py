@@ -29,7 +29,10 @@ def _smooth_axis(field: NDArray[np.float64], axis: int, size: int) -> NDArray[np
     at = np.linspace(0.0, source - 1.0, size)
     low = np.minimum(at.astype(np.int64), source - 2)
     weight = (at - low).reshape([-1 if i == axis else 1 for i in range(field.ndim)])
-    return np.take(field, low, axis) * (1 - weight) + np.take(field, low + 1, axis) * weight
+    left: NDArray[np.float64] = np.take(field, low, axis)
+    right: NDArray[np.float64] = np.take(field, low + 1, axis)
+    mixed: NDArray[np.float64] = left * (1 - weight) + right * weight
+    return mixed
 
 
 def random_image(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -15,7 +14,7 @@ from transformers import (
 )
 
 from models.export import Recipe
-from models.seeding import generator, scale_, seed_transformer
+from models.seeding import centre_, generator, scale_, seed_transformer
 
 ATTENTION_GAIN = 1.5  # on queries and on keys: scores of deviation about 2, far from uniform
 
@@ -35,12 +34,23 @@ class Bert(nn.Module):
 
 
 def bert_base() -> Recipe:
-    """BERT base, uncased vocabulary of 30522."""
-    model = Bert().eval()
-    seed_transformer(model, generator(110), embedding_std=1.0)
+    """BERT base, uncased vocabulary of 30522.
+
+    Normalising after each residual pulls all tokens towards one vector, the same for every input.
+    Against that: sharp attention with a smaller output, small biases and constant embeddings, and
+    no mean in the weights that take GELU's output, whose own mean is positive.
+    """
+    model = Bert()
+    seed_transformer(model, generator(110), embedding_std=1.0, bias_std=0.05)
     for name, parameter in model.named_parameters():
         if name.endswith(("query.weight", "key.weight")):
-            scale_(parameter, ATTENTION_GAIN)
+            scale_(parameter, 2.0)
+        elif name.endswith("attention.output.dense.weight"):
+            scale_(parameter, 0.8)
+        elif name.endswith("output.dense.weight"):
+            centre_(parameter)
+        elif "position_embeddings" in name or "token_type_embeddings" in name:
+            scale_(parameter, 0.5)
     return Recipe(model, "dynamo", 18)
 
 
@@ -79,9 +89,10 @@ class Decode(nn.Module):
 
 
 def _gpt2() -> GPT2LMHeadModel:
-    model = GPT2LMHeadModel(GPT2Config()).eval()
+    config = GPT2Config()
+    model = GPT2LMHeadModel(config)
     seed_transformer(model, generator(124), embedding_std=0.25)
-    width = model.config.n_embd
+    width = config.n_embd
     for name, parameter in model.named_parameters():
         if name.endswith("c_attn.weight"):  # queries, keys and values side by side
             scale_(parameter.detach()[:, : 2 * width], ATTENTION_GAIN)
@@ -109,7 +120,7 @@ def _llama() -> LlamaForCausalLM:
         max_position_embeddings=2048,
         tie_word_embeddings=False,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
     seed_transformer(model, generator(1024), embedding_std=1.0)
     for name, parameter in model.named_parameters():
         if name.endswith(("q_proj.weight", "k_proj.weight")):

@@ -54,9 +54,9 @@ class ModelSpec:
 def _names(entry: dict[str, Any]) -> tuple[str, ...]:
     """Expands "name.{}" with `repeat = n` to name.0 ... name.(n-1)."""
     pattern: str = entry["name"]
-    return tuple(pattern.format(i) for i in range(entry["repeat"])) if "repeat" in entry else (
-        pattern,
-    )
+    if "repeat" not in entry:
+        return (pattern,)
+    return tuple(pattern.format(index) for index in range(entry["repeat"]))
 
 
 def _inputs(entry: dict[str, Any]) -> tuple[InputSpec, ...]:

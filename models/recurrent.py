@@ -24,7 +24,7 @@ class Tagger(nn.Module):
 
 def lstm() -> Recipe:
     """The tagger, 128 to 256, two layers, 17 tags; exports as the ONNX LSTM operator."""
-    model = Tagger(features=128, hidden=256, layers=2, tags=17).eval()
+    model = Tagger(features=128, hidden=256, layers=2, tags=17)
     rng = generator(17)
     for name, parameter in model.named_parameters():
         std = BIAS_STD if "bias" in name else 1.5 * sqrt(1.0 / parameter.shape[1])

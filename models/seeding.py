@@ -116,10 +116,12 @@ def calibrate_convolutions(model: nn.Module, batch: Tensor) -> None:
         model(batch)
 
 
-def seed_transformer(model: nn.Module, rng: torch.Generator, *, embedding_std: float) -> None:
+def seed_transformer(
+    model: nn.Module, rng: torch.Generator, *, embedding_std: float, bias_std: float = BIAS_STD
+) -> None:
     """Weights for a transformer: spread norms, random biases, variance-keeping linear maps.
 
-    Embeddings get `embedding_std`.  Parameters that belong to no linear, norm or embedding module
+    Parameters that belong to no linear, norm or embedding module
     (class tokens, learned positions) get unit variance.  Attention gains are the builder's to add.
     """
     seen: set[int] = set()
@@ -128,18 +130,17 @@ def seed_transformer(model: nn.Module, rng: torch.Generator, *, embedding_std: f
             if id(parameter) in seen:  # tied weights keep the first filling
                 continue
             seen.add(id(parameter))
-            _seed_parameter(module, name, parameter, rng, embedding_std)
+            if isinstance(module, nn.Embedding):
+                normal_(parameter, embedding_std, rng)
+            elif name == "bias":
+                normal_(parameter, bias_std, rng)
+            else:
+                _seed_weight(module, parameter, rng)
 
 
-def _seed_parameter(
-    module: nn.Module, name: str, parameter: Tensor, rng: torch.Generator, embedding_std: float
-) -> None:
+def _seed_weight(module: nn.Module, parameter: Tensor, rng: torch.Generator) -> None:
     kind = type(module).__name__
-    if isinstance(module, nn.Embedding):
-        normal_(parameter, embedding_std, rng)
-    elif name == "bias":
-        normal_(parameter, BIAS_STD, rng)
-    elif "Norm" in kind:
+    if "Norm" in kind:
         uniform_(parameter, 0.5, 1.5, rng)
     elif kind == "Conv1D":  # GPT-2's linear map stores its weight as [in, out]
         normal_(parameter, sqrt(1.0 / parameter.shape[0]), rng)
@@ -153,3 +154,9 @@ def _seed_parameter(
 def scale_(tensor: Tensor, gain: float) -> None:
     """Multiplies in place."""
     tensor.mul_(gain)
+
+
+@torch.no_grad()
+def centre_(weight: Tensor) -> None:
+    """Makes each row of a linear map's weight sum to zero: a mean shared by all inputs vanishes."""
+    weight.sub_(weight.mean(1, keepdim=True))

@@ -237,7 +237,9 @@ class ViT(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vit = ViTForImageClassification(ViTConfig(num_labels=1000))
+        self.vit = ViTForImageClassification(
+            ViTConfig(id2label={label: str(label) for label in range(1000)})
+        )
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         logits: Tensor = self.vit(pixel_values=pixel_values).logits
@@ -246,7 +248,7 @@ class ViT(nn.Module):
 
 def vit_b16() -> Recipe:
     """ViT-B/16 at 224x224, 1000 classes, with query and key gains that spread the attention."""
-    model = ViT().eval()
+    model = ViT()
     seed_transformer(model, generator(86), embedding_std=1.0)
     for name, parameter in model.named_parameters():
         if name.endswith(("query.weight", "key.weight")):
