@@ -45,7 +45,7 @@ def bert_base() -> Recipe:
     seed_transformer(model, rng, embedding_std=1.0, bias_std=0.03)
     for name, parameter in model.named_parameters():
         if name.endswith(("query.weight", "key.weight")):
-            scale_(parameter, 2.5)
+            scale_(parameter, 2.0)
         elif name.endswith("attention.output.dense.weight"):
             scale_(parameter, 0.3)
         elif name.endswith("output.dense.weight"):
