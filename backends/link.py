@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
-from tcc.backends.features import cpu_feature
 from tcc.backends.header import model_header
 from tcc.backends.host import decode_program
 from tcc.backends.toolchain import (
@@ -37,6 +36,7 @@ from tcc.ir.container import (
     TRAILER_VERSION,
 )
 from tcc.ir.program import IntOp, Let, Port, Program
+from tcc.target import isa_feature
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
 
@@ -218,7 +218,7 @@ def _artifact_source(
         for i, kernel in enumerate(kernels)
     )
     table = ", ".join(f"tcc_k{i}" for i in range(len(kernels))) or "0"
-    rows = [cpu_feature(feature) for feature in features]
+    rows = [isa_feature(feature) for feature in features]
     checks = ", ".join(
         f'{{"{row.name}", {row.leaf}u, {row.subleaf}u, {row.reg}u, {row.bit}u, {row.xcr0}ull}}'
         for row in rows

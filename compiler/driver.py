@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import mkdtemp
+from typing import Any
 
+from tcc import runtime
+from tcc.artifact import read_manifest
 from tcc.backends.cpu.detect import detect
 from tcc.debug import Timing, Trace
 from tcc.errors import InternalError, UserError
+from tcc.frontends import load_model
+from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.op import Array
+from tcc.ir.text import graph_text
 from tcc.options import Options, read_options
+from tcc.runtime import Module
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
-
-
-class Port(Protocol):
-    """One input or output: `dtype` is tcc's name of it, a size that is open is None."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int | None, ...]: ...
-
-
-class Module(Protocol):
-    """A loaded artifact."""
-
-    @property
-    def inputs(self) -> tuple[Port, ...]: ...
-    @property
-    def outputs(self) -> tuple[Port, ...]: ...
-    @property
-    def manifest(self) -> Mapping[str, Any]: ...
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]: ...
-    def save(self, path: str | Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +65,28 @@ def compile_model(
     target = resolve_target(options)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
-        if isinstance(model, str | Path) and not Path(model).is_file():
-            raise UserError("no such model file", where=str(model))
+        graph = load_model(model, dict(options.inputs))
+    trace.dump("import", lambda: graph_text(graph))
     raise InternalError(f"nothing compiles for {target.text} yet")
 
 
-def compile(model: Any, target: str = "cpu", **options: Any) -> Module:
-    """Compiles `model` and loads the result.
+def compile(
+    model: Any, target: str = "cpu", *, threads: int | None = None, **options: Any
+) -> Module:
+    """Compiles `model` and loads the result; `Module.save` keeps it.
 
-    `options` are the fields of `tcc.options.Options` as keywords.  Raises TccError.
+    `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.
+    Raises TccError.
     """
     chosen = read_options({"target": target, **options})
-    compiled = compile_model(model, chosen, Path("model.so"))
-    return load(compiled.path)
+    folder = Path(mkdtemp(prefix="tcc-"))
+    try:
+        module = load(compile_model(model, chosen, folder / "model.so").path, threads)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(module, shutil.rmtree, folder)
+    return module
 
 
 def load(path: str | Path, threads: int | None = None) -> Module:
@@ -100,20 +94,10 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
-    if not Path(path).is_file():
-        raise UserError("no such artifact", where=str(path))
-    raise InternalError("nothing loads artifacts yet")
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of an artifact, read without loading its code."""
-    if not path.is_file():
-        raise UserError("no such artifact", where=str(path))
-    raise InternalError("nothing reads artifacts yet")
+    read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    return runtime.load(path, threads, error=UserError)
 
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
-    if not model.is_file():
-        raise UserError("no such model file", where=str(model))
-    raise InternalError("nothing evaluates models yet")
+    return evaluate_graph(load_model(model), inputs)

@@ -335,6 +335,7 @@ def _input_port(frame: Frame, port: int, value: Value) -> Port:
             wanted = frame.size(dim)
             message = f"input {value.name}, dimension {d}: {dim.key} is due"
             frame.out.append(Check(Relation.EQ, given, wanted, message))
+            given = wanted
         dims.append(given)
     return Port(value.name, value.type.dtype, tuple(dims), _shape_text(value))
 

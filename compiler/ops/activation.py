@@ -82,6 +82,10 @@ class GeluAttrs:
 
     approximate: str = "none"
 
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ValueError(f"there is no approximation {self.approximate!r}")
+
 
 _TANH_SCALE = math.sqrt(2.0 / math.pi)
 _TANH_CUBIC = 0.044715
@@ -183,6 +187,7 @@ def _activation(
     doc: str,
     *attrs: Any,
     onnx: OnnxBinding | None = None,
+    aten: tuple[str, ...] = (),
     exact: bool = False,
     span: tuple[float, float] = (-8.0, 8.0),
 ) -> OpSpec:
@@ -198,7 +203,7 @@ def _activation(
         samples=unary_samples(FLOATS, *span, attrs=choices),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION,
         onnx=(onnx,) if onnx else (),
-        aten=(f"aten.{name}.default",),
+        aten=aten,
     )
 
 
@@ -235,6 +240,7 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x: np.maximum(x, _like(x, 0)),
         "max(x, 0); NaN stays.",
         onnx=OnnxBinding("Relu", since=6),
+        aten=("relu",),
         exact=True,
     ),
     _activation(
@@ -245,6 +251,7 @@ OPS: tuple[OpSpec, ...] = (
         LeakyReluAttrs(),
         LeakyReluAttrs(0.3),
         onnx=OnnxBinding("LeakyRelu", since=6),
+        aten=("leaky_relu",),
     ),
     _activation(
         "elu",
@@ -254,6 +261,7 @@ OPS: tuple[OpSpec, ...] = (
         EluAttrs(),
         EluAttrs(0.5),
         onnx=OnnxBinding("Elu", since=6),
+        aten=("elu",),
     ),
     _activation(
         "selu",
@@ -265,6 +273,7 @@ OPS: tuple[OpSpec, ...] = (
         SeluAttrs(),
         SeluAttrs(1.5, 0.8),
         onnx=OnnxBinding("Selu", since=6),
+        aten=("selu",),
     ),
     _activation(
         "celu",
@@ -276,6 +285,7 @@ OPS: tuple[OpSpec, ...] = (
         CeluAttrs(),
         CeluAttrs(2.0),
         onnx=OnnxBinding("Celu", since=12),
+        aten=("celu",),
     ),
     _activation(
         "thresholded_relu",
@@ -295,6 +305,7 @@ OPS: tuple[OpSpec, ...] = (
         HardSigmoidAttrs(),
         HardSigmoidAttrs(0.5, 0.3),
         onnx=OnnxBinding("HardSigmoid", since=6),
+        aten=("hardsigmoid",),
     ),
     _activation(
         "hard_swish",
@@ -302,6 +313,7 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x: x * np.clip(x / _like(x, 6) + _like(x, 0.5), 0, 1),
         "x * (x / 6 + 1/2 held between 0 and 1).",
         onnx=OnnxBinding("HardSwish", since=14),
+        aten=("hardswish",),
     ),
     _activation(
         "sigmoid",
@@ -309,6 +321,7 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x: _sigmoid_numpy(x),
         "1 / (1 + exp(-x)).",
         onnx=OnnxBinding("Sigmoid", since=6),
+        aten=("sigmoid",),
         span=(-100.0, 100.0),
     ),
     _activation(
@@ -317,6 +330,7 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x: _softplus_numpy(x),
         "log(1 + exp(x)).",
         onnx=OnnxBinding("Softplus"),
+        aten=("softplus",),
     ),
     _activation(
         "softsign",
@@ -333,6 +347,7 @@ OPS: tuple[OpSpec, ...] = (
         GeluAttrs(),
         GeluAttrs("tanh"),
         onnx=OnnxBinding("Gelu", since=20),
+        aten=("gelu",),
     ),
     _activation(
         "mish",
@@ -340,6 +355,7 @@ OPS: tuple[OpSpec, ...] = (
         lambda _, x: x * np.tanh(_softplus_numpy(x)),
         "x * tanh(softplus(x)).",
         onnx=OnnxBinding("Mish", since=18),
+        aten=("mish",),
     ),
     _activation(
         "silu",
@@ -349,6 +365,7 @@ OPS: tuple[OpSpec, ...] = (
         SiluAttrs(),
         SiluAttrs(1.7),
         onnx=OnnxBinding("Swish", since=24),
+        aten=("silu",),
     ),
     _activation(
         "shrink",
@@ -373,7 +390,7 @@ OPS: tuple[OpSpec, ...] = (
         arity=(2, 2),
         shape=first_shape,
         onnx=(OnnxBinding("PRelu", since=7),),
-        aten=("aten.prelu.default",),
+        aten=("prelu",),
     ),
     pointwise_op(
         "clip",
@@ -386,6 +403,6 @@ OPS: tuple[OpSpec, ...] = (
         shape=first_shape,
         tolerance=Tolerance.EXACT,
         onnx=(OnnxBinding("Clip", since=11),),
-        aten=("aten.clamp.Tensor",),
+        aten=("clamp",),
     ),
 )

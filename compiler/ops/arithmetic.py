@@ -46,6 +46,10 @@ class BitShiftAttrs:
 
     direction: str
 
+    def __post_init__(self) -> None:
+        if self.direction not in ("LEFT", "RIGHT"):
+            raise ValueError(f"there is no direction {self.direction!r}")
+
 
 def _binary(
     name: str,
@@ -60,6 +64,7 @@ def _binary(
     commutative: bool = False,
     exact: bool = False,
     samples: Samples | None = None,
+    aten: str = "",
 ) -> OpSpec:
     """The row of one two-place function of the scalar table."""
     return pointwise_op(
@@ -74,6 +79,7 @@ def _binary(
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
         onnx=(OnnxBinding(onnx, since=since),),
         traits=(Trait.COMMUTATIVE,) if commutative else (),
+        aten=(aten or name,),
     )
 
 
@@ -236,7 +242,7 @@ _POW = OpSpec(
     _pow_expr,
     traits=frozenset((Trait.ELEMENTWISE,)),
     onnx=(OnnxBinding("Pow"),),
-    aten=("aten.pow.Tensor_Tensor",),
+    aten=("pow",),
 )
 
 
@@ -286,7 +292,7 @@ _WHERE = OpSpec(
     _where_expr,
     traits=frozenset((Trait.ELEMENTWISE,)),
     onnx=(OnnxBinding("Where", since=9),),
-    aten=("aten.where.self",),
+    aten=("where",),
 )
 
 _EQUALITY = binary_samples((*NUMERIC, BOOL), -1.5, 1.5)
@@ -366,19 +372,36 @@ OPS: tuple[OpSpec, ...] = (
         scalar="eq",
         result=BOOL,
         commutative=True,
+        aten="eq",
         samples=_EQUALITY,
     ),
-    _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", result=BOOL),
+    _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", aten="lt", result=BOOL),
     _binary(
-        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le", result=BOOL
+        "less_or_equal",
+        np.less_equal,
+        "x <= y.",
+        onnx="LessOrEqual",
+        scalar="le",
+        aten="le",
+        result=BOOL,
     ),
-    _binary("greater", np.greater, "x > y.", onnx="Greater", since=7, scalar="gt", result=BOOL),
+    _binary(
+        "greater",
+        np.greater,
+        "x > y.",
+        onnx="Greater",
+        since=7,
+        scalar="gt",
+        aten="gt",
+        result=BOOL,
+    ),
     _binary(
         "greater_or_equal",
         np.greater_equal,
         "x >= y.",
         onnx="GreaterOrEqual",
         scalar="ge",
+        aten="ge",
         result=BOOL,
     ),
     *(
@@ -392,6 +415,7 @@ OPS: tuple[OpSpec, ...] = (
             result=BOOL,
             commutative=True,
             samples=_LOGIC,
+            aten=f"logical_{name}",
         )
         for name, onnx, numpy in (
             ("and", "And", np.logical_and),

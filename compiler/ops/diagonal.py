@@ -111,7 +111,7 @@ OPS: tuple[OpSpec, ...] = (
         "The upper or lower triangle of matrices, zero elsewhere.",
         _trilu_expr,
         traits=frozenset((Trait.MOVEMENT,)),
-        aten=("aten.triu.default", "aten.tril.default"),
+        aten=("triu", "tril"),
     ),
     OpSpec(
         "eye_like",

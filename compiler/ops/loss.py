@@ -43,6 +43,10 @@ class LossAttrs:
     ignore_index: int | None = None
     outputs: int = 1
 
+    def __post_init__(self) -> None:
+        if self.reduction not in ("none", "sum", "mean"):
+            raise ValueError(f"there is no reduction {self.reduction!r}")
+
 
 def _infer(types: Types, attrs: LossAttrs) -> tuple[TensorType, ...]:
     x, labels, weights = required(types, 0), required(types, 1), optional(types, 2)
@@ -53,8 +57,6 @@ def _infer(types: Types, attrs: LossAttrs) -> tuple[TensorType, ...]:
     if weights is not None:
         check_dtype(weights.dtype, (x.dtype,), "the weights")
         agree_shapes(weights.shape, (x.shape[1],), "weights and classes")
-    if attrs.reduction not in ("none", "sum", "mean"):
-        raise ValueError(f"there is no reduction {attrs.reduction}")
     shape = labels.shape if attrs.reduction == "none" else ()
     return (TensorType(x.dtype, shape), x)[: attrs.outputs]
 

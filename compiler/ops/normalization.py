@@ -197,7 +197,7 @@ def _instance_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _group_infer(types: Types, attrs: GroupNormAttrs) -> tuple[TensorType, ...]:
     x = _check_channels(types, (1, 2))
     channels = as_int(x.shape[1])
-    if channels is None or channels % attrs.num_groups:
+    if channels is None or attrs.num_groups < 1 or channels % attrs.num_groups:
         raise ValueError(f"{x.shape[1].key} channels do not form {attrs.num_groups} groups")
     return (x,)
 
@@ -311,7 +311,7 @@ OPS: tuple[OpSpec, ...] = (
         (2, 3),
         (_layer_infer, _layer_reference, _layer_samples, _layer_expr),
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
-        aten=("aten.native_layer_norm.default",),
+        aten=("native_layer_norm",),
     ),
     normalization_op(
         "instance_normalization",
@@ -327,7 +327,7 @@ OPS: tuple[OpSpec, ...] = (
         (3, 3),
         (_group_infer, _group_reference, _group_samples, _group_expr),
         "Centred and scaled over groups of channels, then times scale plus bias by channel.",
-        aten=("aten.native_group_norm.default",),
+        aten=("native_group_norm",),
     ),
     normalization_op(
         "batch_normalization",
@@ -336,7 +336,7 @@ OPS: tuple[OpSpec, ...] = (
         (_batch_infer, _batch_reference, _batch_samples, _batch_expr),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
         trait=Trait.ELEMENTWISE,
-        aten=("aten._native_batch_norm_legit_no_training.default",),
+        aten=("_native_batch_norm_legit_no_training",),
     ),
     normalization_op(
         "mean_variance_normalization",

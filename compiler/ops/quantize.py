@@ -65,6 +65,8 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
     check_dtype(scale.dtype, _SCALES, "the scale")
     if zero is not None:
         agree_shapes(scale.shape, zero.shape, "scale and zero point")
+    if attrs.block_size < 0:
+        raise ValueError(f"block size {attrs.block_size} is negative")
     if attrs.block_size:
         check_axis(attrs.axis, x.rank)
         blocks = -(-x.shape[attrs.axis] // attrs.block_size)

@@ -32,7 +32,7 @@ from tcc.ir.types import (
 )
 from tcc.ops.formula import choose, fn, wide, widened
 from tcc.ops.reference import given, in_f32
-from tcc.ops.sampling import Samples, draw
+from tcc.ops.sampling import SPECIAL, Samples, draw
 from tcc.ops.shapes import FLOATS, NUMERIC, check_axis, check_dtype, reduced_shape, required
 
 
@@ -169,6 +169,7 @@ def _samples(dtypes: Sequence[DType], lo: float, hi: float) -> Samples:
         yield Sample((np.asarray(x[0, 0, 0]),), ReduceAttrs((), False), "scalar")
         yield Sample((x[:0],), ReduceAttrs((2,), False), "empty")
         yield Sample((draw(rng, F32, (2, 133), lo, hi),), ReduceAttrs((1,), True), "long")
+        yield Sample((SPECIAL.reshape(2, 4).copy(),), ReduceAttrs((1,), True), "special")
         for dtype in (F64, F16, I32, I64, I8, U8, BOOL):
             if dtype in dtypes:
                 y = draw(rng, dtype, (3, 17), lo, hi)
@@ -297,6 +298,7 @@ def _arg_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((ties.astype(dtype.carrier),), ArgAttrs(1, True), f"first_{dtype.name}")
     yield Sample((ties.astype(np.float32),), ArgAttrs(1, True, True), "last_f32")
     yield Sample((ties[:0].astype(np.float32),), ArgAttrs(1, False), "empty")
+    yield Sample((SPECIAL.reshape(2, 4).copy(),), ArgAttrs(1, True), "special")
 
 
 def _arg(name: str, monoid: str, numpy: Callable[..., Any], doc: str) -> OpSpec:

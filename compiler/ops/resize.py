@@ -160,7 +160,7 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
 # ---- weights -------------------------------------------------------------------------------------
 
 
-def _cubic(distance: Scalar, a: float) -> Scalar:
+def cubic_kernel(distance: Scalar, a: float) -> Scalar:
     """Keys' kernel for distances below 2."""
     d = distance
     near = fn("add", fn("mul", fn("mul", fn("sub", fn("mul", d, a + 2), a + 3), d), d), 1.0)
@@ -168,7 +168,7 @@ def _cubic(distance: Scalar, a: float) -> Scalar:
     return choose(apply("le", d, literal(1.0, F32)), near, fn("mul", far, a))
 
 
-def _cubic_weight(d: float, a: float) -> float:
+def cubic_weight(d: float, a: float) -> float:
     if d <= 1:
         return ((a + 2) * d - (a + 3)) * d * d + 1
     return a * (((d - 5) * d + 8) * d - 4)
@@ -188,7 +188,7 @@ def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scala
     a = attrs.cubic_coeff_a
     distances = (fn("add", rest, 1.0), rest, fn("sub", 1.0, rest), fn("sub", 2.0, rest))
     places = [fn("add", first, n) for n in (-1, 0, 1, 2)]
-    weights = [_cubic(d, a) for d in distances]
+    weights = [cubic_kernel(d, a) for d in distances]
     if attrs.exclude_outside:
         weights = [
             choose(_inside(place, axis.extent), w, 0.0)
@@ -217,7 +217,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
     rest = float(x - np.float32(base))
     if attrs.mode == "linear":
         return [(base, 1 - rest), (base + 1, rest)]
-    taps = [(base + k, _cubic_weight(abs(rest - k), attrs.cubic_coeff_a)) for k in (-1, 0, 1, 2)]
+    taps = [(base + k, cubic_weight(abs(rest - k), attrs.cubic_coeff_a)) for k in (-1, 0, 1, 2)]
     if attrs.exclude_outside:
         taps = [(p, w if 0 <= p < n else 0.0) for p, w in taps]
         total = sum(w for _, w in taps)

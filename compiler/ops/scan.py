@@ -100,7 +100,7 @@ def _row(
         doc,
         _expr(monoid, identity),
         traits=frozenset((Trait.REDUCTION,)),
-        aten=(f"aten.{name.replace('_', '')}.default",),
+        aten=(name.replace("_", ""),),
     )
 
 

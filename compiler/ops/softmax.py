@@ -143,14 +143,14 @@ OPS: tuple[OpSpec, ...] = (
         _softmax,
         _softmax_expr,
         "exp(x) over its sum along the axis.",
-        "aten._softmax.default",
+        "_softmax",
     ),
     _row(
         "log_softmax",
         _log_softmax,
         _log_softmax_expr,
         "The logarithm of softmax.",
-        "aten._log_softmax.default",
+        "_log_softmax",
     ),
     _row(
         "hardmax",

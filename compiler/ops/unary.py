@@ -43,6 +43,7 @@ def _function(
     domain: tuple[float, float] = (-4.0, 4.0),
     exact: bool = False,
     scalar: str = "",
+    aten: str = "",
     special: bool = True,
 ) -> OpSpec:
     """The row of one function of the scalar table, `scalar` if its name there is another."""
@@ -55,7 +56,7 @@ def _function(
         samples=unary_samples(dtypes, *domain, special=special),
         tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE,
         onnx=(OnnxBinding(onnx),),
-        aten=(f"aten.{name}.default",),
+        aten=(aten or name,),
     )
 
 
@@ -145,7 +146,7 @@ _IDENTITY = OpSpec(
     lambda types, _: _copy_expr(types, required(types, 0).dtype),
     traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)),
     onnx=(OnnxBinding("Identity"),),
-    aten=("aten.clone.default", "aten.alias.default"),
+    aten=("clone", "alias"),
 )
 
 _CAST = OpSpec(
@@ -160,7 +161,7 @@ _CAST = OpSpec(
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
     lambda types, attrs: _copy_expr(types, attrs.to),
     traits=frozenset((Trait.ELEMENTWISE,)),
-    aten=("aten._to_copy.default",),
+    aten=("_to_copy",),
 )
 
 _UNIT = (-0.999, 0.999)
@@ -188,7 +189,15 @@ OPS: tuple[OpSpec, ...] = (
     _function("acosh", np.arccosh, "Inverse hyperbolic cosine.", onnx="Acosh", domain=(1.01, 9.0)),
     _function("atanh", np.arctanh, "Inverse hyperbolic tangent.", onnx="Atanh", domain=_UNIT),
     _function("erf", _erf, "Gauss error function.", onnx="Erf", dtypes=FLOATS),
-    _function("not", np.logical_not, "Logical negation.", onnx="Not", dtypes=BOOLS, exact=True),
+    _function(
+        "not",
+        np.logical_not,
+        "Logical negation.",
+        onnx="Not",
+        dtypes=BOOLS,
+        exact=True,
+        aten="logical_not",
+    ),
     _function(
         "bitwise_not",
         np.invert,
@@ -206,7 +215,7 @@ OPS: tuple[OpSpec, ...] = (
         dtypes=FLOATS,
         samples=unary_samples(FLOATS),
         onnx=(OnnxBinding("Reciprocal"),),
-        aten=("aten.reciprocal.default",),
+        aten=("reciprocal",),
     ),
     pointwise_op(
         "is_nan",
@@ -218,7 +227,7 @@ OPS: tuple[OpSpec, ...] = (
         result=BOOL,
         tolerance=Tolerance.EXACT,
         onnx=(OnnxBinding("IsNaN"),),
-        aten=("aten.isnan.default",),
+        aten=("isnan",),
     ),
     pointwise_op(
         "is_inf",
@@ -234,7 +243,7 @@ OPS: tuple[OpSpec, ...] = (
         result=BOOL,
         tolerance=Tolerance.EXACT,
         onnx=(OnnxBinding("IsInf"),),
-        aten=("aten.isinf.default",),
+        aten=("isinf",),
     ),
     _IDENTITY,
     _CAST,

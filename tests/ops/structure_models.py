@@ -106,9 +106,72 @@ def _top_k(s: Sample) -> OnnxNode:
     return OnnxNode("TopK", (*s.inputs, i64(s.attrs.k)), attrs, outputs=2)
 
 
+def _affine_grid(s: Sample) -> OnnxNode:
+    attrs = {"align_corners": int(s.attrs.align_corners)}
+    return OnnxNode("AffineGrid", (*s.inputs, i64(*s.attrs.size)), attrs)
+
+
+def _deform_conv(s: Sample) -> OnnxNode:
+    conv = s.attrs.conv
+    attrs = {"strides": plain(conv.strides), "dilations": plain(conv.dilations)}
+    attrs |= {"pads": pads(conv), "group": conv.group, "offset_group": s.attrs.offset_group}
+    return OnnxNode("DeformConv", s.inputs, attrs)
+
+
+def _roi_align(s: Sample) -> OnnxNode:
+    mode = "half_pixel" if s.attrs.half_pixel else "output_half_pixel"
+    attrs = {**attributes(s.attrs, "half_pixel"), "coordinate_transformation_mode": mode}
+    return OnnxNode("RoiAlign", s.inputs, attrs)
+
+
+def _window(name: str) -> NodeOf:
+    def make(s: Sample) -> OnnxNode:
+        attrs = {"periodic": int(s.attrs.periodic), "output_datatype": plain(s.attrs.to)}
+        return OnnxNode(name, (np.array(plain(s.attrs.size)),), attrs)
+
+    return make
+
+
+def _dft(s: Sample) -> OnnxNode:
+    length, axis = np.array(plain(s.attrs.length)), np.array(s.attrs.axis)
+    attrs = {"inverse": int(s.attrs.inverse), "onesided": int(s.attrs.onesided)}
+    return OnnxNode("DFT", (*s.inputs, length, axis), attrs)
+
+
+def _stft(s: Sample) -> OnnxNode:
+    window = s.inputs[1] if len(s.inputs) > 1 else None
+    inputs = (s.inputs[0], np.array(s.attrs.step), window, np.array(s.attrs.length))
+    return OnnxNode("STFT", inputs, {"onesided": int(s.attrs.onesided)})
+
+
+def _mel(s: Sample) -> OnnxNode:
+    a = s.attrs
+    integers = (np.array(v) for v in (a.bins, a.length, a.sample_rate))
+    floats = (np.array(v, np.float32) for v in (a.lower, a.upper))
+    return OnnxNode("MelWeightMatrix", (*integers, *floats), {"output_datatype": plain(a.to)})
+
+
+def _attention(s: Sample) -> OnnxNode:
+    attrs = {"scale": s.attrs.scale, "is_causal": int(s.attrs.is_causal)}
+    attrs |= {"softcap": s.attrs.softcap} if s.attrs.softcap else {}
+    offset, (q, k, v, *mask) = plain(s.attrs.offset), s.inputs
+    if not offset or k is None or v is None:
+        return OnnxNode("Attention", s.inputs, attrs)
+    # The keys before the first query are ONNX's past; all three outputs are needed with it.
+    past = (k[:, :, :offset], v[:, :, :offset])
+    inputs = (q, k[:, :, offset:], v[:, :, offset:], *(mask or [None]), *past)
+    return OnnxNode("Attention", inputs, attrs, outputs=3)
+
+
+def _rotary(s: Sample) -> OnnxNode:
+    attrs = {"interleaved": int(s.attrs.interleaved), "rotary_embedding_dim": s.attrs.rotary_dim}
+    return OnnxNode("RotaryEmbedding", s.inputs, attrs)
+
+
 DEPARTS = {
     "gemm-empty-f32": "ONNX Runtime ignores beta where the sum is empty",
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
+    "conv_transpose-wider-f32": "ONNX says this with output_shape, never with negative pads",
     "one_hot-scalar-f32": "ONNX Runtime refuses scalar indices",
 }
 
@@ -140,6 +203,18 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "compress": node("Compress", "size"),
         "unique": node("Unique", "size", outputs=4),
         "non_max_suppression": node("NonMaxSuppression", "size"),
+        "affine_grid": _affine_grid,
+        "deform_conv": _deform_conv,
+        "roi_align": _roi_align,
+        "max_roi_pool": node("MaxRoiPool", opset=21),
+        "hann_window": _window("HannWindow"),
+        "hamming_window": _window("HammingWindow"),
+        "blackman_window": _window("BlackmanWindow"),
+        "dft": _dft,
+        "stft": _stft,
+        "mel_weight_matrix": _mel,
+        "attention": _attention,
+        "rotary_embedding": _rotary,
         "range": node("Range", "size"),
         "shape_of": node("Shape"),
         "size_of": node("Size"),

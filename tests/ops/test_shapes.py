@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.index import Index, const, symbol
-from tcc.ir.types import BOOL, F16, F32, tensor
+from tcc.ir.types import BOOL, F16, F32, U8, tensor
 from tcc.ops import OPS
+from tcc.ops.activation import GeluAttrs
 from tcc.ops.arithmetic import BitShiftAttrs
+from tcc.ops.loss import LossAttrs
+from tcc.ops.magnitude import LrnAttrs
 from tcc.ops.normalization import EpsilonAttrs, GroupNormAttrs
+from tcc.ops.quantize import QuantizeAttrs
 from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs, agree, broadcast_shapes, first_shape, reduced_shape
 
@@ -80,6 +84,20 @@ REFUSED = [
         GroupNormAttrs(2),
         "3 channels do not form 2 groups",
     ),
+    (
+        "group_normalization",
+        (tensor(F32, 1, 3, 5), VECTOR, VECTOR),
+        GroupNormAttrs(0),
+        "3 channels do not form 0 groups",
+    ),
+    (
+        "quantize_linear",
+        (tensor(F32, 6), VECTOR),
+        QuantizeAttrs(U8, 0, -2),
+        "block size -2 is negative",
+    ),
+    ("quantize_linear", (tensor(F32, 6), VECTOR), QuantizeAttrs(U8, 0), "scales along the axis"),
+    ("lrn", (tensor(F32, 1, 3),), LrnAttrs(0), "size is 0"),
 ]
 
 
@@ -89,3 +107,9 @@ def test_inference_says_what_it_refuses(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         OPS[name].infer(types, attrs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attrs", [GeluAttrs, BitShiftAttrs, LossAttrs])
+def test_attributes_refuse_unknown_words(attrs: type[object]) -> None:
+    with pytest.raises(ValueError, match=r"there is no .* 'sideways'"):
+        attrs("sideways")  # type: ignore[call-arg]
