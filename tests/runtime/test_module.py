@@ -451,3 +451,19 @@ def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path)
     cut.write_bytes(mlp_path.read_bytes()[:-64])
     with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
         load(cut)
+
+
+def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TCC_NUM_THREADS", raising=False)
+    assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("TCC_NUM_THREADS", "3")
+    assert load(mlp_path).statistics().threads == 3
+    assert load(mlp_path, threads=1).statistics().threads == 1
+
+
+def test_statistics_count_what_is_held(mlp: Module) -> None:
+    mlp(np.ones(64, np.float32))
+    statistics = mlp.statistics()
+    assert statistics.weight_bytes == 256
+    assert statistics.arena_bytes == 256
+    assert statistics.state_bytes == statistics.scratch_bytes == 0
