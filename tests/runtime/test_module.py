@@ -17,6 +17,7 @@ from tcc.ir.program import (
     Alias,
     Arena,
     Branch,
+    CallOp,
     Check,
     Copy,
     Dynamic,
@@ -28,6 +29,7 @@ from tcc.ir.program import (
     ReadInt,
     Relation,
     State,
+    TensorRef,
     View,
 )
 from tcc.ir.types import DTYPES
@@ -217,6 +219,22 @@ def test_loops_grow_outputs_that_data_decides(linked: Linker) -> None:
         assert module(np.int64(n)).tolist() == list(range(n))
     statistics = module.statistics()
     assert 4000 <= statistics.pool_high_water <= statistics.pool_bytes <= 40000
+
+
+def test_calls_decide_sizes_before_outputs_are_made(linked: Linker) -> None:
+    b = Builder()
+    n, one, eight = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(8)
+    count = b.register()
+    b.input("x", "f32", [n], "[n]")
+    x = TensorRef(b.buffer(Input(0)), DTYPES["f32"], (n,))
+    y = b.output("y", "i64", [one, count], "[1,count]")
+    b.body.append(CallOp("non_zero_count", (x,), (), (), (count,)))
+    b.allocate(y, b.let(IntOp.MUL, count, eight))
+    b.body.append(CallOp("non_zero", (x,), (TensorRef(y, DTYPES["i64"], (one, count)),), ()))
+    module = linked(b, poison=True)
+    assert module([1.0, 0.0, -3.0, 0.0]).tolist() == [[0, 2]]
+    assert module([0.0]).shape == (1, 0)
+    assert module(np.ones(1000, np.float32)).tolist() == [list(range(1000))]
 
 
 def test_loop_conditions_stop_early(linked: Linker) -> None:
