@@ -14,6 +14,7 @@ from tcc.frontends import (
     onnx_recurrent,
     onnx_reduce,
     onnx_resize,
+    onnx_sampling,
     onnx_selection,
     onnx_window,
 )
@@ -27,6 +28,7 @@ _FAMILIES = (
     onnx_selection.CONVERTERS,
     onnx_window.CONVERTERS,
     onnx_resize.CONVERTERS,
+    onnx_sampling.CONVERTERS,
     onnx_quantize.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,

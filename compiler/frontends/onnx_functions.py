@@ -6,6 +6,7 @@ Calls nest only so deep, may not reach themselves, and the whole import expands 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
@@ -43,24 +44,26 @@ def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, Fun
 
 def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
     """The body that ONNX gives for the operator, where it does not depend on types."""
-    schema = schema_of(node, version)
+    schema: Any = schema_of(node, version)  # its stubs leave the functions out
     if schema is None or not schema.has_function:
         return None
     since = [v for v in schema.function_opset_versions if v <= version]
     if not since:
         return None
-    return FunctionProto.FromString(schema.get_function_with_opset_version(max(since)))
+    body = FunctionProto()
+    body.ParseFromString(schema.get_function_with_opset_version(max(since)))
+    return body
 
 
 def has_typed_body(node: NodeProto, version: int) -> bool:
     """Whether ONNX gives a body for the operator that depends on the operands' types."""
-    schema = schema_of(node, version)
-    return schema is not None and schema.has_context_dependent_function
+    schema: Any = schema_of(node, version)
+    return schema is not None and bool(schema.has_context_dependent_function)
 
 
 def typed_body(ctx: NodeContext) -> FunctionProto | None:
     """The body that ONNX gives for this node and its operands' types."""
-    schema = schema_of(ctx.node, ctx.opset)
+    schema: Any = schema_of(ctx.node, ctx.opset)
     if schema is None or not schema.has_context_dependent_function:
         return None
     versions = schema.context_dependent_function_opset_versions

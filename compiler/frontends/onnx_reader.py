@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tcc.errors import UserError
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
@@ -65,10 +65,11 @@ def _read(path: Path) -> bytes:
             why=getattr(error, "strerror", None) or str(error),
             hint="check the path",
         ) from error
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)  # Python would not take a folder's descriptor as a file
+        raise UserError("the model is not a file", where=str(path), hint=_ONNX)
     with os.fdopen(descriptor, "rb") as file:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise UserError("the model is not a file", where=str(path), hint=_ONNX)
         if info.st_size > _LARGEST:
             raise UserError(
                 "the model file is too large",
@@ -86,8 +87,9 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
         raise UserError(
             "the file is a Git LFS pointer, not the model", where=where, hint="run: git lfs pull"
         )
+    proto = onnx.ModelProto()
     try:
-        return onnx.ModelProto.FromString(data)
+        proto.ParseFromString(data)
     except DecodeError as error:
         raise UserError(
             "the file is not an ONNX model, or is truncated",
@@ -95,6 +97,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
             why="its bytes do not decode as the ONNX protobuf",
             hint="copy or export the model again",
         ) from error
+    return proto
 
 
 def _check_frame(proto: onnx.ModelProto, where: str) -> None:

@@ -7,7 +7,7 @@ tensors, or None where they are no longer integer expressions (then the op runs 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -178,7 +178,7 @@ def is_unequal(a: Index, b: Index) -> bool | None:
     return None if same is None else not same
 
 
-def _static(sizes: Sequence[Any]) -> tuple[int, ...]:
+def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
     known = tuple(as_int(as_index(size)) for size in sizes)
     if None in known:
         raise _Undecided
@@ -239,7 +239,7 @@ def _reduce(function: Callable[[Index, Index], Index], identity: Index | None) -
         for axis in sorted(attrs.axes, reverse=True):
             if not out.shape[axis] and identity is None:
                 raise _Undecided
-            start = {} if identity is None else {"initial": identity}
+            start: Any = {} if identity is None else {"initial": identity}
             out = _objects(combine.reduce(out, axis=axis, **start))
         return [out.reshape(_static(types[0].shape))]
 

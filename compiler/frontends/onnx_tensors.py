@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from tcc.errors import UserError
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DTYPES, DType
 
-ELEMENT_TYPES = MappingProxyType(
+ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
     {
         TensorProto.FLOAT: DTYPES["f32"],
         TensorProto.UINT8: DTYPES["u8"],

@@ -36,12 +36,26 @@ def drawn(rng: np.random.Generator) -> Chooser:
         loops = dict.fromkeys(v.name for s in group.stages for v in (*s.iters, *s.reduce))
         names = list(loops)
         blocks = tuple((n, int(rng.choice([1, 1, 2, 3, 4, 8]))) for n in names)
-        vector = str(rng.choice(names)) if names and rng.random() < 0.8 else None
+        vectors = _vectors(rng, group)
         order = [str(n) for n in rng.permutation([v.name for v in group.common])]
         cut = int(rng.integers(0, len(order) + 1))
-        return Schedule(blocks, vector, tuple(order[:cut]), tuple(order[cut:]))
+        return Schedule(blocks, vectors, tuple(order[:cut]), tuple(order[cut:]))
 
     return schedule
+
+
+def _vectors(rng: np.random.Generator, group: TileGroup) -> tuple[str, ...]:
+    """A common loop, or loops of stages' own, never two in one stage."""
+    stages = [{v.name for v in (*s.iters, *s.reduce)} for s in group.stages]
+    common = {v.name for v in group.common}
+    own = list(dict.fromkeys(n for names in stages for n in sorted(names - common)))
+    if common and (not own or rng.random() < 0.5):
+        return (str(rng.choice(sorted(common))),)
+    found: list[str] = []
+    for name in rng.permutation(own):
+        if all(not names & set(found) for names in stages if name in names):
+            found.append(str(name))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
