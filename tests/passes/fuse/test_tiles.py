@@ -14,7 +14,8 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.index import evaluate
 from tcc.passes.fuse.compose import compose
 
-from ...ops.test_matrix import CASES, SYMBOLIC_CASES, Case, check, reference, symbolic
+from tests.ops.test_matrix import CASES, SYMBOLIC_CASES, Case, check, reference, symbolic
+
 from . import tiles
 from .tiles import Array, Built, Chooser
 
