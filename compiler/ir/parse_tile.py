@@ -124,7 +124,10 @@ class _Parser:
         return Block(name, dtype, self._list("]", self._cursor.integer))
 
     def _define(self, blocks: tuple[Block, ...]) -> None:
-        self._blocks.update({b.name: b for b in blocks})
+        for block in blocks:
+            if block.name in self._blocks:
+                raise self._cursor.error(f"%{block.name} was defined before this")
+            self._blocks[block.name] = block
 
     # ---- statements --------------------------------------------------------------------------
 
