@@ -100,8 +100,11 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
-    # A reduction along the vector needs a horizontal step at its end.
-    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)
 
 
 def _points(variables: tuple[Var, ...]) -> int:
