@@ -14,7 +14,7 @@ from tcc.backends.cpu.blocks import (
 from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract, scalar_operands
 from tcc.backends.cpu.indices import Indices
-from tcc.backends.cpu.memory import access, bound_values, load, store
+from tcc.backends.cpu.memory import bound_values, load, store
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
@@ -61,9 +61,7 @@ class Statements:
                 self._load(node)
             case Store():
                 bound = bound_values(node.indirect, values)
-                shape = node.block.shape
-                where = access(self._indices, self._buffers, node, shape, bound)
-                store(node, where, values[node.block])
+                store(node, self._indices, self._buffers, bound, values[node.block])
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
                 values[node.out] = compute(self._indices, node, args)
@@ -89,8 +87,8 @@ class Statements:
 
     def _load(self, node: Load) -> None:
         bound = bound_values(node.indirect, self._values)
-        where = access(self._indices, self._buffers, node, node.out.shape, bound)
-        self._values[node.out] = load(node, where, node.out in self._scalars)
+        scalars = node.out in self._scalars
+        self._values[node.out] = load(node, self._indices, self._buffers, bound, scalars)
 
     # ---- control ----------------------------------------------------------------------------------
 
@@ -138,7 +136,9 @@ class Statements:
             regs_out = final.regs
             if not always:
                 regs_out = tuple(
-                    code.emit(last.elem, last.width, _incoming(last, (first, before), (last, latch)))
+                    code.emit(
+                        last.elem, last.width, _incoming(last, (first, before), (last, latch))
+                    )
                     for first, last in zip(init.regs, final.regs, strict=True)
                 )
             self._values[block] = Value(final.dtype, final.shape, final.chunks, regs_out)

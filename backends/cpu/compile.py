@@ -170,6 +170,4 @@ def _failure(text: KernelText, why: str) -> InternalError:
     folder = Path(tempfile.mkdtemp(prefix="tcc-kernel-"))
     path = folder / f"{text.name}.ll"
     path.write_text(text.llvm)
-    return InternalError(
-        f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why
-    )
+    return InternalError(f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why)

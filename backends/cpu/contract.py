@@ -42,7 +42,10 @@ def scalar_operands(node: Contract) -> tuple[Block, ...]:
     if last_axis(node.out.shape) == 1:
         return ()
     found = []
-    for block, axes, other in ((node.a, node.a_axes, node.b_axes), (node.b, node.b_axes, node.a_axes)):
+    for block, axes, other in (
+        (node.a, node.a_axes, node.b_axes),
+        (node.b, node.b_axes, node.a_axes),
+    ):
         if last not in axes and other and other[-1] == last:
             found.append(block)
     return tuple(found)

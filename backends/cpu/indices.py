@@ -131,9 +131,7 @@ class Indices:
         return code.op("add", quotient, code.convert("sext", below, "i64"))
 
 
-def split_lanes(
-    index: Index, lanes: tuple[Var, ...]
-) -> tuple[Index, tuple[Index | None, ...]]:
+def split_lanes(index: Index, lanes: tuple[Var, ...]) -> tuple[Index, tuple[Index | None, ...]]:
     """`(rest, coeffs)` with `index == rest + sum of coeffs * lanes`.
 
     A lane that `index` is not linear in has the coefficient None and stays in `rest`.

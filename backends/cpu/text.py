@@ -12,9 +12,11 @@ import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tcc.backends.cpu.profile import CpuProfile
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,12 @@ class Code:
         finally:
             self._known.pop()
 
-    def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value under `key`, made here if no dominating place made it."""
         for known in self._known:
             if key in known:
-                return known[key]
+                found: _T = known[key]
+                return found
         value = self._known[-1][key] = make()
         return value
 

@@ -131,7 +131,7 @@ class _Unit:
         active = np.ones(shape, np.bool_)
         for guard in node.guards:
             index, stop = evaluate(guard.index, grid), evaluate(guard.extent, grid)
-            active &= np.broadcast_to((0 <= np.asarray(index)) & (index < np.asarray(stop)), shape)
+            active &= np.broadcast_to((np.asarray(index) >= 0) & (index < np.asarray(stop)), shape)
         at = []
         for index, size in zip(node.indices, self._memory[node.buffer].shape, strict=True):
             where = np.broadcast_to(np.asarray(evaluate(index, grid)), shape)

@@ -66,9 +66,7 @@ class Compiled:
 
     def run(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> list[np.ndarray]:
         """All buffers after all units ran, in two launches."""
-        stored = [
-            to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)
-        ]
+        stored = [to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)]
         pointers = (ctypes.c_void_p * (len(stored) + 1))(*(s.ctypes.data for s in stored))
         ints = (ctypes.c_int64 * (len(self.kernel.sizes) + 1))(
             *(sizes[v.name] for v in self.kernel.sizes)

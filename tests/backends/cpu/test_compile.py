@@ -20,8 +20,7 @@ def kernel(function: str, size: int) -> TileKernel:
     assert unit is not None
     shape = (size,)
     x, y = (
-        TileBuffer(n, F32, (const(size),), s)
-        for n, s in (("x", Scope.INPUT), ("y", Scope.OUTPUT))
+        TileBuffer(n, F32, (const(size),), s) for n, s in (("x", Scope.INPUT), ("y", Scope.OUTPUT))
     )
     local = TileBuffer("t", F32, (const(size),), Scope.LOCAL)
     a, b, c = (Block(n, F32, shape) for n in "abc")

@@ -30,7 +30,9 @@ RNG = np.random.default_rng(7)
 
 
 def buffer(name: str, dtype: DType, sizes: tuple, scope: Scope = Scope.INPUT) -> TileBuffer:
-    return TileBuffer(name, dtype, tuple(s if isinstance(s, Index) else const(s) for s in sizes), scope)
+    return TileBuffer(
+        name, dtype, tuple(s if isinstance(s, Index) else const(s) for s in sizes), scope
+    )
 
 
 def output(name: str, dtype: DType, *sizes: int | Index) -> TileBuffer:
@@ -171,10 +173,16 @@ def test_copy(check, dtype, cols):
 def test_transposed_and_strided_loads(check, cols):
     l0, l1 = lanes((4, cols))
     x, y = buffer("x", F32, (2 * cols, 4)), output("y", F32, 4, cols)
-    check(copy_kernel(x, y, (4, cols), (2 * l1 + 1, l0), (l0, l1)), [normal(2 * cols, 4), zeros(4, cols)])
+    check(
+        copy_kernel(x, y, (4, cols), (2 * l1 + 1, l0), (l0, l1)),
+        [normal(2 * cols, 4), zeros(4, cols)],
+    )
     z = output("z", F32, cols, 4)
     w = buffer("w", F32, (4, cols))
-    check(copy_kernel(w, z, (4, cols), (l0, cols - 1 - l1), (l1, l0)), [normal(4, cols), zeros(cols, 4)])
+    check(
+        copy_kernel(w, z, (4, cols), (l0, cols - 1 - l1), (l1, l0)),
+        [normal(4, cols), zeros(cols, 4)],
+    )
 
 
 @pytest.mark.parametrize("dtype", [F32, BOOL, F16, I64], ids=str)
@@ -188,9 +196,7 @@ def test_guarded_window(check, dtype, cols):
     row, col = 3 * u + l0 - 2, l1 - 1 + u
     guards = (Guard(row, const(rows)), Guard(col, const(size)))
     data = RNG.integers(0, 2, (rows, size)).astype(dtype.carrier)
-    kernel = copy_kernel(
-        x, y, (3, cols), (row, col), (u, l0, l1), guards, fill=1, axes=(var(u),)
-    )
+    kernel = copy_kernel(x, y, (3, cols), (row, col), (u, l0, l1), guards, fill=1, axes=(var(u),))
     check(kernel, [data, np.zeros((4, 3, cols), dtype.carrier)])
 
 
@@ -213,9 +219,7 @@ def test_mirrored_and_broadcast_guards(check):
     x, y = buffer("x", F32, (5, 9)), output("y", F32, 3, 20)
     col = 13 - l1
     check(
-        copy_kernel(
-            x, y, (3, 20), (l0, col), (l0, l1), (Guard(col, const(9)),), fill=-2.5
-        ),
+        copy_kernel(x, y, (3, 20), (l0, col), (l0, l1), (Guard(col, const(9)),), fill=-2.5),
         [normal(5, 9), zeros(3, 20)],
     )
     check(
