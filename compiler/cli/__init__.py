@@ -1,0 +1,90 @@
+"""The command line.  One command per file; each calls functions of `tcc.driver`.
+
+Exit codes: 0 ok, 1 the user's input, arguments or tools, 2 a fault of tcc.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+from tcc import __version__
+from tcc.cli import bench, compile, doctor, inspect, ops, run, verify
+from tcc.errors import InternalError, TccError
+
+_REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
+
+
+@dataclass(slots=True)
+class Session:
+    """What outlives argument parsing, for the handling of errors."""
+
+    debug: bool = False
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tcc")
+@click.option("-v", "--debug", is_flag=True, help="Show the Python traceback of an error.")
+@click.pass_obj
+def cli(session: Session, debug: bool) -> None:
+    """Compiles trained models ahead of time into one native file each.
+
+    \b
+    Example:
+      tcc compile model.onnx && tcc run model.so
+    """
+    session.debug = debug
+
+
+cli.add_command(bench.bench)
+cli.add_command(compile.compile)
+cli.add_command(doctor.doctor)
+cli.add_command(inspect.inspect)
+cli.add_command(ops.ops)
+cli.add_command(run.run)
+cli.add_command(verify.verify)
+
+
+def execute(args: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; errors go to stderr."""
+    session = Session()
+    try:
+        result = cli.main(args, prog_name="tcc", standalone_mode=False, obj=session)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        return _failed(session, "interrupted", 1)
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing may be flushed to it at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except InternalError as error:
+        return _failed(session, f"internal error: {error}\n  {_REPORT}", error.exit_code)
+    except TccError as error:
+        return _failed(session, f"error: {error}", error.exit_code)
+    except Exception as error:
+        name = type(error).__name__
+        return _failed(session, f"internal error: {name}: {_first_line(error)}\n  {_REPORT}", 2)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """The console command `tcc`."""
+    sys.exit(execute())
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _failed(session: Session, message: str, code: int) -> int:
+    if session.debug:
+        traceback.print_exc()
+    print(message, file=sys.stderr)
+    return code

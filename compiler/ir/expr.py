@@ -143,9 +143,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """Stages over operands of types `params`; `outputs` names the node's results in order."""
+    """Stages over operands of types `params`; `outputs` names the node's results in order.
 
-    params: tuple[TensorType, ...]
+    `params` has one entry per operand of the node, None for an optional one that is absent.
+    """
+
+    params: tuple[TensorType | None, ...]
     stages: tuple[Stage, ...]
     outputs: tuple[StageRef, ...]
 
@@ -170,7 +173,7 @@ class ExprBuilder:
     >>> b.stage((i, j), b.read(0, i, k) * ..., over=(k,), monoid="sum")
     """
 
-    def __init__(self, *params: TensorType) -> None:
+    def __init__(self, *params: TensorType | None) -> None:
         self.params = params
         self._stages: list[Stage] = []
         self._count = 0
@@ -214,7 +217,10 @@ class ExprBuilder:
     def _dtype(self, source: Source) -> DType:
         if isinstance(source, StageRef):
             return self._stages[source.stage].body[source.component].dtype
-        return self.params[source].dtype
+        param = self.params[source]
+        if param is None:
+            raise ValueError(f"operand {source} is absent and cannot be read")
+        return param.dtype
 
 
 def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:

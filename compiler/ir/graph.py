@@ -73,6 +73,10 @@ class ConstantStore:
     def get(self, handle: Handle) -> Array:
         return self._arrays[handle.digest]
 
+    def handles(self) -> Iterator[Handle]:
+        """Every handle, in the order the arrays were put."""
+        return map(Handle, self._arrays)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
@@ -149,6 +153,8 @@ class GraphBuilder:
         self._names: dict[str, int] = parent._names if parent else {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
+        self._parent = parent
+        self._producers: dict[Value, Node] = {}
         self._constants: dict[Value, Handle] = {}
         self._by_handle: dict[Handle, Value] = {}
 
@@ -203,14 +209,27 @@ class GraphBuilder:
             ) from error
         hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
         outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
-        self._nodes.append(Node(op, attrs, tuple(inputs), outputs, loc))
+        self.append(Node(op, attrs, tuple(inputs), outputs, loc))
         return outputs
 
     def append(self, node: Node) -> None:
         """Appends a node whose outputs exist already (a copy of another graph's node)."""
         for value in node.outputs:
             self._names.setdefault(value.name, 0)
+            self._producers[value] = node
         self._nodes.append(node)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that gives `value`, here or around; None for inputs and constants."""
+        found = self._producers.get(value)
+        return self._parent.producer(value) if found is None and self._parent else found
+
+    def array(self, value: Value) -> Array | None:
+        """The array of a constant defined here or around, else None."""
+        handle = self._constants.get(value)
+        if handle is not None:
+            return self.store.get(handle)
+        return self._parent.array(value) if self._parent else None
 
     def finish(
         self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()

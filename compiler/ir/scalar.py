@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 import numpy as np
 from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
 from tcc.ir.types import BOOL, DType, Kind
 
 _S = TypeVar("_S")
-_INTERNED: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_INTERNED: dict[Any, Any] = {}
 
 
 def _intern(key: tuple[Any, ...], make: Callable[[], _S]) -> _S:
@@ -253,10 +252,11 @@ def read(
     indirect: tuple[tuple[Var, Scalar], ...] = (),
 ) -> Read:
     at = tuple(as_index(i) for i in indices)
-    key = None if fill is None else literal(fill, dtype)
+    outside = None if fill is None else literal(fill, dtype)
+    value = None if outside is None else outside.value
     return _intern(
-        ("read", source, at, dtype.name, key, indirect),
-        lambda: Read(source, at, dtype, fill, indirect),
+        ("read", source, at, dtype.name, outside, indirect),
+        lambda: Read(source, at, dtype, value, indirect),
     )
 
 

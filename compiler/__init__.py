@@ -1,0 +1,51 @@
+"""tcc: an ahead-of-time tensor compiler.  One trained model in, one native file out.
+
+    import tcc
+    module = tcc.compile("model.onnx")              # or tcc.load("model.so")
+    outputs = module.run({"x": x})
+
+Names are resolved at first use, so that `import tcc` is quick and keeps out of import cycles.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tcc.driver import compile, load
+    from tcc.errors import InternalError, TccError, ToolError, UserError
+    from tcc.runtime import Module
+    from tcc.target import Target
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "InternalError": "tcc.errors",
+    "Module": "tcc.runtime",
+    "Target": "tcc.target",
+    "TccError": "tcc.errors",
+    "ToolError": "tcc.errors",
+    "UserError": "tcc.errors",
+    "compile": "tcc.driver",
+    "load": "tcc.driver",
+}
+__all__ = [
+    "InternalError",
+    "Module",
+    "Target",
+    "TccError",
+    "ToolError",
+    "UserError",
+    "__version__",
+    "compile",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tcc' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

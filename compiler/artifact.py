@@ -1,0 +1,175 @@
+"""What an artifact says of itself, read from the file without loading any of its code.
+
+The manifest is JSON in the ELF section `.tcc.manifest`; the weights lie behind the ELF image and
+end with a trailer (runtime/src/weights.c states it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tcc.errors import UserError
+from tcc.ir.container import (
+    ABI_VERSION,
+    MANIFEST_SECTION,
+    SIDE_SUFFIX,
+    TRAILER,
+    TRAILER_MAGIC,
+    TRAILER_VERSION,
+)
+
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_MOST_MANIFEST = 64 << 20
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRange:
+    """Where the weights are: `size` bytes at `offset` of `path`, with their content hash."""
+
+    path: Path
+    offset: int
+    size: int
+    sha256: str
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the artifact at `path`.
+
+    Raises UserError where the file is missing, is no artifact, is cut short, or has another ABI.
+    """
+    try:
+        with path.open("rb") as file:
+            manifest = _parse_manifest(_read_section(file, path), path)
+    except OSError as error:
+        raise UserError(
+            "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
+        ) from error
+    if manifest.get("abi") != ABI_VERSION:
+        raise UserError(
+            "the artifact is for another version of tcc",
+            where=str(path),
+            why=f"it has ABI {manifest.get('abi')}, this tcc has ABI {ABI_VERSION}",
+            hint="compile the model again",
+        )
+    find_weights(path, manifest)
+    return manifest
+
+
+def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
+    """Where the weights of the artifact are; None for a model without any.
+
+    Raises UserError where they are missing or are those of another model.
+    """
+    weights = manifest["weights"]
+    if weights["bytes"] == 0:
+        return None
+    side = weights["place"] == "side file"
+    where = path.with_name(path.name + SIDE_SUFFIX) if side else path
+    try:
+        with where.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - TRAILER.size))
+            data = file.read(TRAILER.size)
+    except OSError as error:
+        raise UserError(
+            "the artifact's weights cannot be read",
+            where=str(where),
+            why=error.strerror or str(error),
+            hint="copy the side file together with the artifact, or compile the model again",
+        ) from error
+    if len(data) == TRAILER.size:
+        magic, version, offset, size, digest = TRAILER.unpack(data)
+        expected = (TRAILER_MAGIC, TRAILER_VERSION, weights["bytes"], weights["sha256"])
+        fits = offset + size <= end - TRAILER.size
+        if (magic, version, size, digest.hex()) == expected and fits:
+            return WeightRange(where, offset, size, weights["sha256"])
+    raise UserError(
+        "the artifact's weights are missing or damaged",
+        where=str(where),
+        why="the file does not end with the weights that the manifest names",
+        hint="copy the file again, or compile the model again",
+    )
+
+
+def verify_weights(weights: WeightRange) -> None:
+    """Reads all weights and raises UserError unless they are what was written."""
+    digest, left = hashlib.sha256(), weights.size
+    with weights.path.open("rb") as file:
+        file.seek(weights.offset)
+        while left:
+            chunk = file.read(min(left, _CHUNK))
+            if not chunk:
+                break
+            digest.update(chunk)
+            left -= len(chunk)
+    if left or digest.hexdigest() != weights.sha256:
+        raise UserError(
+            "the artifact's weights are damaged",
+            where=str(weights.path),
+            why="their content hash is not the one in the manifest",
+            hint="copy the file again, or compile the model again",
+        )
+
+
+def _not_an_artifact(path: Path, why: str) -> UserError:
+    return UserError(
+        "the file is not a tcc artifact, or is damaged",
+        where=str(path),
+        why=why,
+        hint="make one with: tcc compile MODEL.onnx",
+    )
+
+
+def _read_at(file: BinaryIO, offset: int, size: int, end: int, path: Path) -> bytes:
+    if offset < 0 or size < 0 or offset + size > end:
+        raise _not_an_artifact(path, "the file is cut short")
+    file.seek(offset)
+    return file.read(size)
+
+
+def _read_section(file: BinaryIO, path: Path) -> bytes:
+    """The bytes of the manifest section of an ELF64 little-endian file."""
+    end = file.seek(0, 2)
+    if end < _ELF_HEADER.size:
+        raise _not_an_artifact(path, "it is too short for an ELF file")
+    head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, end, path))
+    ident, table, entry, count, names_index = head[0], head[6], head[11], head[12], head[13]
+    if ident[:6] != b"\x7fELF\x02\x01":
+        raise _not_an_artifact(path, "it is not a 64-bit little-endian ELF file")
+    if entry != _SECTION.size or names_index >= count:
+        raise _not_an_artifact(path, "it has no section table")
+    raw = _read_at(file, table, entry * count, end, path)
+    sections = [_SECTION.unpack_from(raw, i * entry) for i in range(count)]
+    names_at, names_size = sections[names_index][4:6]
+    names = _read_at(file, names_at, names_size, end, path)
+    for section in sections:
+        start = section[0]
+        name = names[start : names.find(b"\0", start)]
+        if name == MANIFEST_SECTION.encode():
+            if section[5] > _MOST_MANIFEST:
+                raise _not_an_artifact(path, "its manifest is too large")
+            return _read_at(file, section[4], section[5], end, path)
+    raise _not_an_artifact(path, f"it has no section {MANIFEST_SECTION}")
+
+
+def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _not_an_artifact(path, "its manifest is not JSON") from error
+    if not isinstance(manifest, dict):
+        raise _not_an_artifact(path, "its manifest is not an object")
+    weights = manifest.get("weights", {"bytes": 0})
+    known = isinstance(weights, dict) and isinstance(weights.get("bytes"), int)
+    if manifest.get("abi") == ABI_VERSION and not (known and "weights" in manifest):
+        raise _not_an_artifact(path, "its manifest does not name the weights")
+    if known and weights["bytes"] and not {"place", "sha256"} <= weights.keys():
+        raise _not_an_artifact(path, "its manifest does not name the weights")
+    return manifest

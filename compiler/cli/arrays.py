@@ -1,0 +1,103 @@
+"""Input arrays from a command line: files, fillings, and seeded random values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from tcc.errors import UserError
+from tcc.ir.op import Array
+from tcc.ir.types import DTYPES, DType, Kind
+from tcc.options import read_shape
+from tcc.runtime import Port
+
+_FORMS = "write NAME=@file.npy, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3"
+
+
+def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Array]:
+    """One array per port: the `given` texts, else seeded random values (open sizes are 1).
+
+    Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
+    be read.
+    """
+    known = {port.name: port for port in ports}
+    texts = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
+        if name not in known:
+            raise UserError(
+                f"the model has no input {name!r}",
+                where=f"--input {text}",
+                hint=f"its inputs are: {', '.join(known)}",
+            )
+        texts[name] = value
+    return {
+        name: _array(port, texts.get(name, ""), np.random.default_rng([seed, index]))
+        for index, (name, port) in enumerate(known.items())
+    }
+
+
+def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
+    where = f"--input {port.name}={text}"
+    if text.startswith("@"):
+        return _load(Path(text[1:]), where)
+    described, equals, value = text.partition("=")
+    try:
+        dtype, shape = _described(port, described)
+        if equals:
+            return np.full(shape, _number(value, dtype), dtype.carrier)
+    except (ValueError, OverflowError) as error:
+        raise UserError("bad input", where=where, why=str(error), hint=_FORMS) from error
+    return _random(dtype, shape, rng)
+
+
+def _load(path: Path, where: str) -> Array:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError("cannot read an array", where=where, why=str(error)) from error
+    if not isinstance(array, np.ndarray):
+        raise UserError("not one array but an archive", where=where, hint="save it with np.save")
+    return array
+
+
+def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
+    """`2x3xf32`, `2x3`, `f32` or nothing; what is not said comes from the port."""
+    sizes, _, last = text.rpartition("x")
+    if last in DTYPES:
+        return DTYPES[last], read_shape(sizes)
+    if text:
+        return DTYPES[port.dtype], read_shape(text)
+    return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)
+
+
+def _number(text: str, dtype: DType) -> int | float | bool:
+    if dtype.kind is Kind.FLOAT:
+        return float(text)
+    number = int(text)
+    if dtype.kind is Kind.BOOL and number not in (0, 1):
+        raise ValueError(f"{text} is neither 0 nor 1")
+    return number
+
+
+def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Standard normal floats; integers are 0 or 1, so that they are valid indices nearly always."""
+    if dtype.kind is Kind.FLOAT:
+        return rng.standard_normal(shape).astype(dtype.carrier)
+    return rng.integers(0, 2, shape).astype(dtype.carrier)
+
+
+def write_arrays(arrays: Mapping[str, Array], folder: Path) -> None:
+    """Writes `NAME.npy` per array; characters that a file name cannot have become `_`."""
+    names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]
+    if len(set(names)) != len(names):
+        names = [f"{index}-{name}" for index, name in enumerate(names)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in zip(names, arrays.values(), strict=True):
+            np.save(folder / f"{name}.npy", array)
+    except OSError as error:
+        raise UserError("cannot write outputs", where=str(folder), why=str(error)) from error

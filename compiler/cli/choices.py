@@ -1,0 +1,55 @@
+"""Command-line flags from the one list of options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from tcc.options import FLAGS, Flag, Options, read_options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+
+
+def compile_flags(command: Command) -> Command:
+    """Adds every flag of `tcc.options.FLAGS`; the command gets their values as keywords."""
+    for flag in reversed(FLAGS):
+        command = _flag(flag)(command)
+    return command
+
+
+def _flag(flag: Flag) -> Callable[[Command], Command]:
+    if not flag.metavar:
+        return click.option(flag.spelling, flag.name, is_flag=True, default=None, help=flag.help)
+    return click.option(
+        flag.spelling,
+        flag.name,
+        metavar=flag.metavar,
+        multiple=flag.repeated,
+        default=None,
+        help=flag.help,
+    )
+
+
+def chosen_options(values: dict[str, Any]) -> Options:
+    """Options from the keywords that `compile_flags` gives; raises UserError naming the flag."""
+    return read_options(values, python=False)
+
+
+threads_flag = click.option(
+    "--threads", type=click.IntRange(1), help="Threads of the kernels; default: all CPUs."
+)
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+seed_flag = click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
+input_flag = click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input: NAME=@x.npy, or NAME=2x3xf32=1 for a filled array, or NAME=2x3xf32 for a "
+    "random one.  Inputs that are not given are random; their open sizes are 1.",
+)

@@ -1,0 +1,39 @@
+"""`tcc compile`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
+from tcc.cli.show import progress, summary_line
+from tcc.debug import timing_table
+from tcc.driver import compile_model
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="OUT", help="Default: MODEL.so, here.")
+@compile_flags
+@json_flag
+def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> None:
+    """Compiles the ONNX file MODEL into one shared library.
+
+    \b
+    Example:
+      tcc compile model.onnx -o model.so --cpu x86-64-v3 --input image=1x3x224x224
+    """
+    options = chosen_options(choices)
+    with progress(f"compiling {model.name}") as stage:
+        compiled = compile_model(model, options, output or Path(f"{model.stem}.so"), stage)
+    if as_json:
+        timings = [asdict(timing) for timing in compiled.timings]
+        made = {"path": str(compiled.path), **asdict(compiled.summary)}
+        click.echo(json.dumps({**made, "timings": timings} if options.time_passes else made))
+        return
+    if options.time_passes:
+        click.echo(timing_table(compiled.timings))
+    click.echo(summary_line(compiled))

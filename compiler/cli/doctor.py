@@ -1,0 +1,114 @@
+"""`tcc doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+from tcc import __version__
+from tcc.cli.choices import json_flag
+from tcc.cli.show import bytes_text
+from tcc.driver import resolve_target
+from tcc.errors import UserError
+from tcc.options import Options
+
+_PACKAGES = (
+    "numpy",
+    "onnx",
+    "networkx",
+    "llvmlite",
+    "click",
+    "rich",
+    "apache-tvm-ffi",
+    "ziglang",
+    "onnxruntime",
+)
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@click.command()
+@json_flag
+def doctor(as_json: bool) -> int:
+    """Shows what tcc finds on this machine: versions, linkers, processor, memory pages.
+
+    \b
+    Example:
+      tcc doctor
+
+    The exit code is 1 if nothing here can link an artifact.
+    """
+    linkers = _linkers()
+    facts = {
+        "tcc": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        **{name: _package(name) for name in _PACKAGES},
+        **linkers,
+        **_processor(),
+        "cpus": f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}",
+        "huge pages": _huge_pages(),
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        width = max(map(len, facts))
+        for name, fact in facts.items():
+            click.echo(f"{name:{width}}  {fact}")
+    if all(found == "absent" for found in linkers.values()):
+        click.echo("nothing can link here: install gcc or clang, or pip install tcc[zig]", err=True)
+        return 1
+    return 0
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _linkers() -> dict[str, str]:
+    """The programs that can link an artifact, by what they are called."""
+    cc = shutil.which("cc")
+    return {
+        "cc": "absent" if cc is None else _first_line([cc, "--version"]),
+        "zig": "absent" if find_spec("ziglang") is None else "ziglang package",
+    }
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"fails: {error}"
+    return next(iter(done.stdout.splitlines()), f"fails with exit code {done.returncode}")
+
+
+def _processor() -> dict[str, str]:
+    try:
+        target = resolve_target(Options())
+    except UserError as error:
+        return {"processor": f"not supported: {error.what}"}
+    profile = target.profile
+    caches = (bytes_text(size) for size in (profile.l1, profile.l2, profile.l3))
+    return {
+        "processor": f"{target.text}, {profile.vector_bits}-bit vectors",
+        "features": " ".join(profile.features),
+        "caches": ", ".join(caches),
+    }
+
+
+def _huge_pages() -> str:
+    """The kernel's setting: madvise and always suit the runtime, never does not."""
+    try:
+        text = _HUGE_PAGES.read_text()
+    except OSError:
+        return "unknown"
+    return text.partition("[")[2].partition("]")[0] or "unknown"

@@ -1,0 +1,28 @@
+"""A model argument that may be an artifact or an ONNX file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+from tcc.cli.show import progress, summary_line
+from tcc.driver import compile_model
+from tcc.options import Options
+
+
+@contextmanager
+def opened_artifact(model: Path) -> Iterator[Path]:
+    """`model` itself if it is a shared library, else the artifact compiled from it for this
+    machine, which is removed afterwards."""
+    if model.suffix == ".so":
+        yield model
+        return
+    with TemporaryDirectory(prefix="tcc-") as folder:
+        with progress(f"compiling {model.name}") as stage:
+            output = Path(folder) / f"{model.stem}.so"
+            compiled = compile_model(model, Options(), output, stage)
+        click.echo(summary_line(compiled), err=True)
+        yield compiled.path

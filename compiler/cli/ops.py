@@ -1,0 +1,60 @@
+"""`tcc ops`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from tcc.cli.choices import json_flag
+from tcc.errors import UserError
+from tcc.ir.op import OpSpec
+from tcc.ops import OPS
+
+
+def op_record(op: OpSpec) -> dict[str, Any]:
+    """What is said of one op in lists: name, ONNX names, element types, form, meaning."""
+    if op.expr is not None:
+        form = "expression"
+    elif op.call is not None:
+        form = f"runtime function {op.call}"
+    else:
+        form = "decomposed" if op.decompose is not None else "control flow"
+    return {
+        "name": op.name,
+        "onnx": [f"{b.domain}.{b.name}" if b.domain else b.name for b in op.onnx],
+        "dtypes": [dtype.name for dtype in op.dtypes],
+        "form": form,
+        "doc": op.doc.strip().splitlines()[0],
+    }
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@json_flag
+def ops(names: tuple[str, ...], as_json: bool) -> None:
+    """Lists the operators that tcc knows, or says what it knows of NAMES.
+
+    \b
+    Example:
+      tcc ops softmax Conv
+    """
+    records = [op_record(op) for op in OPS.values()]
+    for name in names:
+        if not any(name == record["name"] or name in record["onnx"] for record in records):
+            raise UserError(
+                f"there is no op {name!r}", hint="`tcc ops` lists them; names are exact"
+            )
+    if names:
+        wanted = set(names)
+        records = [r for r in records if r["name"] in wanted or wanted & set(r["onnx"])]
+    if as_json:
+        click.echo(json.dumps(records))
+        return
+    width = max((len(record["name"]) for record in records), default=0)
+    for record in records:
+        click.echo(f"{record['name']:{width}}  {record['doc']}")
+        if names:
+            click.echo(f"{'':{width}}  ONNX: {', '.join(record['onnx']) or '-'}")
+            click.echo(f"{'':{width}}  types: {' '.join(record['dtypes'])}")
+            click.echo(f"{'':{width}}  as: {record['form']}")

@@ -1,0 +1,32 @@
+"""The worker that runs a model with ONNX Runtime: MODEL.onnx INPUTS.npz THREADS [unoptimised]."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import onnxruntime
+from tcc.cli.peer import read_arrays, serve
+from tcc.ir.op import Array
+
+
+def prepare(
+    model: Path, feed: Path, threads: int, optimised: bool
+) -> Callable[[], Mapping[str, Array]]:
+    """A function that runs the model once on the arrays of `feed`."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    inputs = read_arrays(feed)
+    names = [output.name for output in session.get_outputs()]
+    return lambda: dict(zip(names, session.run(names, inputs), strict=True))
+
+
+if __name__ == "__main__":
+    model, feed, threads = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    serve(lambda: prepare(model, feed, threads, "unoptimised" not in sys.argv[4:]))

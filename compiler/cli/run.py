@@ -1,0 +1,47 @@
+"""`tcc run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from tcc.cli.arrays import make_inputs, write_arrays
+from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.opened import opened_artifact
+from tcc.cli.show import array_lines
+from tcc.driver import load
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@input_flag
+@seed_flag
+@threads_flag
+@click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@json_flag
+def run(
+    model: Path,
+    inputs: tuple[str, ...],
+    seed: int,
+    threads: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Runs MODEL, an artifact or an ONNX file, once.
+
+    \b
+    Example:
+      tcc run model.so --input image=@cat.npy --output results
+    """
+    with opened_artifact(model) as artifact:
+        module = load(artifact, threads)
+        results = module.run(make_inputs(module.inputs, inputs, seed))
+    if output is not None:
+        write_arrays(results, output)
+    if as_json:
+        shapes = {n: {"dtype": a.dtype.name, "shape": a.shape} for n, a in results.items()}
+        click.echo(json.dumps(shapes))
+        return
+    for line in array_lines(results):
+        click.echo(line)

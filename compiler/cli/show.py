@@ -1,0 +1,57 @@
+"""What commands print: progress on a terminal, summaries, sizes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from tcc.driver import Compiled
+from tcc.ir.op import Array
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[str], None]]:
+    """A function to call with the stage that begins; shown on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda stage: None
+        return
+    with Console(stderr=True).status(title) as status:
+        yield lambda stage: status.update(f"{title}: {stage}")
+
+
+def bytes_text(size: int) -> str:
+    """1536 is `1.5 KiB`."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007
+        if value < 1024:
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def summary_line(compiled: Compiled) -> str:
+    """The one line that ends every compile."""
+    made = compiled.summary
+    arena = "by size" if made.arena is None else bytes_text(made.arena)
+    return ", ".join(
+        (
+            f"{compiled.path}: {made.target}",
+            f"{made.ops} ops in {made.kernels} kernels",
+            made.precision,
+            f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}",
+            f"arena {arena}",
+            f"weights {bytes_text(made.weights)}",
+        )
+    )
+
+
+def array_lines(arrays: Mapping[str, Array]) -> Iterator[str]:
+    """One line per array: name, type, shape, range."""
+    for name, array in arrays.items():
+        shape = "x".join(map(str, array.shape)) or "scalar"
+        lines = f"{name}: {array.dtype.name} {shape}"
+        if array.size and array.dtype.kind in "iufb":
+            lines += f", least {array.min()}, largest {array.max()}, mean {array.mean():.6g}"
+        yield lines

@@ -1,0 +1,94 @@
+"""What a compile shows of itself: the model's text after each pass, and the time each pass took.
+
+The pass manager and the driver call a `Trace`; nothing else prints or writes while compiling.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcc.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall seconds of one stage, those inside it included; `depth` counts the stages around it."""
+
+    stage: str
+    seconds: float
+    depth: int
+
+
+class Trace:
+    """One compile's record.
+
+    `folder` takes numbered text files (made if it is missing); None writes nothing.  `progress`
+    is called with each stage's name as it begins.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, progress: Callable[[str], None] | None = None
+    ) -> None:
+        self._folder = folder
+        self._progress = progress
+        self._timings: list[Timing] = []
+        self._depth = 0
+        self._written = 0
+        self._last = ""
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(
+                    "cannot make the dump folder", where=str(folder), why=str(error)
+                ) from error
+
+    @property
+    def dumping(self) -> bool:
+        return self._folder is not None
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        """The stages so far, in the order in which they began."""
+        return tuple(self._timings)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times what happens inside, under `name`; stages nest."""
+        if self._progress is not None:
+            self._progress(name)
+        at = len(self._timings)
+        self._timings.append(Timing(name, 0.0, self._depth))
+        self._depth += 1
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._timings[at] = Timing(name, time.perf_counter() - started, self._depth)
+
+    def dump(self, name: str, text: Callable[[], str], suffix: str = "txt") -> None:
+        """Writes `text()` to `NN-name.suffix` if dumping and if it differs from the last text."""
+        if self._folder is None:
+            return
+        content = text()
+        if content == self._last:
+            return
+        self._last = content
+        path = self._folder / f"{self._written:02}-{name}.{suffix}"
+        self._written += 1
+        path.write_text(content, encoding="utf-8")
+
+
+def timing_table(timings: tuple[Timing, ...]) -> str:
+    """The timings as lines `   seconds  share  stage`, nested stages indented."""
+    total = sum(item.seconds for item in timings if item.depth == 0) or 1.0
+    lines = (
+        f"{item.seconds:9.3f} s {item.seconds / total:6.1%}  {'  ' * item.depth}{item.stage}"
+        for item in timings
+    )
+    return "\n".join(lines)

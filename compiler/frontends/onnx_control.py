@@ -1,0 +1,238 @@
+"""Converters of If, Loop and Scan: bodies become graphs, known conditions choose at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx
+from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.ir.graph import Graph
+from tcc.ir.index import Index, free_vars, maximum
+from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.control import drop_axis
+
+Results = Sequence["Operand | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """An imported body: its graph, and its outputs as the import knows them."""
+
+    graph: Graph
+    outputs: tuple[Operand, ...]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.graph.outputs)
+
+
+def _import_body(
+    ctx: NodeContext, proto: onnx.GraphProto, name: str, types: Sequence[TensorType]
+) -> _Body:
+    scope = ctx.body_scope(name)
+    if len(proto.input) != len(types):
+        raise ctx.fail(f"the body {name} has {len(proto.input)} inputs; {len(types)} are due")
+    for declared, type in zip(proto.input, types, strict=True):
+        value = scope.builder.input(declared.name or name, type)
+        scope.define(declared.name, scope.wrap(value), ctx.loc)
+    outputs = _run_body(ctx, proto, scope)
+    return _Body(scope.builder.finish(o.value for o in outputs), outputs)
+
+
+def _run_body(ctx: NodeContext, proto: onnx.GraphProto, scope: Scope) -> tuple[Operand, ...]:
+    scope.define_initializers(proto)
+    ctx.session.run_nodes(scope, proto.node)
+    found = []
+    for declared in proto.output:
+        try:
+            operand = scope.find(declared.name)
+        except KeyError:
+            operand = None
+        if operand is None:
+            raise ctx.fail(f"the body does not define its output '{declared.name[:200]}'")
+        found.append(operand)
+    return tuple(found)
+
+
+def _joined(
+    ctx: NodeContext, a: TensorType, b: TensorType, name: str, known: set[str]
+) -> TensorType:
+    """The type of a result that is of type `a` or `b`: dimensions that differ are new symbols."""
+    if a.dtype is not b.dtype or a.rank != b.rank:
+        raise ctx.fail(f"'{name}' has type {a!r} one way and {b!r} the other")
+    dims = tuple(
+        x if x is y and _visible(x, known) else ctx.session.fresh_symbol(f"{name}.{axis}")
+        for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=True))
+    )
+    return TensorType(a.dtype, dims)
+
+
+def _visible(dim: Index, known: set[str]) -> bool:
+    """Whether all symbols of `dim` exist outside the body."""
+    return all(var.name in known for var in free_vars(dim))
+
+
+# ---- If ------------------------------------------------------------------------------------------
+
+
+def _if(ctx: NodeContext) -> Results:
+    condition = ctx.input(0)
+    known = ctx.truth(condition)
+    if known is not None:
+        return _inlined(ctx, "then_branch" if known else "else_branch")
+    symbols = set(ctx.session.symbols)
+    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", ())
+    otherwise = _import_body(ctx, ctx.graph("else_branch"), "else_branch", ())
+    if not len(then.types) == len(otherwise.types) == len(ctx.node.output):
+        raise ctx.fail("the branches differ in their number of outputs")
+    ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
+    if ranks[0] != ranks[1] and condition.equality is not None:
+        # Exporters write "squeeze the axis if it is 1".  A value has one rank, so the equality
+        # becomes a demand on the model's sizes that every run checks.
+        left, right = condition.equality
+        ctx.require(left, right, "the other branch gives a result of another rank")
+        return _inlined(ctx, "then_branch")
+    types = tuple(
+        _joined(ctx, a, b, name, symbols)
+        for a, b, name in zip(then.types, otherwise.types, ctx.node.output, strict=True)
+    )
+    return ctx.emit_all(
+        "if",
+        [ctx.reshape(condition, ())],
+        then=then.graph,
+        otherwise=otherwise.graph,
+        types=types,
+    )
+
+
+def _inlined(ctx: NodeContext, name: str) -> Results:
+    scope = Scope(ctx.session, ctx.scope.builder, ctx.scope.opsets, ctx.scope, f"{ctx.loc}/{name}/")
+    return _run_body(ctx, ctx.graph(name), scope)
+
+
+# ---- Loop ----------------------------------------------------------------------------------------
+
+
+def _loop(ctx: NodeContext) -> Results:
+    proto = ctx.graph("body")
+    trips, condition = ctx.optional(0), ctx.optional(1)
+    carried = [ctx.input(n) for n in range(2, len(ctx.inputs))]
+    symbols = set(ctx.session.symbols)
+    body = _fixed_point(ctx, proto, [operand.type for operand in carried])
+    if len(body.types) < 1 + len(carried) or len(body.types) - 1 != len(ctx.node.output):
+        raise ctx.fail("the body's outputs do not match the carried values and the node's outputs")
+    length = _trip_count(ctx, trips, condition, body)
+    types = [
+        _outside(ctx, value.type, name, symbols)
+        for value, name in zip(body.graph.inputs[2:], ctx.node.output, strict=False)
+    ]
+    for number in range(len(carried), len(ctx.node.output)):
+        name = ctx.node.output[number] or "rows"
+        row = _outside(ctx, body.types[1 + number], name, symbols)
+        extent = ctx.session.fresh_symbol(f"{name}.rows") if length is None else length
+        types.append(TensorType(row.dtype, (extent, *row.shape)))
+    heads = [None if o is None else ctx.reshape(o, ()) for o in (trips, condition)]
+    return ctx.emit_all("loop", [*heads, *carried], body=body.graph, types=tuple(types))
+
+
+def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[TensorType]) -> _Body:
+    """The body for types that it keeps: dimensions that an iteration changes become symbols."""
+    heads = [TensorType(I64, ()), TensorType(BOOL, ())]
+    types = list(carried)
+    while True:
+        symbols = set(ctx.session.symbols)
+        body = _import_body(ctx, proto, "body", [*heads, *types])
+        results = body.types[1 : 1 + len(types)]
+        wider = [
+            _widened(ctx, own, new, declared.name, symbols)
+            for own, new, declared in zip(types, results, proto.input[2:], strict=False)
+        ]
+        if wider == types[: len(wider)]:
+            return body
+        types = wider
+
+
+def _widened(
+    ctx: NodeContext, own: TensorType, new: TensorType, name: str, known: set[str]
+) -> TensorType:
+    if own.dtype is not new.dtype or own.rank != new.rank:
+        raise ctx.fail(f"the carried value '{name}' changes from {own!r} to {new!r}")
+    dims = tuple(
+        x if x is y or _is_own(x, name) else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
+        for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True))
+    )
+    return TensorType(own.dtype, dims)
+
+
+def _is_own(dim: Index, name: str) -> bool:
+    """Whether a dimension was made a symbol of the carried value already."""
+    return any(".carried" in var.name and var.name.startswith(name) for var in free_vars(dim))
+
+
+def _outside(ctx: NodeContext, type: TensorType, name: str, known: set[str]) -> TensorType:
+    """`type` with symbols of the body replaced by new ones that the loop's results bind."""
+    return _joined(ctx, type, type, name, known)
+
+
+def _trip_count(
+    ctx: NodeContext, trips: Operand | None, condition: Operand | None, body: _Body
+) -> Index | None:
+    """The number of iterations, where nothing but the trip count ends the loop."""
+    if trips is None or trips.known is None:
+        return None
+    begins = condition is None or ctx.truth(condition) is True
+    keeps = ctx.truth(body.outputs[0]) is True or (body.graph.outputs[0] is body.graph.inputs[1])
+    return maximum(trips.known.item(), 0) if begins and keeps else None
+
+
+# ---- Scan ----------------------------------------------------------------------------------------
+
+
+def _scan(ctx: NodeContext) -> Results:
+    if ctx.opset < 9:
+        raise ctx.fail("Scan of opset 8 has another meaning", "export with opset 9 or newer")
+    proto = ctx.graph("body")
+    operands = ctx.present()
+    count = ctx.int("num_scan_inputs")
+    states = len(operands) - count
+    rows = len(proto.output) - states
+    if not 0 < count <= len(operands) or rows < 0:
+        raise ctx.fail(f"num_scan_inputs is {count} for {len(operands)} inputs")
+    axes = [
+        ctx.axis(axis, o.rank)
+        for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
+    ]
+    slices = [drop_axis(o.type, axis) for o, axis in zip(operands[states:], axes, strict=True)]
+    body = _import_body(ctx, proto, "body", [*(o.type for o in operands[:states]), *slices])
+    out_axes = [
+        ctx.axis(axis, type.rank + 1)
+        for axis, type in zip(
+            _listed(ctx, "scan_output_axes", rows), body.types[states:], strict=True
+        )
+    ]
+    return ctx.emit_all(
+        "scan",
+        operands,
+        body=body.graph,
+        num_scan_inputs=count,
+        input_axes=tuple(axes),
+        input_reverse=tuple(map(bool, _listed(ctx, "scan_input_directions", count))),
+        output_axes=tuple(out_axes),
+        output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
+    )
+
+
+def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
+    values = ctx.ints(name) if ctx.has(name) else (0,) * count
+    if len(values) != count:
+        raise ctx.fail(f"{name} has {len(values)} entries; {count} are due")
+    return values
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "If"): _if,
+    ("", "Loop"): _loop,
+    ("", "Scan"): _scan,
+}

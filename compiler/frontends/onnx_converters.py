@@ -1,0 +1,45 @@
+"""The importer's table of operators that are more than a row of the op table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tcc.frontends import (
+    onnx_control,
+    onnx_movement,
+    onnx_normalization,
+    onnx_pointwise,
+    onnx_quantize,
+    onnx_recurrent,
+    onnx_reduce,
+    onnx_resize,
+    onnx_selection,
+    onnx_window,
+)
+from tcc.frontends.onnx_context import Converter
+
+_FAMILIES = (
+    onnx_movement.CONVERTERS,
+    onnx_pointwise.CONVERTERS,
+    onnx_reduce.CONVERTERS,
+    onnx_normalization.CONVERTERS,
+    onnx_selection.CONVERTERS,
+    onnx_window.CONVERTERS,
+    onnx_resize.CONVERTERS,
+    onnx_quantize.CONVERTERS,
+    onnx_control.CONVERTERS,
+    onnx_recurrent.CONVERTERS,
+)
+
+
+def _join() -> Mapping[tuple[str, str], Converter]:
+    table: dict[tuple[str, str], Converter] = {}
+    for key, converter in (item for family in _FAMILIES for item in family.items()):
+        if key in table:
+            raise ValueError(f"two converters for {key}")
+        table[key] = converter
+    return MappingProxyType(table)
+
+
+CONVERTERS: Mapping[tuple[str, str], Converter] = _join()

@@ -1,0 +1,83 @@
+"""ONNX model to graph: the order of the import, and which way each operator takes.
+
+A node is, in this order: a call of one of the model's functions, an entry of `CONVERTERS`, a row of
+the op table bound to the operator, or a call of the body that ONNX gives for the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+from tcc.errors import UserError
+from tcc.frontends.onnx_context import NodeContext
+from tcc.frontends.onnx_converters import CONVERTERS
+from tcc.frontends.onnx_functions import (
+    call,
+    function_key,
+    index_functions,
+    schema_body,
+    typed_body,
+)
+from tcc.frontends.onnx_inputs import define_inputs
+from tcc.frontends.onnx_outputs import finish_graph
+from tcc.frontends.onnx_reader import SourceModel
+from tcc.frontends.onnx_rows import bound_row, import_row
+from tcc.frontends.onnx_scope import Operand, Scope, Session
+from tcc.frontends.onnx_support import check_support
+from tcc.frontends.onnx_tensors import TensorReader
+from tcc.ir.graph import Graph, GraphBuilder
+
+_MOST_NODES = 1_000_000
+
+
+def import_model(
+    model: SourceModel, shapes: Mapping[str, Sequence[int | str]] | None = None
+) -> Graph:
+    """The model as a graph.  `shapes` gives inputs sizes or symbol names, by input name.
+
+    Raises `UserError` where the model is malformed or needs what tcc does not have; unsupported
+    operators are found first and named all together.
+    """
+    functions = index_functions(model.proto.functions)
+    check_support(model, functions, CONVERTERS)
+    session = Session(TensorReader(model.folder), functions, _run_nodes)
+    builder = GraphBuilder(model.proto.graph.name or "model")
+    scope = Scope(session, builder, model.opsets)
+    proto = model.proto.graph
+    define_inputs(scope, proto, shapes or {})
+    scope.define_initializers(proto)
+    _run_nodes(scope, proto.node)
+    return finish_graph(scope, proto)
+
+
+def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
+    session = scope.session
+    for node in nodes:
+        session.nodes += 1
+        if session.nodes > _MOST_NODES:
+            raise UserError(f"the model expands to more than {_MOST_NODES} nodes", where=scope.path)
+        ctx = NodeContext(node, scope)
+        results = _convert(ctx)
+        for number, name in enumerate(node.output):
+            if not name:
+                continue
+            if number >= len(results) or results[number] is None:
+                raise ctx.fail(f"output {number} is not supported")
+            scope.define(name, results[number], ctx.loc)
+
+
+def _convert(ctx: NodeContext) -> Sequence[Operand | None]:
+    function = ctx.session.functions.get(function_key(ctx.node))
+    if function is not None:
+        return call(ctx, function)
+    converter = CONVERTERS.get((ctx.domain, ctx.node.op_type))
+    if converter is not None:
+        return converter(ctx)
+    row = bound_row(ctx.domain, ctx.node.op_type, ctx.opset)
+    if row is not None:
+        return import_row(ctx, *row)
+    body = schema_body(ctx.node, ctx.opset) or typed_body(ctx)
+    if body is not None:
+        return call(ctx, body)
+    raise ctx.fail("it is not supported with these attributes or types")

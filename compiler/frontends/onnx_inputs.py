@@ -1,0 +1,130 @@
+"""The model's inputs: element types, dimensions, and the shapes that the user fixes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import onnx
+from tcc.errors import UserError
+from tcc.frontends.onnx_scope import Scope
+from tcc.frontends.onnx_tensors import element_type
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import TensorType
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
+    """Defines the graph's inputs that no initialiser fixes.
+
+    A named dimension is one symbol wherever the name appears; unnamed ones are symbols of their
+    own.  `shapes` replaces dimensions by sizes or names; a size given to a named dimension holds
+    for that name everywhere.
+    """
+    fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    inputs = [value for value in graph.input if value.name not in fixed]
+    unknown = sorted(set(shapes) - {value.name for value in inputs})
+    if unknown:
+        raise UserError(
+            f"the model has no input '{unknown[0]}'",
+            why=f"its inputs are {', '.join(value.name for value in inputs) or 'none'}",
+        )
+    dims = _Dimensions(scope, inputs, shapes)
+    for value in inputs:
+        where = f"input {value.name[:200]}"
+        type = TensorType(
+            element_type(value.type.tensor_type.elem_type, where), dims.shape(value, where)
+        )
+        scope.define(value.name, scope.wrap(scope.builder.input(value.name, type)), where)
+
+
+class _Dimensions:
+    """The symbol or size of each dimension name."""
+
+    def __init__(self, scope: Scope, inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> None:
+        self._scope = scope
+        self._shapes = shapes
+        self._named: dict[str, Index] = {}
+        for value in inputs:
+            self._check(value)
+            if value.name in shapes and _declared(value):
+                self._fix(value, shapes[value.name])
+
+    def _check(self, value: onnx.ValueInfoProto) -> None:
+        if not value.name:
+            raise UserError("an input has no name")
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise UserError(
+                f"inputs of type {kind or 'unknown'} are not supported", where=value.name[:200]
+            )
+
+    def _fix(self, value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> None:
+        declared = value.type.tensor_type.shape.dim
+        if len(declared) != len(shape):
+            raise UserError(
+                f"the shape given for input '{value.name}' has the wrong rank",
+                why=f"{len(shape)} dimensions given, the model declares {len(declared)}",
+            )
+        for dim, size in zip(declared, shape, strict=True):
+            if dim.HasField("dim_value") and dim.dim_value > 0 and dim.dim_value != size:
+                raise UserError(
+                    f"the shape given for input '{value.name}' contradicts the model",
+                    why=f"{size} given, the model declares {dim.dim_value}",
+                )
+            if dim.dim_param and isinstance(size, int):
+                found = self._named.setdefault(dim.dim_param, const(_size(size, value.name)))
+                if as_int(found) != size:
+                    raise UserError(
+                        f"dimension '{dim.dim_param}' is given two sizes",
+                        where=f"input {value.name}",
+                        why=f"{found.key} and {size}",
+                    )
+
+    def shape(self, value: onnx.ValueInfoProto, where: str) -> tuple[Index, ...]:
+        given = self._shapes.get(value.name)
+        if not _declared(value) and given is None:
+            raise UserError(
+                "the model does not say how many dimensions an input has",
+                where=where,
+                hint="give its shape (--input NAME=SHAPE)",
+            )
+        declared = list(value.type.tensor_type.shape.dim)
+        if given is not None:
+            return tuple(
+                const(_size(size, value.name)) if isinstance(size, int) else self._symbol(size)
+                for size in given
+            )
+        return tuple(self._dim(dim, f"{value.name}.{n}", where) for n, dim in enumerate(declared))
+
+    def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str, where: str) -> Index:
+        if dim.HasField("dim_value"):
+            if dim.dim_value < 0:
+                raise UserError("a dimension is negative", where=where, why=f"{dim.dim_value}")
+            return const(dim.dim_value)
+        if dim.dim_param:
+            return self._symbol(dim.dim_param)
+        return self._scope.session.fresh_symbol(symbol_name(own))
+
+    def _symbol(self, name: str) -> Index:
+        if name not in self._named:
+            self._named[name] = self._scope.session.fresh_symbol(symbol_name(name))
+        return self._named[name]
+
+
+def _declared(value: onnx.ValueInfoProto) -> bool:
+    return value.type.tensor_type.HasField("shape")
+
+
+def _size(size: int, name: str) -> int:
+    if size < 0:
+        raise UserError(f"the shape given for input '{name}' has a negative size", why=f"{size}")
+    return size
+
+
+def symbol_name(text: str) -> str:
+    """`text` as an identifier that reads back, and is none of an expression's iterators."""
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
+    plain = re.match(r"[A-Za-z_]", name) and not re.fullmatch(r"[a-z][0-9]+", name)
+    return name if plain else f"n_{name}"

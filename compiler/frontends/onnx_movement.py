@@ -1,0 +1,404 @@
+"""Converters of operators that move elements or speak of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_shapes import sign
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, floordiv, maximum, minimum
+from tcc.ir.types import BOOL, F32, F64, I64, element_count
+
+Results = Sequence["Operand | None"]
+
+# ---- constants and shapes ------------------------------------------------------------------------
+
+
+def _constant(ctx: NodeContext) -> Results:
+    if ctx.has("value"):
+        return [ctx.tensor("value")]
+    if ctx.has("sparse_value"):
+        sparse = ctx._attributes["sparse_value"].sparse_tensor
+        return [ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))]
+    if ctx.has("value_float"):
+        return [ctx.constant(np.float32(ctx.float("value_float")))]
+    if ctx.has("value_int"):
+        return [ctx.constant(np.int64(ctx.int("value_int")))]
+    if ctx.has("value_floats"):
+        return [ctx.constant(np.array(ctx.floats("value_floats"), np.float32))]
+    if ctx.has("value_ints"):
+        return [ctx.constant(np.array(ctx.ints("value_ints"), np.int64))]
+    raise ctx.fail("it has no value, or strings, which are not supported")
+
+
+def _constant_of_shape(ctx: NodeContext) -> Results:
+    value = ctx.tensor("value") if ctx.has("value") else ctx.filled(0.0, F32)
+    shape = ctx.sizes(ctx.input(0), "the shape")
+    return [ctx.expand(ctx.reshape(value, ()), shape)]
+
+
+def _shape(ctx: NodeContext) -> Results:
+    shape = ctx.input(0).shape
+    end = ctx.int("end", len(shape)) if ctx.opset >= 15 else len(shape)
+    start = ctx.int("start", 0) if ctx.opset >= 15 else 0
+    return [ctx.size_vector(shape[start:end])]
+
+
+def _size(ctx: NodeContext) -> Results:
+    return [ctx.size_scalar(element_count(ctx.input(0).shape))]
+
+
+def _identity(ctx: NodeContext) -> Results:
+    return [ctx.input(0)]
+
+
+def _dropout(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    training = ctx.optional(2)
+    if training is not None and ctx.truth(training) is not False:
+        ratio = ctx.optional(1)
+        if ratio is None or ratio.array is None or float(ratio.array.reshape(())) != 0:
+            raise ctx.fail("training mode draws random numbers", "export the model for inference")
+    mask = ctx.expand(ctx.filled(True, BOOL), x.shape) if ctx.wants(1) else None
+    return [x, mask]
+
+
+def _cast(ctx: NodeContext) -> Results:
+    return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
+
+
+def _cast_like(ctx: NodeContext) -> Results:
+    return [ctx.cast(ctx.input(0), ctx.input(1).dtype)]
+
+
+# ---- reshapes ------------------------------------------------------------------------------------
+
+
+def _reshape(ctx: NodeContext) -> Results:
+    x, shape = ctx.input(0), ctx.input(1)
+    keeps_zero = ctx.flag("allowzero") if ctx.opset >= 14 else False
+    if shape.known is None:
+        shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
+    target = list(ctx.sizes(shape, "the shape"))
+    for axis, size in enumerate(target):
+        if as_int(size) == 0 and not keeps_zero:
+            if axis >= x.rank:
+                raise ctx.fail(f"the shape copies axis {axis} of a tensor of rank {x.rank}")
+            target[axis] = x.shape[axis]
+    free = [axis for axis, size in enumerate(target) if as_int(size) == -1]
+    if len(free) > 1:
+        raise ctx.fail("the shape has more than one -1")
+    if free:
+        target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
+    return [ctx.reshape(x, target)]
+
+
+def _remaining(shape: Sequence[Index], others: Sequence[Index]) -> Index:
+    """What is left of the elements of `shape` after `others`; equal dimensions cancel first."""
+    left = list(shape)
+    divisors: list[Index] = []
+    for size in others:
+        if size in left:
+            left.remove(size)
+        else:
+            divisors.append(size)
+    total, by = element_count(tuple(left)), element_count(tuple(divisors))
+    return const(0) if as_int(by) == 0 else floordiv(total, by)
+
+
+def _resolved_at_run_time(
+    ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
+) -> Operand:
+    """A computed shape with its 0 and -1 replaced by what they mean, computed too."""
+    count = as_int(shape.shape[0]) if shape.rank == 1 else None
+    if count is None:
+        raise ctx.fail("the number of dimensions of the result is not known")
+    if not keeps_zero:
+        own = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
+        is_copy = ctx.emit("equal", shape, ctx.filled(0, shape.dtype))
+        shape = ctx.emit("where", is_copy, own, shape)
+    is_free = ctx.emit("equal", shape, ctx.filled(-1, shape.dtype))
+    given = ctx.emit("where", is_free, ctx.filled(1, shape.dtype), shape)
+    product = ctx.emit("reduce_prod", given, axes=(0,), keepdims=True)
+    total = ctx.size_vector([element_count(x.shape)], shape.dtype)
+    return ctx.emit("where", is_free, ctx.emit("div", total, product), shape)
+
+
+def _flatten(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.int("axis", 1)
+    if not -x.rank <= axis <= x.rank:
+        raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
+    cut = axis + x.rank if axis < 0 else axis
+    return [ctx.reshape(x, (element_count(x.shape[:cut]), element_count(x.shape[cut:])))]
+
+
+def axes_argument(ctx: NodeContext, number: int, since: int) -> tuple[int, ...] | None:
+    """`axes` as input `number` from opset `since` on, as an attribute before; None if absent."""
+    if ctx.opset < since:
+        return ctx.ints("axes") if ctx.has("axes") else None
+    return None if ctx.optional(number) is None else ctx.static_ints(number, "axes")
+
+
+def _squeeze(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    given = axes_argument(ctx, 1, 13)
+    if given is None:
+        axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
+    else:
+        axes = ctx.axes(given, x.rank)
+    wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
+    if wrong:
+        raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
+    return [ctx.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])]
+
+
+def _unsqueeze(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    given = axes_argument(ctx, 1, 13)
+    if given is None:
+        raise ctx.fail("axes are missing")
+    axes = ctx.axes(given, x.rank + len(given))
+    dims = iter(x.shape)
+    shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
+    return [ctx.reshape(x, shape)]
+
+
+# ---- rearrangements ------------------------------------------------------------------------------
+
+
+def _transpose(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    perm = ctx.ints("perm") if ctx.has("perm") else tuple(reversed(range(x.rank)))
+    if sorted(perm) != list(range(x.rank)):
+        raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
+    return [ctx.transpose(x, perm)]
+
+
+def _concat(ctx: NodeContext) -> Results:
+    parts = ctx.present()
+    if not parts:
+        raise ctx.fail("it has no inputs")
+    return [ctx.concat(parts, ctx.axis(ctx.int("axis"), parts[0].rank))]
+
+
+def _split(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.int("axis", 0), x.rank)
+    extent, parts = x.shape[axis], len(ctx.node.output)
+    given = ctx.optional(1) if ctx.opset >= 13 else None
+    if given is not None:
+        sizes = ctx.sizes(given, "split")
+    elif ctx.opset < 13 and ctx.has("split"):
+        sizes = tuple(map(const, ctx.ints("split")))
+    else:
+        if ctx.opset >= 18 and ctx.int("num_outputs", parts) != parts:
+            raise ctx.fail(f"num_outputs is {ctx.int('num_outputs')}, there are {parts} outputs")
+        chunk = ceildiv(extent, parts)
+        sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
+    if len(sizes) != parts:
+        raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
+    return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
+
+
+def _expand(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    shape = ctx.input(1)
+    if shape.known is None:
+        shape = _expanded_at_run_time(ctx, x, shape)
+    return [ctx.expand(x, broadcast_shapes(ctx, x.shape, ctx.sizes(shape, "the shape")))]
+
+
+def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
+    """A computed target with its ones replaced by the operand's sizes."""
+    count = as_int(shape.shape[0]) if shape.rank == 1 else None
+    if count is None:
+        raise ctx.fail("the number of dimensions of the result is not known")
+    own = ctx.size_vector([*[const(1)] * (count - x.rank), *x.shape][-count:], shape.dtype)
+    is_one = ctx.emit("equal", shape, ctx.filled(1, shape.dtype))
+    return ctx.emit("where", is_one, own, shape)
+
+
+def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
+    """The shape to which both broadcast; a size and a symbol that meet are taken to be equal."""
+    rank = max(len(a), len(b))
+    ones = [const(1)] * rank
+    out = []
+    for x, y in zip([*ones, *a][-rank:], [*ones, *b][-rank:], strict=True):
+        if x is y or as_int(y) == 1:
+            out.append(x)
+        elif as_int(x) == 1:
+            out.append(y)
+        elif x.terms and y.terms:
+            raise ctx.fail(f"whether dimensions {x.key} and {y.key} agree is not known")
+        elif not x.terms and not y.terms:
+            raise ctx.fail(f"dimensions {x.key} and {y.key} do not broadcast")
+        else:
+            out.append(y if x.terms else x)
+    return tuple(out) if rank else ()
+
+
+def _tile(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    repeats = ctx.sizes(ctx.input(1), "repeats")
+    if len(repeats) != x.rank:
+        raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
+    return [ctx.emit("tile", x, repeats=repeats)]
+
+
+_PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+def _pad(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    mode = ctx.string("mode", "constant")
+    if mode not in _PAD_MODES:
+        raise ctx.fail(f"mode '{mode[:40]}' is none of {', '.join(_PAD_MODES)}")
+    if ctx.opset < 11:
+        pads: tuple[Index, ...] = tuple(map(const, ctx.ints("pads")))
+        value: Operand | None = ctx.filled(ctx.float("value", 0.0), x.dtype)
+        axes: tuple[int, ...] = tuple(range(x.rank))
+    else:
+        pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
+        value = ctx.optional(2)
+        given = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else None
+        axes = tuple(range(x.rank)) if given is None else ctx.axes(given, x.rank)
+    if len(pads) != 2 * len(axes):
+        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
+    before, after = [const(0)] * x.rank, [const(0)] * x.rank
+    for n, axis in enumerate(axes):
+        before[axis], after[axis] = pads[n], pads[n + len(axes)]
+    if mode != "constant":
+        value = None
+    elif value is not None:
+        value = ctx.reshape(value, ())
+    operands = [x] if value is None else [x, value]
+    return ctx.emit_all("pad", operands, before=tuple(before), after=tuple(after), mode=mode)
+
+
+# ---- slice ---------------------------------------------------------------------------------------
+
+
+def _slice(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    if ctx.opset < 10:
+        starts: Sequence[Index] = tuple(map(const, ctx.ints("starts")))
+        ends: Sequence[Index] = tuple(map(const, ctx.ints("ends")))
+        axes = ctx.ints("axes") if ctx.has("axes") else tuple(range(len(starts)))
+        steps: tuple[int, ...] = (1,) * len(starts)
+    else:
+        count = _length(ctx, ctx.input(1))
+        axes = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else tuple(range(count))
+        steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
+        dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
+        starts = _positions(ctx, ctx.input(1), dims)
+        ends = _positions(ctx, ctx.input(2), dims)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ctx.fail("starts, ends, axes and steps differ in number")
+    begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
+    for axis, start, end, by in zip(ctx.axes(axes, x.rank), starts, ends, steps, strict=True):
+        if by == 0:
+            raise ctx.fail("a step is zero")
+        cut = _forward if by > 0 else _backward
+        begin[axis], size[axis] = cut(start, end, by, x.shape[axis])
+        step[axis] = by
+    if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
+        return [x]
+    return [ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))]
+
+
+def _length(ctx: NodeContext, operand: Operand) -> int:
+    count = as_int(operand.shape[0]) if operand.rank == 1 else None
+    if count is None:
+        raise ctx.fail("starts must be a vector of known length")
+    return count
+
+
+def _positions(ctx: NodeContext, operand: Operand, dims: Sequence[Index]) -> tuple[Index, ...]:
+    """Starts or ends; where the sign is not known the run adds the axis to negative ones."""
+    known = operand.known
+    if known is not None:
+        values = tuple(known.reshape(-1))
+        if all(_has_sign(value) for value in values):
+            return values
+    own = ctx.size_vector(dims, operand.dtype)
+    negative = ctx.emit("less", operand, ctx.filled(0, operand.dtype))
+    shifted = ctx.emit("where", negative, ctx.emit("add", operand, own), operand)
+    clamped = ctx.emit("max", ctx.emit("min", shifted, own), ctx.filled(0, operand.dtype))
+    return ctx.sizes(clamped, "positions")
+
+
+def _has_sign(index: Index) -> bool:
+    lo = bounds(index)[0]
+    return sign(index) is not None or (lo is not None and lo >= 0)
+
+
+_FAR = (1 << 31) - 1  # what exporters write for "to the end"
+
+
+def _from_front(position: Index, dim: Index) -> Index:
+    return position + dim if sign(position) == -1 else position
+
+
+def _forward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+    """(begin, size) of `start:end:step` in an axis of `dim`, step positive."""
+    first = _from_front(start, dim)
+    far = (as_int(end) or 0) >= _FAR
+    last = dim if far else minimum(_from_front(end, dim), dim)
+    # last - max(first, 0), written so that `first = dim - c` cancels.
+    length = maximum(minimum(last - first, last), 0)
+    return minimum(maximum(first, 0), dim), ceildiv(length, step)
+
+
+def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+    """(begin, size) of `start:end:step` in an axis of `dim`, step negative."""
+    first = maximum(minimum(_from_front(start, dim), dim - 1), 0)
+    far = (as_int(end) or 0) <= -_FAR
+    last = const(-1) if far else maximum(_from_front(end, dim), -1)
+    size = ceildiv(maximum(first - last, 0), -step)
+    return first, minimum(size, ceildiv(dim, -step))
+
+
+# ---- generated sequences -------------------------------------------------------------------------
+
+
+def _range(ctx: NodeContext) -> Results:
+    operands = [ctx.reshape(ctx.input(n), ()) for n in range(3)]
+    start, limit, delta = operands
+    known = [o.known for o in operands]
+    step = None if known[2] is None else as_int(known[2].item())
+    if known[0] is not None and known[1] is not None and step:
+        distance = known[1].item() - known[0].item()
+        size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
+    else:
+        wide = [ctx.cast(o, F64) for o in operands]
+        steps = ctx.emit("div", ctx.emit("sub", wide[1], wide[0]), wide[2])
+        count = ctx.cast(ctx.emit("ceil", steps), I64)
+        (size,) = ctx.sizes(ctx.emit("max", count, ctx.filled(0, I64)), "the length")
+    return [ctx.emit("range", start, limit, delta, size=size)]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "Constant"): _constant,
+    ("", "ConstantOfShape"): _constant_of_shape,
+    ("", "Shape"): _shape,
+    ("", "Size"): _size,
+    ("", "Identity"): _identity,
+    ("", "Dropout"): _dropout,
+    ("", "Cast"): _cast,
+    ("", "CastLike"): _cast_like,
+    ("", "Reshape"): _reshape,
+    ("", "Flatten"): _flatten,
+    ("", "Squeeze"): _squeeze,
+    ("", "Unsqueeze"): _unsqueeze,
+    ("", "Transpose"): _transpose,
+    ("", "Concat"): _concat,
+    ("", "Split"): _split,
+    ("", "Expand"): _expand,
+    ("", "Tile"): _tile,
+    ("", "Pad"): _pad,
+    ("", "Slice"): _slice,
+    ("", "Range"): _range,
+}

@@ -1,0 +1,106 @@
+"""Converters of normalisations and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand
+from tcc.ir.index import as_int, const
+
+Results = Sequence["Operand | None"]
+
+
+def _outputs(ctx: NodeContext) -> int:
+    """How many of the node's outputs are wanted, up to the last one named."""
+    return max(n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n))
+
+
+def _batch_norm(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    training = ctx.flag("training_mode") if ctx.opset >= 14 else _outputs(ctx) > 1
+    if training:
+        raise ctx.fail("it is in training mode", "export the model for inference")
+    if ctx.opset < 9 and not ctx.flag("spatial", True):
+        raise ctx.fail("spatial=0 is not supported")
+    operands = [x, *(ctx.input(n) for n in range(1, 5))]
+    return [ctx.emit("batch_normalization", *operands, epsilon=ctx.float("epsilon"))]
+
+
+def _layer_norm(op: str, affine: int) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        if ctx.int("stash_type", 1) != 1:
+            raise ctx.fail("only stash_type 1 (f32) is supported")
+        operands = [ctx.optional(n) for n in range(1 + affine)]
+        while operands[-1] is None:
+            operands.pop()
+        return ctx.emit_all(
+            op,
+            operands,
+            axis=ctx.axis(ctx.int("axis", -1), x.rank),
+            epsilon=ctx.float("epsilon", 1e-5),
+            outputs=_outputs(ctx),
+        )
+
+    return convert
+
+
+def _group_norm(ctx: NodeContext) -> Results:
+    x, groups = ctx.input(0), ctx.int("num_groups")
+    scale, bias = ctx.input(1), ctx.input(2)
+    channels = as_int(x.shape[1]) if x.rank > 1 else None
+    if channels is None or groups < 1 or channels % groups:
+        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
+    if ctx.opset < 21:  # one number for each group, not each channel
+        scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
+    if ctx.opset >= 21 and ctx.int("stash_type", 1) != 1:
+        raise ctx.fail("only stash_type 1 (f32) is supported")
+    epsilon = ctx.float("epsilon")
+    return [ctx.emit("group_normalization", x, scale, bias, num_groups=groups, epsilon=epsilon)]
+
+
+def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
+    groups = values.shape[0]
+    spread = ctx.expand(ctx.reshape(values, (groups, 1)), (groups, const(repeat)))
+    return ctx.reshape(spread, (groups * repeat,))
+
+
+def _mean_variance(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axes = ctx.axes(ctx.ints("axes", (0, 2, 3)), x.rank)
+    return [ctx.emit("mean_variance_normalization", x, axes=tuple(sorted(axes)))]
+
+
+def _lp_norm(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.int("axis", -1), x.rank)
+    return [ctx.emit("lp_normalization", x, axis=axis, p=ctx.int("p", 2))]
+
+
+def _loss(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        operands = [ctx.input(0), ctx.input(1)]
+        weights = ctx.optional(2)
+        ignored = ctx.int("ignore_index") if ctx.has("ignore_index") else None
+        return ctx.emit_all(
+            op,
+            operands if weights is None else [*operands, weights],
+            reduction=ctx.string("reduction", "mean"),
+            ignore_index=ignored,
+            outputs=_outputs(ctx),
+        )
+
+    return convert
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "BatchNormalization"): _batch_norm,
+    ("", "LayerNormalization"): _layer_norm("layer_normalization", 2),
+    ("", "RMSNormalization"): _layer_norm("rms_normalization", 1),
+    ("", "GroupNormalization"): _group_norm,
+    ("", "MeanVarianceNormalization"): _mean_variance,
+    ("", "LpNormalization"): _lp_norm,
+    ("", "NegativeLogLikelihoodLoss"): _loss("negative_log_likelihood_loss"),
+    ("", "SoftmaxCrossEntropyLoss"): _loss("softmax_cross_entropy_loss"),
+}

@@ -1,0 +1,70 @@
+"""Converters of quantisation and of what works on quantised tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_window import window_attrs
+from tcc.ir.types import U8
+
+Results = Sequence["Operand | None"]
+
+
+def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
+    """The axis of a scale that has one; other scales leave it without meaning."""
+    if scale.rank == 0 or scale.type.static_shape == (1,):
+        return 0
+    return ctx.axis(ctx.int("axis", 1), x.rank)
+
+
+def _quantize(ctx: NodeContext) -> Results:
+    x, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
+    to = U8 if zero is None else zero.dtype
+    if ctx.opset >= 21 and ctx.int("output_dtype", 0):
+        to = ctx.dtype("output_dtype")
+    if ctx.opset >= 23 and ctx.int("precision", 0) not in (0, 1):
+        raise ctx.fail("only precision f32 is supported")
+    return [
+        ctx.emit(
+            "quantize_linear",
+            *([x, scale] if zero is None else [x, scale, zero]),
+            to=to,
+            axis=_axis(ctx, x, scale),
+            block_size=ctx.int("block_size", 0),
+        )
+    ]
+
+
+def _dequantize(ctx: NodeContext) -> Results:
+    x, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
+    (result,) = ctx.emit_all(
+        "dequantize_linear",
+        [x, scale] if zero is None else [x, scale, zero],
+        axis=_axis(ctx, x, scale),
+        block_size=ctx.int("block_size", 0),
+    )
+    wanted = ctx.dtype("output_dtype") if ctx.int("output_dtype", 0) else result.dtype
+    return [ctx.cast(result, wanted)]
+
+
+def _conv_integer(ctx: NodeContext) -> Results:
+    operands = [ctx.optional(n) for n in range(len(ctx.inputs))]
+    attrs = window_attrs(ctx, ctx.input(0), ctx.input(1))
+    return ctx.emit_all("conv_integer", operands, **attrs)
+
+
+def _qlinear_conv(ctx: NodeContext) -> Results:
+    operands = [ctx.input(n) for n in range(8)]
+    bias = ctx.optional(8)
+    attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
+    return ctx.emit_all("qlinear_conv", operands if bias is None else [*operands, bias], **attrs)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "QuantizeLinear"): _quantize,
+    ("", "DequantizeLinear"): _dequantize,
+    ("", "ConvInteger"): _conv_integer,
+    ("", "QLinearConv"): _qlinear_conv,
+}

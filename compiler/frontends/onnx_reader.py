@@ -1,0 +1,142 @@
+"""Reads an ONNX model: bytes to a protobuf whose frame is known to be sound.
+
+What is checked here holds for the whole file: that it is ONNX, of a version this tcc knows.  What
+the graph says is checked node by node on import.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from tcc.errors import UserError
+
+_LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
+_OLDEST_OPSET = 7
+_OLDEST_IR, _NEWEST_IR = 3, onnx.IR_VERSION
+_ONNX = "this tcc reads ONNX models"
+# The domains whose operators are ONNX's own, and the newest version of each that is known here.
+_NEWEST = {
+    "": onnx.defs.onnx_opset_version(),
+    "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """A model as read: `name` for messages, `folder` for external data, `opsets` by domain."""
+
+    proto: onnx.ModelProto
+    name: str
+    folder: Path | None
+    opsets: Mapping[str, int]
+
+
+def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> SourceModel:
+    """The checked protobuf of a path, of bytes, or of a `ModelProto` itself.
+
+    Raises `UserError` where the file is missing, unreadable, truncated, not ONNX, or of an IR
+    version or opset that this tcc does not know.
+    """
+    if isinstance(source, onnx.ModelProto):
+        proto, name, folder = source, source.graph.name or "model", None
+    elif isinstance(source, bytes):
+        proto, name, folder = _parse(source, "model"), "model", None
+    else:
+        path = Path(source)
+        proto, name, folder = _parse(_read(path), str(path)), str(path), path.parent
+    _check_frame(proto, name)
+    return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "the model cannot be read",
+            where=str(path),
+            why=getattr(error, "strerror", None) or str(error),
+            hint="check the path",
+        ) from error
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)  # Python would not take a folder's descriptor as a file
+        raise UserError("the model is not a file", where=str(path), hint=_ONNX)
+    with os.fdopen(descriptor, "rb") as file:
+        if info.st_size > _LARGEST:
+            raise UserError(
+                "the model file is too large",
+                where=str(path),
+                why=f"{info.st_size} bytes; a protobuf ends at {_LARGEST}",
+                hint="save the model with its weights as external data",
+            )
+        return file.read()
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise UserError("the model file is empty", where=where, hint=_ONNX)
+    if data.startswith(b"version https://git-lfs"):
+        raise UserError(
+            "the file is a Git LFS pointer, not the model", where=where, hint="run: git lfs pull"
+        )
+    try:
+        return onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise UserError(
+            "the file is not an ONNX model, or is truncated",
+            where=where,
+            why="its bytes do not decode as the ONNX protobuf",
+            hint="copy or export the model again",
+        ) from error
+
+
+def _check_frame(proto: onnx.ModelProto, where: str) -> None:
+    if not proto.HasField("graph") or not proto.HasField("ir_version"):
+        raise UserError(
+            "the file is not an ONNX model",
+            where=where,
+            why="it has no graph or no IR version",
+            hint=_ONNX,
+        )
+    if not _OLDEST_IR <= proto.ir_version <= _NEWEST_IR:
+        raise UserError(
+            f"ONNX IR version {proto.ir_version} is not supported",
+            where=where,
+            why=f"versions {_OLDEST_IR} to {_NEWEST_IR} are",
+            hint="export the model with another ir_version",
+        )
+
+
+def check_opsets(entries: object, where: str) -> dict[str, int]:
+    """Versions by domain ('ai.onnx' is ''); raises `UserError` on absent or unknown versions."""
+    opsets: dict[str, int] = {}
+    for entry in entries:  # type: ignore[attr-defined]
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise UserError(f"two versions of the opset '{domain}' are imported", where=where)
+    if not opsets:
+        raise UserError("the model imports no opset", where=where, hint=_ONNX)
+    version = opsets.get("")
+    if version is not None and not _OLDEST_OPSET <= version <= _NEWEST[""]:
+        raise UserError(
+            f"opset {version} is not supported",
+            where=where,
+            why=f"opsets {_OLDEST_OPSET} to {_NEWEST['']} are",
+            hint="convert the model with onnx.version_converter, or export it again",
+        )
+    newest_ml = _NEWEST["ai.onnx.ml"]
+    if opsets.get("ai.onnx.ml", 1) > newest_ml:
+        raise UserError(
+            f"ai.onnx.ml version {opsets['ai.onnx.ml']} is not supported",
+            where=where,
+            why=f"versions up to {newest_ml} are",
+        )
+    return opsets

@@ -1,0 +1,281 @@
+"""What names stand for while a model is imported, and how nodes are added to the graph.
+
+    Operand   a value under construction: a graph value, a constant, or a tensor of sizes
+    Scope     the names of one graph, body or function, and the builder its nodes go to
+    Session   what the whole import shares
+
+Constants and tensors of sizes become graph values only when a node reads them, so computations on
+shapes leave no trace in the graph.  `Scope.emit` folds what is small and constant and what is
+computed from shapes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from tcc.errors import InternalError, UserError
+from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
+from tcc.frontends.onnx_tensors import TensorReader
+from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.op import Array, Trait
+from tcc.ir.types import DType, TensorType, dtype_of
+from tcc.ops import OPS
+
+_FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
+_FOLD_OPERAND = 1 << 16
+# Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
+# sooner; the run refuses larger ones.
+LARGEST_SIZE = 10**9 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Operand:
+    """A tensor of type `type`, defined in `scope`.
+
+    `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
+    it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
+    that stand for its elements, by their least value; `equality` the two sizes whose comparison a
+    condition is.
+    """
+
+    type: TensorType
+    scope: Scope
+    name: str
+    array: Array | None = None
+    sizes: Array | None = None
+    made: Value | None = None
+    bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
+    equality: tuple[Index, Index] | None = None
+
+    @property
+    def value(self) -> Value:
+        """The graph value; made in the scope that owns the operand when first asked for."""
+        if self.made is None:
+            builder = self.scope.builder
+            if self.array is not None:
+                self.made = builder.constant(self.array, self.name, self.type.dtype)
+            elif self.sizes is not None:
+                self.made = self._made_of_sizes(self.sizes)
+            else:
+                raise InternalError(f"{self.name} has neither contents nor a value")
+        return self.made
+
+    def _made_of_sizes(self, sizes: Array) -> Value:
+        builder, names = self.scope.builder, (self.name,)
+        attrs = OPS["dims"].attrs(tuple(sizes.reshape(-1)))
+        (value,) = builder.add(OPS["dims"], (), attrs, names=names)
+        if sizes.ndim != 1:
+            attrs = OPS["reshape"].attrs(self.type.shape)
+            (value,) = builder.add(OPS["reshape"], (value,), attrs, names=names)
+        if self.dtype is not value.type.dtype:
+            (value,) = builder.add(
+                OPS["cast"], (value,), OPS["cast"].attrs(self.dtype), names=names
+            )
+        return value
+
+    @property
+    def known(self) -> Array | None:
+        """The elements as an object array of `Index`, where known and few, else None."""
+        if self.sizes is None and self.array is not None and self.array.size <= MAX_SIZES:
+            return sizes_of_array(self.array)
+        return self.sizes
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@dataclass(slots=True)
+class Session:
+    """State of one import.  `run_nodes` imports ONNX nodes into a scope (set by the importer)."""
+
+    tensors: TensorReader
+    functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
+    symbols: dict[str, int] = field(default_factory=dict)
+    nodes: int = 0
+    calls: tuple[tuple[str, str, str], ...] = ()
+
+    def fresh_symbol(self, hint: str, lo: int = 0) -> Index:
+        """A size symbol whose name no other symbol of the model has."""
+        count = self.symbols.get(hint, -1) + 1
+        self.symbols[hint] = count
+        if count:
+            return self.fresh_symbol(f"{hint}.{count}", lo)
+        return symbol(hint, lo, LARGEST_SIZE)
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """The names of one graph.  `parent` is the scope around a body; functions have none."""
+
+    session: Session
+    builder: GraphBuilder
+    opsets: Mapping[str, int]
+    parent: Scope | None = None
+    path: str = ""
+    names: dict[str, Operand | None] = field(default_factory=dict)
+
+    def find(self, name: str) -> Operand | None:
+        """The operand of an ONNX name; None for '' and for absent optional function inputs.
+
+        Raises KeyError for a name that nothing defines.
+        """
+        if not name:
+            return None
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        raise KeyError(name)
+
+    def define(self, name: str, operand: Operand | None, where: str) -> None:
+        """Gives a name its operand; raises `UserError` if it has one already."""
+        if not name:
+            return
+        if name in self.names:
+            raise UserError(f"'{name}' is defined twice", where=where)
+        self.names[name] = operand
+
+    def define_initializers(self, graph: onnx.GraphProto) -> None:
+        """Defines the graph's constants; dense ones are views, sparse ones are filled in."""
+        for tensor in graph.initializer:
+            where = f"{self.path}initializer {tensor.name[:200]}"
+            array, dtype = self.session.tensors.array(tensor, where)
+            self.define(tensor.name, self.constant(array, dtype, tensor.name), where)
+        for sparse in graph.sparse_initializer:
+            where = f"{self.path}initializer {sparse.values.name[:200]}"
+            array, dtype = self.session.tensors.dense(sparse, where)
+            self.define(sparse.values.name, self.constant(array, dtype, sparse.values.name), where)
+
+    def constant(self, array: Any, dtype: DType | None = None, name: str = "const") -> Operand:
+        data = np.asarray(array)
+        kind = dtype or dtype_of(data)
+        return Operand(TensorType(kind, tuple(map(const, data.shape))), self, name, array=data)
+
+    def sizes(
+        self, values: Sequence[Index], dtype: DType, *, scalar: bool = False, name: str = "sizes"
+    ) -> Operand:
+        """A vector (or scalar) of sizes; a plain constant where all are known."""
+        elements = np.empty(len(values), object)
+        elements[:] = values
+        shaped = elements.reshape(()) if scalar else elements
+        return self._sizes(shaped, dtype, name)
+
+    def _sizes(self, elements: Array, dtype: DType, name: str) -> Operand:
+        known = [as_int(e) for e in elements.reshape(-1)]
+        if None not in known:
+            array = np.array(known, np.int64).astype(dtype.carrier).reshape(elements.shape)
+            return self.constant(array, dtype, name)
+        type = TensorType(dtype, tuple(map(const, elements.shape)))
+        return Operand(type, self, name, sizes=elements)
+
+    def wrap(self, value: Value) -> Operand:
+        return Operand(value.type, self, value.name, made=value)
+
+    def emit(
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        attrs: Any,
+        *,
+        loc: str = "",
+        names: Sequence[str] = (),
+    ) -> tuple[Operand, ...]:
+        """The results of `op`: folded, computed from sizes, or a new node of the graph."""
+        row = OPS[op]
+        if Trait.OPAQUE not in row.traits and operands:
+            present = [o for o in operands if o is not None]
+            folded = None
+            if all(o.array is not None for o in present):
+                folded = self._fold(op, operands, attrs, loc, names)
+            elif all(o.array is not None or o.sizes is not None for o in present):
+                folded = self._propagate(op, operands, attrs, loc, names)
+            if folded is not None:
+                return folded
+        values = [None if o is None else o.value for o in operands]
+        results = tuple(
+            self.wrap(value) for value in self.builder.add(row, values, attrs, loc=loc, names=names)
+        )
+        if op == "equal":
+            results[0].equality = _compared(operands)
+        return results
+
+    def _fold(
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        attrs: Any,
+        loc: str,
+        names: Sequence[str],
+    ) -> tuple[Operand, ...] | None:
+        arrays = [None if o is None else o.array for o in operands]
+        if any(a is not None and a.size > _FOLD_OPERAND for a in arrays):
+            return None
+        types = self._types(op, operands, attrs, loc)
+        shapes = [t.static_shape for t in types]
+        if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
+            return None
+        with np.errstate(all="ignore"):
+            results = OPS[op].reference(arrays, attrs)
+        hints = [*names, *(op for _ in results[len(names) :])]
+        return tuple(
+            self.constant(np.asarray(a), t.dtype, n)
+            for a, t, n in zip(results, types, hints, strict=False)
+        )
+
+    def _propagate(
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        attrs: Any,
+        loc: str,
+        names: Sequence[str],
+    ) -> tuple[Operand, ...] | None:
+        known = [None if o is None else o.known for o in operands]
+        if any(o is not None and k is None for o, k in zip(operands, known, strict=True)):
+            return None
+        types = self._types(op, operands, attrs, loc)
+        if not all(is_small(t) for t in types):
+            return None
+        results = propagate(op, known, attrs, types)
+        if results is None:
+            return None
+        hints = [*names, *(op for _ in results[len(names) :])]
+        return tuple(
+            self._sizes(e, t.dtype, n) for e, t, n in zip(results, types, hints, strict=False)
+        )
+
+    def _types(
+        self, op: str, operands: Sequence[Operand | None], attrs: Any, loc: str
+    ) -> tuple[TensorType, ...]:
+        types = [None if o is None else o.type for o in operands]
+        try:
+            return OPS[op].infer(types, attrs)
+        except ValueError as error:
+            shown = ", ".join(repr(t) if t else "-" for t in types)
+            raise UserError(
+                f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
+            ) from error
+
+
+def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:
+    """The two sizes that a comparison of one-element operands compares."""
+    known = [None if o is None else o.known for o in operands]
+    sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]
+    return (sides[0], sides[1]) if len(sides) == 2 else None

@@ -1,0 +1,149 @@
+"""Converters of operators that choose elements: by index, by diagonal, by what the data say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand
+from tcc.ir.index import Index, as_int, const, floordiv
+
+Results = Sequence["Operand | None"]
+
+
+def _fresh_size(ctx: NodeContext) -> Index:
+    name = next((name for name in ctx.node.output if name), "size")
+    return ctx.session.fresh_symbol(f"{name}.count")
+
+
+# ---- sizes that data decide ----------------------------------------------------------------------
+
+
+def _non_zero(ctx: NodeContext) -> Results:
+    return [ctx.emit("non_zero", ctx.input(0), size=_fresh_size(ctx))]
+
+
+def _compress(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.int("axis"), x.rank) if ctx.has("axis") else None
+    return [ctx.emit("compress", x, ctx.input(1), axis=axis, size=_fresh_size(ctx))]
+
+
+def _unique(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.int("axis"), x.rank) if ctx.has("axis") else None
+    in_order = ctx.flag("sorted", True)
+    return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=_fresh_size(ctx))
+
+
+def _non_max_suppression(ctx: NodeContext) -> Results:
+    operands = [ctx.optional(n) for n in range(max(2, len(ctx.inputs)))]
+    limits = [None if o is None else ctx.reshape(o, ()) for o in operands[2:]]
+    while limits and limits[-1] is None:
+        limits.pop()
+    return ctx.emit_all(
+        "non_max_suppression",
+        [*operands[:2], *limits],
+        center_point_box=ctx.int("center_point_box", 0),
+        size=_fresh_size(ctx),
+    )
+
+
+# ---- indices -------------------------------------------------------------------------------------
+
+
+def _one_hot(ctx: NodeContext) -> Results:
+    indices, depth, values = (ctx.input(n) for n in range(3))
+    axis = ctx.axis(ctx.int("axis", -1), indices.rank + 1)
+    (size,) = ctx.sizes(depth, "the depth")
+    return [ctx.emit("one_hot", indices, values, axis=axis, depth=size)]
+
+
+def _gather_nd(ctx: NodeContext) -> Results:
+    batch = ctx.int("batch_dims", 0)
+    return [ctx.emit("gather_nd", ctx.input(0), ctx.input(1), batch_dims=batch)]
+
+
+def _scatter_elements(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.int("axis", 0), x.rank)
+    reduction = ctx.string("reduction", "none")
+    operands = (x, ctx.input(1), ctx.input(2))
+    return [ctx.emit("scatter_elements", *operands, axis=axis, reduction=reduction)]
+
+
+def _scatter_nd(ctx: NodeContext) -> Results:
+    operands = (ctx.input(0), ctx.input(1), ctx.input(2))
+    return [ctx.emit("scatter_nd", *operands, reduction=ctx.string("reduction", "none"))]
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+def _trilu(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    given = ctx.optional(1)
+    k = const(0) if given is None else ctx.sizes(given, "k", lo=-LARGEST)[0]
+    return [ctx.emit("trilu", x, upper=ctx.flag("upper", True), k=k)]
+
+
+def _eye_like(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    return [ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.int("k", 0))]
+
+
+def _depth_to_space(ctx: NodeContext) -> Results:
+    mode = ctx.string("mode", "DCR")
+    return [ctx.emit("depth_to_space", ctx.input(0), blocksize=ctx.int("blocksize"), mode=mode)]
+
+
+def _space_to_depth(ctx: NodeContext) -> Results:
+    x, block = ctx.input(0), ctx.int("blocksize")
+    if ctx.string("mode", "DCR") == "DCR":
+        return [ctx.emit("space_to_depth", x, blocksize=block)]
+    if x.rank != 4 or block < 1:
+        raise ctx.fail(f"blocks of {block} in {x.type!r}")
+    n, c, h, w = x.shape
+    rows, columns = floordiv(h, block), floordiv(w, block)
+    split = ctx.reshape(x, (n, c, rows, block, columns, block))
+    moved = ctx.transpose(split, (0, 1, 3, 5, 2, 4))
+    return [ctx.reshape(moved, (n, c * block * block, rows, columns))]
+
+
+def _center_crop_pad(ctx: NodeContext) -> Results:
+    """Cuts or pads around the centre; the odd element goes to the end."""
+    x = ctx.input(0)
+    wanted = ctx.sizes(ctx.input(1), "the shape")
+    axes = ctx.axes(ctx.ints("axes") if ctx.has("axes") else range(x.rank), x.rank)
+    if len(wanted) != len(axes):
+        raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
+    for axis, size in zip(axes, wanted, strict=True):
+        own, new = as_int(x.shape[axis]), as_int(size)
+        if own is None or new is None:
+            raise ctx.fail("sizes that are not known may be cut or padded")
+        if own > new:
+            x = ctx.slice_axis(x, axis, (own - new) // 2, new)
+        elif own < new:
+            before, after = [const(0)] * x.rank, [const(0)] * x.rank
+            before[axis] = const((new - own) // 2)
+            after[axis] = const(new - own) - before[axis]
+            x = ctx.emit("pad", x, before=tuple(before), after=tuple(after), mode="constant")
+    return [x]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "NonZero"): _non_zero,
+    ("", "Compress"): _compress,
+    ("", "Unique"): _unique,
+    ("", "NonMaxSuppression"): _non_max_suppression,
+    ("", "OneHot"): _one_hot,
+    ("", "GatherND"): _gather_nd,
+    ("", "Scatter"): _scatter_elements,
+    ("", "ScatterElements"): _scatter_elements,
+    ("", "ScatterND"): _scatter_nd,
+    ("", "Trilu"): _trilu,
+    ("", "EyeLike"): _eye_like,
+    ("", "DepthToSpace"): _depth_to_space,
+    ("", "SpaceToDepth"): _space_to_depth,
+    ("", "CenterCropPad"): _center_crop_pad,
+}

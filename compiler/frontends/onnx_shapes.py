@@ -1,0 +1,330 @@
+"""Arithmetic on tensors of sizes: what a model computes from shapes stays symbolic.
+
+A tensor of sizes is a NumPy object array of `Index`.  `propagate` gives an op's results on such
+tensors, or None where they are no longer integer expressions (then the op runs as any other).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from tcc.ir.index import (
+    Index,
+    as_index,
+    as_int,
+    bounds,
+    const,
+    divisor_of,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+)
+from tcc.ir.op import Array
+from tcc.ir.types import BOOL, TensorType
+
+MAX_SIZES = 64  # tensors of more elements are data, not shapes
+
+
+class _Undecided(Exception):
+    """The result is not an integer expression, or depends on a comparison of unknown outcome."""
+
+
+def is_small(type: TensorType) -> bool:
+    """Whether a tensor may be kept as sizes."""
+    shape = type.static_shape
+    return shape is not None and math.prod(shape) <= MAX_SIZES
+
+
+def sizes_of_array(array: Array) -> Array | None:
+    """The elements as constants, or None where they are not all integers."""
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.trunc(array))):
+        return None
+    out = np.empty(array.size, object)
+    out[:] = [const(int(v)) for v in array.reshape(-1)]
+    return out.reshape(array.shape)
+
+
+# ---- decisions -------------------------------------------------------------------------------
+
+
+def sign(index: Index) -> int | None:
+    """1, 0 or -1 where `index` is known to be positive, zero or negative; else None."""
+    lo, hi = bounds(index)
+    if lo is not None and lo > 0:
+        return 1
+    if hi is not None and hi < 0:
+        return -1
+    return 0 if lo == 0 and hi == 0 else None
+
+
+def is_less(a: Index, b: Index) -> bool | None:
+    """Whether `a < b`; None where it depends on the symbols' values."""
+    lo, hi = bounds(a - b)
+    if hi is not None and hi < 0:
+        return True
+    return False if lo is not None and lo >= 0 else None
+
+
+def is_equal(a: Index, b: Index) -> bool | None:
+    """Whether `a == b`; None where it depends on the symbols' values."""
+    if a is b:
+        return True
+    lo, hi = bounds(a - b)
+    apart = (lo is not None and lo > 0) or (hi is not None and hi < 0)
+    return False if apart else None
+
+
+def _decided(answer: bool | None) -> Index:
+    if answer is None:
+        raise _Undecided
+    return const(int(answer))
+
+
+def _truth(index: Index) -> bool:
+    value = as_int(index)
+    if value is None:
+        raise _Undecided
+    return bool(value)
+
+
+def _non_negative(*indices: Index) -> None:
+    for index in indices:
+        lo = bounds(index)[0]
+        if lo is None or lo < 0:
+            raise _Undecided
+
+
+# ---- the ops -----------------------------------------------------------------------------------
+
+Elements: TypeAlias = Array
+Rule: TypeAlias = Callable[[Sequence[Elements], Any, Sequence[TensorType]], Sequence[Elements]]
+
+
+def _objects(array: Any) -> Elements:
+    """NumPy gives a bare element where an operation leaves rank zero; this gives the array."""
+    if isinstance(array, np.ndarray):
+        return array.astype(object)
+    out = np.empty((), object)
+    out[()] = array
+    return out
+
+
+def _pointwise(function: Callable[..., Index]) -> Rule:
+    def rule(
+        inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+    ) -> Sequence[Elements]:
+        return [_objects(np.frompyfunc(function, len(inputs), 1)(*inputs))]
+
+    return rule
+
+
+def _folded(function: Callable[[Index, Index], Index]) -> Rule:
+    def rule(
+        inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+    ) -> Sequence[Elements]:
+        return [_objects(reduce(np.frompyfunc(function, 2, 1), inputs))]
+
+    return rule
+
+
+def _div(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
+    exact = types[0].dtype.is_float
+
+    def divide(a: Index, b: Index) -> Index:
+        by = as_int(b)
+        if by and not divisor_of(a) % by:
+            return floordiv(a, b) if by > 0 else floordiv(-a, -b)
+        _non_negative(a, b - 1)
+        quotient = floordiv(a, b)
+        if exact and quotient * b is not a:
+            raise _Undecided
+        return quotient
+
+    return _pointwise(divide)(inputs, attrs, types)
+
+
+def _mod(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
+    def remainder(a: Index, b: Index) -> Index:
+        _non_negative(a, b - 1)
+        return mod(a, b)
+
+    return _pointwise(remainder)(inputs, attrs, types)
+
+
+def _abs(index: Index) -> Index:
+    if bounds(index)[1] is not None and (bounds(index)[1] or 0) <= 0:
+        return -index
+    _non_negative(index)
+    return index
+
+
+def _cast(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    if types[0].dtype is BOOL:
+        return _pointwise(lambda x: _decided(is_unequal(x, const(0))))(inputs, attrs, types)
+    return inputs
+
+
+def is_unequal(a: Index, b: Index) -> bool | None:
+    """Whether `a != b`; None where it depends on the symbols' values."""
+    same = is_equal(a, b)
+    return None if same is None else not same
+
+
+def _static(sizes: Sequence[Any]) -> tuple[int, ...]:
+    known = tuple(as_int(as_index(size)) for size in sizes)
+    if None in known:
+        raise _Undecided
+    return tuple(size for size in known if size is not None)
+
+
+def _gather(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    at = np.array(_static(inputs[1].reshape(-1)), np.int64).reshape(inputs[1].shape)
+    extent = inputs[0].shape[attrs.axis]
+    if at.size and not (-extent <= at.min() and at.max() < extent):
+        raise _Undecided
+    return [_objects(np.take(inputs[0], at, attrs.axis))]
+
+
+def _slice(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    starts, sizes = _static(attrs.starts), _static(attrs.sizes)
+    out = inputs[0]
+    for axis, (start, step, size) in enumerate(zip(starts, attrs.steps, sizes, strict=True)):
+        out = np.take(out, [start + step * n for n in range(size)], axis)
+    return [_objects(out)]
+
+
+def _split(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    cuts = np.cumsum(_static(attrs.sizes))[:-1]
+    return [_objects(part) for part in np.split(inputs[0], cuts, attrs.axis)]
+
+
+def _reshape(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    return [inputs[0].reshape(_static(attrs.shape))]
+
+
+def _expand(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    return [np.broadcast_to(inputs[0], _static(types[0].shape))]
+
+
+def _tile(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    return [np.tile(inputs[0], _static(attrs.repeats))]
+
+
+def _reduce(function: Callable[[Index, Index], Index], identity: Index | None) -> Rule:
+    def rule(
+        inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+    ) -> Sequence[Elements]:
+        out = inputs[0]
+        combine = np.frompyfunc(function, 2, 1)
+        for axis in sorted(attrs.axes, reverse=True):
+            if not out.shape[axis] and identity is None:
+                raise _Undecided
+            start = {} if identity is None else {"initial": identity}
+            out = _objects(combine.reduce(out, axis=axis, **start))
+        return [out.reshape(_static(types[0].shape))]
+
+    return rule
+
+
+def _where(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    def choose(cond: Index, a: Index, b: Index) -> Index:
+        return a if a is b or _truth(cond) else b
+
+    return _pointwise(choose)(inputs, attrs, types)
+
+
+def _range(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    (size,) = _static(types[0].shape)
+    start, delta = inputs[0].item(), inputs[2].item()
+    out = np.empty(size, object)
+    out[:] = [start + delta * n for n in range(size)]
+    return [out]
+
+
+def _same(
+    inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements]:
+    return inputs[:1]
+
+
+_RULES: MappingProxyType[str, Rule] = MappingProxyType(
+    {
+        "add": _pointwise(lambda a, b: a + b),
+        "sub": _pointwise(lambda a, b: a - b),
+        "mul": _pointwise(lambda a, b: a * b),
+        "div": _div,
+        "mod": _mod,
+        "neg": _pointwise(lambda a: -a),
+        "abs": _pointwise(_abs),
+        "max": _folded(maximum),
+        "min": _folded(minimum),
+        "floor": _same,
+        "ceil": _same,
+        "round": _same,
+        "identity": _same,
+        "cast": _cast,
+        "equal": _pointwise(lambda a, b: _decided(is_equal(a, b))),
+        "less": _pointwise(lambda a, b: _decided(is_less(a, b))),
+        "greater": _pointwise(lambda a, b: _decided(is_less(b, a))),
+        "less_or_equal": _pointwise(lambda a, b: _decided(is_less(a, b + 1))),
+        "greater_or_equal": _pointwise(lambda a, b: _decided(is_less(b, a + 1))),
+        "not": _pointwise(lambda a: const(int(not _truth(a)))),
+        "and": _pointwise(lambda a, b: const(int(_truth(a) and _truth(b)))),
+        "or": _pointwise(lambda a, b: const(int(_truth(a) or _truth(b)))),
+        "where": _where,
+        "reshape": _reshape,
+        "transpose": lambda inputs, attrs, types: [np.transpose(inputs[0], attrs.perm)],
+        "expand": _expand,
+        "tile": _tile,
+        "concat": lambda inputs, attrs, types: [np.concatenate(inputs, attrs.axis)],
+        "gather": _gather,
+        "slice": _slice,
+        "split": _split,
+        "reduce_sum": _reduce(lambda a, b: a + b, const(0)),
+        "reduce_prod": _reduce(lambda a, b: a * b, const(1)),
+        "reduce_max": _reduce(maximum, None),
+        "reduce_min": _reduce(minimum, None),
+        "range": _range,
+    }
+)
+
+
+def propagate(
+    op: str, inputs: Sequence[Elements | None], attrs: Any, types: Sequence[TensorType]
+) -> Sequence[Elements] | None:
+    """The results of `op` on tensors of sizes, or None where they are not integer expressions.
+
+    `types` are the results' types, of static shape.
+    """
+    rule = _RULES.get(op)
+    present = [i for i in inputs if i is not None]
+    if rule is None or len(present) != len(inputs):
+        return None
+    try:
+        return rule(present, attrs, types)
+    except _Undecided:
+        return None

@@ -1,0 +1,156 @@
+"""Which operators of a model cannot be imported: all of them in one table, before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import FunctionProto, NodeProto
+from tcc.errors import UserError
+from tcc.frontends.onnx_context import Converter
+from tcc.frontends.onnx_functions import (
+    FunctionKey,
+    function_key,
+    has_typed_body,
+    schema_body,
+)
+from tcc.frontends.onnx_reader import SourceModel, check_opsets
+from tcc.frontends.onnx_rows import bound_row
+from tcc.frontends.onnx_schema import schema_of
+
+_NAMES_SHOWN = 3
+_DEEPEST_BODY = 64
+
+Converters = Mapping[tuple[str, str], Converter]
+
+
+@dataclass(slots=True)
+class _Missing:
+    """One row of the table."""
+
+    operator: str
+    opset: str
+    reason: str
+    nodes: list[str] = field(default_factory=list)
+    count: int = 0
+
+
+class _Survey:
+    """Walks a model's nodes, bodies and the functions they reach."""
+
+    def __init__(
+        self, functions: Mapping[FunctionKey, FunctionProto], converters: Converters
+    ) -> None:
+        self._functions = functions
+        self._converters = converters
+        self._seen: set[FunctionKey] = set()
+        self.missing: dict[tuple[str, str], _Missing] = {}
+
+    def visit(self, nodes: Iterator[NodeProto], opsets: Mapping[str, int], path: str) -> None:
+        pending = [(iter(nodes), opsets, path)]
+        while pending:
+            level, versions, where = pending.pop()
+            for node in level:
+                function = self._functions.get(function_key(node))
+                if function is None:
+                    self._operator(node, versions, where)
+                elif function_key(node) not in self._seen:
+                    self._seen.add(function_key(node))
+                    inner = {**versions, **check_opsets(function.opset_import, function.name)}
+                    pending.append((walk(function.node), inner, f"{where}{function.name}/"))
+
+    def _operator(self, node: NodeProto, opsets: Mapping[str, int], where: str) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        reason = self._reason(node, domain, opsets)
+        if not reason:
+            return
+        row = self.missing.setdefault(
+            (domain, node.op_type),
+            _Missing(node.op_type[:80], f"{domain or 'ai.onnx'}:{opsets.get(domain, '-')}", reason),
+        )
+        row.count += 1
+        if len(row.nodes) < _NAMES_SHOWN:
+            row.nodes.append(f"{where}{node.name or '-> ' + ', '.join(node.output)}"[:80])
+
+    def _reason(self, node: NodeProto, domain: str, opsets: Mapping[str, int]) -> str:
+        version = opsets.get(domain)
+        if version is None:
+            return "the model imports no opset of this domain"
+        if (domain, node.op_type) in self._converters:
+            return ""
+        if bound_row(domain, node.op_type, version) is not None:
+            return ""
+        if has_typed_body(node, version):
+            return ""
+        body = schema_body(node, version)
+        if body is None:
+            known = schema_of(node, version) is not None
+            return "not supported yet" if known else f"no operator of opset {version}"
+        inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
+        reasons = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
+        return next((f"its body needs {op}: {why}" for op, why in reasons if why), "")
+
+
+def walk(nodes: object) -> Iterator[NodeProto]:
+    """Nodes and those of their bodies; raises `UserError` where bodies nest too deep."""
+    pending: list[tuple[Iterator[NodeProto], int]] = [(iter(nodes), 0)]  # type: ignore[call-overload]
+    while pending:
+        level, depth = pending.pop()
+        if depth > _DEEPEST_BODY:
+            raise UserError(f"bodies nest more than {_DEEPEST_BODY} deep")
+        for node in level:
+            yield node
+            for attribute in node.attribute:
+                graphs = (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+                pending.extend((iter(graph.node), depth + 1) for graph in graphs)
+
+
+def check_support(
+    model: SourceModel, functions: Mapping[FunctionKey, FunctionProto], converters: Converters
+) -> None:
+    """Raises one `UserError` that lists every operator of the model that tcc does not have."""
+    survey = _Survey(functions, converters)
+    survey.visit(walk(model.proto.graph.node), model.opsets, "")
+    if survey.missing:
+        rows = sorted(survey.missing.values(), key=lambda r: (-r.count, r.operator))
+        raise UserError(
+            f"{len(rows)} operators of the model are not supported"
+            if len(rows) > 1
+            else "an operator of the model is not supported",
+            where=model.name,
+            why="\n" + _table(rows),
+            hint="tcc ops lists what is supported",
+        )
+
+
+def _table(rows: list[_Missing]) -> str:
+    lines = [("operator", "opset", "count", "nodes", "reason")]
+    lines += [
+        (
+            r.operator,
+            r.opset,
+            str(r.count),
+            ", ".join(r.nodes) + ", ..." * (r.count > len(r.nodes)),
+            r.reason,
+        )
+        for r in rows
+    ]
+    widths = [max(len(line[n]) for line in lines) for n in range(4)]
+    return "\n".join(
+        "    " + "  ".join([*(c.ljust(w) for c, w in zip(line[:4], widths, strict=True)), line[4]])
+        for line in lines
+    )
+
+
+def operator_names(converters: Converters) -> tuple[tuple[str, str], ...]:
+    """(domain, name) of ONNX operators with a converter or an ONNX body all of which is had."""
+    newest = onnx.defs.onnx_opset_version()
+    opsets = {"": newest, "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
+    survey = _Survey({}, converters)
+    found = dict.fromkeys(converters)
+    for schema in onnx.defs.get_all_schemas():
+        node = NodeProto(op_type=schema.name, domain=schema.domain)
+        if not survey._reason(node, schema.domain, opsets):
+            found[(schema.domain, schema.name)] = None
+    return tuple(sorted(found))

@@ -1,0 +1,241 @@
+"""ONNX tensors to NumPy arrays: element types, inline data, external data.
+
+Sizes are computed in Python integers and compared with the bytes that are there before anything is
+allocated.  Weights are views: of the protobuf's bytes or of the mapped external file.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from tcc.errors import UserError
+from tcc.ir.op import Array
+from tcc.ir.types import BF16, BOOL, DTYPES, DType
+
+ELEMENT_TYPES = MappingProxyType(
+    {
+        TensorProto.FLOAT: DTYPES["f32"],
+        TensorProto.UINT8: DTYPES["u8"],
+        TensorProto.INT8: DTYPES["i8"],
+        TensorProto.UINT16: DTYPES["u16"],
+        TensorProto.INT16: DTYPES["i16"],
+        TensorProto.INT32: DTYPES["i32"],
+        TensorProto.INT64: DTYPES["i64"],
+        TensorProto.BOOL: DTYPES["bool"],
+        TensorProto.FLOAT16: DTYPES["f16"],
+        TensorProto.DOUBLE: DTYPES["f64"],
+        TensorProto.UINT32: DTYPES["u32"],
+        TensorProto.UINT64: DTYPES["u64"],
+        TensorProto.BFLOAT16: DTYPES["bf16"],
+    }
+)
+# Where the elements of each type lie when they are not in `raw_data`.
+_FIELDS = MappingProxyType(
+    {
+        "f32": "float_data",
+        "f64": "double_data",
+        "i64": "int64_data",
+        "u32": "uint64_data",
+        "u64": "uint64_data",
+    }
+)
+_DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_MAX_RANK = 64
+_MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
+_EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
+
+
+def element_type(number: int, where: str) -> DType:
+    """The dtype of an ONNX element type; raises `UserError` for those tcc does not have."""
+    found = ELEMENT_TYPES.get(number)
+    if found is None:
+        known = number in TensorProto.DataType.values()
+        name = TensorProto.DataType.Name(number) if known else str(number)
+        raise UserError(
+            f"element type {name} is not supported",
+            where=where,
+            why=f"supported are {', '.join(DTYPES)}",
+        )
+    return found
+
+
+class TensorReader:
+    """Turns `TensorProto`s into arrays; external files are opened inside `folder` only."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._files: dict[str, mmap.mmap] = {}
+
+    def array(self, tensor: onnx.TensorProto, where: str) -> tuple[Array, DType]:
+        """The array in its dtype's carrier.  Raises `UserError` where data and shape differ."""
+        dtype = element_type(tensor.data_type, where)
+        shape = tuple(tensor.dims)
+        if len(shape) > _MAX_RANK or any(dim < 0 for dim in shape):
+            raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
+        count = math.prod(shape)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            flat = self._external(tensor, count, dtype, where)
+        elif tensor.HasField("raw_data"):
+            self._alone(tensor, "raw_data", where)
+            flat = _from_bytes(tensor.raw_data, count, dtype, where)
+        else:
+            name = _FIELDS.get(dtype.name, "int32_data")
+            self._alone(tensor, name, where)
+            flat = _from_field(getattr(tensor, name), dtype)
+        if flat.size != count:
+            raise UserError(
+                "a tensor's data does not fill its shape",
+                where=where,
+                why=f"{flat.size} elements for shape {shape}",
+            )
+        return flat.reshape(shape), dtype
+
+    def dense(self, sparse: onnx.SparseTensorProto, where: str) -> tuple[Array, DType]:
+        """A sparse tensor as a dense array; absent elements are zero."""
+        values, dtype = self.array(sparse.values, where)
+        at, _ = self.array(sparse.indices, where)
+        shape = tuple(sparse.dims)
+        count = math.prod(shape)
+        if any(dim < 0 for dim in shape) or count * dtype.bytes > _MAX_DENSE:
+            raise UserError("a sparse tensor has an impossible shape", where=where, why=f"{shape}")
+        if at.ndim == 2 and at.shape == (values.size, len(shape)):
+            inside = np.all((at >= 0) & (at < np.array(shape, np.int64)))
+            linear = np.ravel_multi_index(tuple(at.T), shape) if inside else np.array([-1])
+        else:
+            linear = at
+        if linear.shape != (values.size,) or np.any((linear < 0) | (linear >= count)):
+            raise UserError("a sparse tensor's indices do not fit its shape", where=where)
+        out = np.zeros(count, dtype.carrier)
+        out[linear] = values.reshape(-1)
+        return out.reshape(shape), dtype
+
+    def _alone(self, tensor: onnx.TensorProto, name: str, where: str) -> None:
+        others = [f for f in _DATA_FIELDS if f != name and len(getattr(tensor, f))]
+        if others:
+            raise UserError(
+                "a tensor has data in the wrong field",
+                where=where,
+                why=f"{', '.join(others)}; {name} is due",
+            )
+
+    def _external(self, tensor: onnx.TensorProto, count: int, dtype: DType, where: str) -> Array:
+        entries = {e.key: e.value for e in tensor.external_data}
+        unknown = sorted(set(entries) - _EXTERNAL_KEYS)
+        if unknown or len(entries) != len(tensor.external_data):
+            raise _bad_external(where, f"unknown or repeated keys {', '.join(unknown)}".rstrip())
+        size = count * dtype.bytes
+        length = _number(entries.get("length", str(size)), where)
+        offset = _number(entries.get("offset", "0"), where)
+        if length != size:
+            raise _bad_external(where, f"length {length}; {size} bytes fill the tensor's shape")
+        if not size:
+            return np.empty(0, dtype.carrier)
+        data = self._map(entries.get("location", ""), where)
+        if length > len(data) or offset > len(data) - length:
+            raise _bad_external(
+                where, f"bytes {offset} to {offset + length} of a file of {len(data)}"
+            )
+        return _decode(np.frombuffer(data, np.uint8, length, offset), dtype)
+
+    def _map(self, location: str, where: str) -> mmap.mmap:
+        if location not in self._files:
+            if self._folder is None:
+                raise UserError(
+                    "the model's weights lie in another file",
+                    where=where,
+                    why=f"'{location}' cannot be found without the model's folder",
+                    hint="give the model by its path",
+                )
+            descriptor = _open_inside(self._folder, location, where)
+            try:
+                self._files[location] = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise _bad_external(where, f"'{location}' is empty or unreadable") from error
+            finally:
+                os.close(descriptor)
+        return self._files[location]
+
+
+def _open_inside(folder: Path, location: str, where: str) -> int:
+    """A descriptor of a regular file below `folder`, reached without any link.
+
+    Hard links are refused too: they would bring a file of elsewhere into an archive's folder.
+    """
+    parts = location.split("/")
+    if "\0" in location or "\\" in location or any(p in ("", ".", "..") for p in parts):
+        raise _bad_external(where, f"location {location[:200]!r} is not a plain relative path")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for number, part in enumerate(parts):
+            parent = descriptor
+            last = number == len(parts) - 1
+            try:
+                descriptor = os.open(part, flags | (0 if last else os.O_DIRECTORY), dir_fd=parent)
+            finally:
+                os.close(parent)
+    except OSError as error:
+        why = f"'{location[:200]}': {error.strerror} (links are not followed)"
+        raise _bad_external(where, why) from error
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
+        os.close(descriptor)
+        raise _bad_external(where, f"'{location[:200]}' is not a regular file with one name")
+    return descriptor
+
+
+def _number(text: str, where: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,19}", text, re.ASCII):
+        raise _bad_external(where, f"{text[:40]!r} is not a number of bytes")
+    return int(text)
+
+
+def _bad_external(where: str, why: str) -> UserError:
+    return UserError(
+        "a tensor's external data cannot be used",
+        where=where,
+        why=why,
+        hint="put the data file itself below the model's folder",
+    )
+
+
+def _from_bytes(raw: bytes, count: int, dtype: DType, where: str) -> Array:
+    if len(raw) != count * dtype.bytes:
+        raise UserError(
+            "a tensor's data does not fill its shape",
+            where=where,
+            why=f"{len(raw)} bytes where {count * dtype.bytes} are due",
+        )
+    return _decode(np.frombuffer(raw, np.uint8), dtype)
+
+
+def _decode(raw: Array, dtype: DType) -> Array:
+    if dtype is BF16:
+        return _bf16(raw.view(np.uint16))
+    if dtype is BOOL:
+        return raw.astype(np.bool_)  # bytes other than 0 and 1 are true, and must not stay bytes
+    return raw.view(dtype.carrier)
+
+
+def _from_field(values: Sequence[int] | Sequence[float], dtype: DType) -> Array:
+    if dtype.name in ("f16", "bf16"):
+        bits = np.fromiter(values, np.int64, len(values)).astype(np.uint16)
+        return _bf16(bits) if dtype is BF16 else bits.view(np.float16)
+    if dtype.is_float:
+        return np.fromiter(values, dtype.carrier, len(values))
+    wide = np.uint64 if dtype.kind.value == "uint" and dtype.bits > 16 else np.int64
+    return np.fromiter(values, wide, len(values)).astype(dtype.carrier)
+
+
+def _bf16(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << 16).view(np.float32)

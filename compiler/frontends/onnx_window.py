@@ -1,0 +1,263 @@
+"""Converters of convolutions and pools: strides, dilations and padding for every axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand
+from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
+
+Results = Sequence["Operand | None"]
+Pads = tuple[tuple[Index, ...], tuple[Index, ...]]
+
+
+def _spatial(ctx: NodeContext, x: Operand) -> int:
+    if x.rank < 3:
+        raise ctx.fail(f"input 0 is {x.type!r}; batch, channel and spatial axes are due")
+    return x.rank - 2
+
+
+def _per_axis(ctx: NodeContext, name: str, axes: int) -> tuple[int, ...]:
+    values = ctx.ints(name) if ctx.has(name) else (1,) * axes
+    if len(values) != axes or min(values) < 1:
+        raise ctx.fail(f"{name} is {values}; {axes} positive numbers are due")
+    return values
+
+
+def _kernel_of(ctx: NodeContext, weight: Operand, axes: int) -> tuple[int, ...]:
+    sizes = [as_int(dim) for dim in weight.shape[2:]]
+    kernel = tuple(size for size in sizes if size is not None)
+    if len(kernel) != axes or len(sizes) != axes:
+        raise ctx.fail(f"the weight is {weight.type!r}; {axes} spatial sizes must be known")
+    if ctx.has("kernel_shape") and ctx.ints("kernel_shape") != kernel:
+        raise ctx.fail(f"kernel_shape is {ctx.ints('kernel_shape')}, the weight's is {kernel}")
+    return kernel
+
+
+def _explicit(ctx: NodeContext, axes: int) -> Pads:
+    pads = ctx.ints("pads") if ctx.has("pads") else (0,) * 2 * axes
+    if len(pads) != 2 * axes:
+        raise ctx.fail(f"pads has {len(pads)} entries for {axes} spatial axes")
+    return tuple(map(const, pads[:axes])), tuple(map(const, pads[axes:]))
+
+
+def _halves(total: Sequence[Index], upper: bool) -> Pads:
+    """The padding of both sides; an odd one goes after where `upper`, else before."""
+    small = tuple(floordiv(t, 2) for t in total)
+    large = tuple(t - s for t, s in zip(total, small, strict=True))
+    return (small, large) if upper else (large, small)
+
+
+def _pads(
+    ctx: NodeContext,
+    x: Operand,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Pads:
+    """Padding of a convolution or pool, `auto_pad` resolved."""
+    axes = len(kernel)
+    auto = ctx.string("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        return _explicit(ctx, axes)
+    if auto == "VALID":
+        return (const(0),) * axes, (const(0),) * axes
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ctx.fail(f"auto_pad is '{auto[:40]}'")
+    total = []
+    for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
+        reach = (ceildiv(size, s) - 1) * s + (k - 1) * d + 1
+        total.append(maximum(reach - size, 0))
+    return _halves(total, auto == "SAME_UPPER")
+
+
+def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, object]:
+    """The attributes of a convolution of `x` with `weight`."""
+    axes = _spatial(ctx, x)
+    kernel = _kernel_of(ctx, weight, axes)
+    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
+    before, after = _pads(ctx, x, kernel, strides, dilations)
+    return {
+        "strides": strides,
+        "before": before,
+        "after": after,
+        "dilations": dilations,
+        "group": _group(ctx),
+    }
+
+
+def _conv(ctx: NodeContext) -> Results:
+    x, weight = ctx.input(0), ctx.input(1)
+    return ctx.emit_all("conv", [x, weight, *_bias(ctx, 2)], **window_attrs(ctx, x, weight))
+
+
+def _group(ctx: NodeContext) -> int:
+    group = ctx.int("group", 1)
+    if group < 1:
+        raise ctx.fail(f"group is {group}")
+    return group
+
+
+def _bias(ctx: NodeContext, number: int) -> list[Operand]:
+    bias = ctx.optional(number)
+    return [] if bias is None else [bias]
+
+
+def _conv_transpose(ctx: NodeContext) -> Results:
+    x, weight = ctx.input(0), ctx.input(1)
+    axes = _spatial(ctx, x)
+    kernel = _kernel_of(ctx, weight, axes)
+    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
+    extra = ctx.ints("output_padding") if ctx.has("output_padding") else (0,) * axes
+    if len(extra) != axes:
+        raise ctx.fail(f"output_padding has {len(extra)} entries for {axes} spatial axes")
+    before, after = _transposed_pads(ctx, x, kernel, strides, dilations, extra)
+    return ctx.emit_all(
+        "conv_transpose",
+        [x, weight, *_bias(ctx, 2)],
+        strides=strides,
+        before=before,
+        after=after,
+        output_padding=extra,
+        dilations=dilations,
+        group=_group(ctx),
+    )
+
+
+def _transposed_pads(
+    ctx: NodeContext,
+    x: Operand,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    extra: Sequence[int],
+) -> Pads:
+    """What is cut off a transposed convolution, from `output_shape` or `auto_pad` if given."""
+    auto = ctx.string("auto_pad", "NOTSET")
+    axes = len(kernel)
+    if ctx.has("output_shape"):
+        wanted: list[Index] = [const(n) for n in ctx.ints("output_shape")]
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [size * s for size, s in zip(x.shape[2:], strides, strict=True)]
+    elif auto == "VALID":
+        return (const(0),) * axes, (const(0),) * axes
+    else:
+        return _explicit(ctx, axes)
+    if len(wanted) != axes:
+        raise ctx.fail(f"output_shape has {len(wanted)} entries for {axes} spatial axes")
+    full = [
+        (size - 1) * s + (k - 1) * d + 1 + e
+        for size, s, k, d, e in zip(x.shape[2:], strides, kernel, dilations, extra, strict=True)
+    ]
+    total = [f - w for f, w in zip(full, wanted, strict=True)]
+    return _halves(total, auto == "SAME_UPPER")
+
+
+def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, object]:
+    axes = _spatial(ctx, x)
+    kernel = ctx.ints("kernel_shape")
+    if len(kernel) != axes or min(kernel) < 1:
+        raise ctx.fail(f"kernel_shape is {kernel}; {axes} positive numbers are due")
+    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
+    before, after = _pads(ctx, x, kernel, strides, dilations)
+    return {
+        "kernel": kernel,
+        "strides": strides,
+        "before": before,
+        "after": after,
+        "dilations": dilations,
+        "ceil_mode": ctx.flag("ceil_mode"),
+    }
+
+
+def _max_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    attrs = _pool_attrs(ctx, x)
+    values = ctx.emit("max_pool", x, **attrs)
+    if not ctx.wants(1):
+        return [values]
+    order = ctx.int("storage_order", 0)
+    return [values, ctx.emit("max_pool_indices", x, **attrs, storage_order=order)]
+
+
+def _average_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    attrs = _pool_attrs(ctx, x)
+    return [ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))]
+
+
+def _lp_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    return [ctx.emit("lp_pool", x, **_pool_attrs(ctx, x), p=ctx.int("p", 2))]
+
+
+def _global(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        axes = tuple(range(2, 2 + _spatial(ctx, x)))
+        return [ctx.emit(op, x, axes=axes, keepdims=True)]
+
+    return convert
+
+
+def _global_lp_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axes = tuple(range(2, 2 + _spatial(ctx, x)))
+    p = ctx.int("p", 2)
+    if p in (1, 2):
+        return [ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)]
+    power = ctx.emit("pow", ctx.emit("abs", x), ctx.filled(p, x.dtype))
+    total = ctx.emit("reduce_sum", power, axes=axes, keepdims=True)
+    return [ctx.emit("pow", total, ctx.filled(1 / p, x.dtype))]
+
+
+def _max_unpool(ctx: NodeContext) -> Results:
+    x, indices = ctx.input(0), ctx.input(1)
+    axes = _spatial(ctx, x)
+    given = ctx.optional(2)
+    if given is not None:
+        shape = ctx.sizes(given, "output_shape")
+    else:
+        kernel = ctx.ints("kernel_shape")
+        strides = _per_axis(ctx, "strides", axes)
+        before, after = _explicit(ctx, axes)
+        spatial = [
+            (size - 1) * s + k - b - a
+            for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
+        ]
+        shape = (*x.shape[:2], *spatial)
+    return [ctx.emit("max_unpool", x, indices, shape=shape)]
+
+
+def _col2im(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    image, block = ctx.sizes(ctx.input(1), "image_shape"), ctx.static_ints(2, "block_shape")
+    axes = len(block)
+    before, after = _explicit(ctx, axes)
+    return [
+        ctx.emit(
+            "col2im",
+            x,
+            image=image,
+            block=block,
+            strides=_per_axis(ctx, "strides", axes),
+            before=before,
+            after=after,
+            dilations=_per_axis(ctx, "dilations", axes),
+        )
+    ]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
+    ("", "MaxPool"): _max_pool,
+    ("", "AveragePool"): _average_pool,
+    ("", "LpPool"): _lp_pool,
+    ("", "GlobalAveragePool"): _global("reduce_mean"),
+    ("", "GlobalMaxPool"): _global("reduce_max"),
+    ("", "GlobalLpPool"): _global_lp_pool,
+    ("", "MaxUnpool"): _max_unpool,
+    ("", "Col2Im"): _col2im,
+}

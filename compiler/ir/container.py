@@ -1,0 +1,19 @@
+"""The artifact file's own format: what the link step writes and the readers expect.
+
+An artifact is an ELF shared library with the manifest (JSON) in a section, and behind the ELF
+image, or in a side file, the weights and at the very end the trailer (runtime/src/weights.c).
+"""
+
+from __future__ import annotations
+
+import struct
+
+# Kernel ABI, program form and manifest together; an artifact of another number is refused.
+ABI_VERSION = 1
+MANIFEST_SECTION = ".tcc.manifest"
+SIDE_SUFFIX = ".weights"
+
+# magic, version, offset and size of the weights, their SHA-256
+TRAILER = struct.Struct("<8sQQQ32s")
+TRAILER_MAGIC = b"TCCWGTS\0"
+TRAILER_VERSION = 1

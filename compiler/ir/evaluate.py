@@ -1,0 +1,271 @@
+"""Evaluates graphs with the ops' NumPy references: the meaning of `ir.graph` as executable text.
+
+Size symbols are bound as values come to exist: from the inputs' shapes, by `bind_size` nodes, and
+from the shapes of results whose sizes depend on data.  Every array is checked against its value's
+type, so a wrong inference or reference is found at the node that has it.  An array is dropped after
+its last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from tcc.errors import InternalError, UserError
+from tcc.ir.graph import Graph, Node, Value, bind_attrs, captures
+from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
+from tcc.ir.op import Array
+
+Observer: TypeAlias = Callable[[Node, tuple[Array, ...]], None]
+Sizes: TypeAlias = dict[Var, Index]
+
+
+def evaluate_graph(
+    graph: Graph, inputs: Mapping[str, Array], observe: Observer | None = None
+) -> dict[str, Array]:
+    """The graph's outputs by name for arrays of its inputs by name.
+
+    Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
+    every node, those of bodies included.  Raises `UserError` where an input is missing, unknown or
+    does not fit its type, `InternalError` where an op's result does not fit its inferred type.
+    """
+    wanted = [value.name for value in graph.inputs]
+    if sorted(wanted) != sorted(inputs):
+        raise UserError(
+            "the inputs given are not the graph's",
+            where=graph.name,
+            why=f"given {', '.join(sorted(inputs)) or 'none'}; "
+            f"the graph has {', '.join(wanted) or 'none'}",
+        )
+    sizes: Sizes = {}
+    arrays = [np.asarray(inputs[name]) for name in wanted]
+    for problem in bind_sizes(graph.inputs, arrays, sizes):
+        raise UserError("an input does not fit the graph", where=graph.name, why=problem)
+    with np.errstate(all="ignore"):
+        results = _Evaluator(observe).run(graph, arrays, _Frame({}, sizes, None))
+    return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
+
+
+def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -> list[str]:
+    """Adds to `sizes` what the arrays' shapes tell of the values' symbols; returns what disagrees.
+
+    Dimensions that are one symbol come first, then those linear in one unbound symbol (`2*n`).
+    A dimension that stays unknown is not checked.
+    """
+    problems: list[str] = []
+    dims: list[tuple[Value, int, Index, int]] = []
+    for value, array in zip(values, arrays, strict=True):
+        if array.dtype != value.type.dtype.carrier:
+            want = f"{value.type.dtype.name} (as {value.type.dtype.carrier})"
+            problems.append(f"{value.name} has type {array.dtype}, {want} is due")
+        if array.ndim != value.type.rank:
+            problems.append(f"{value.name} has rank {array.ndim}, {value.type!r} is due")
+            continue
+        pairs = zip(value.type.shape, array.shape, strict=True)
+        dims.extend((value, axis, dim, size) for axis, (dim, size) in enumerate(pairs))
+    for value, axis, dim, size in (*(d for d in dims if var_of(d[2])), *dims):
+        problem = _bind_dim(dim, size, sizes)
+        if problem:
+            problems.append(f"dimension {axis} of {value.name} is {size}, {problem}")
+    return list(dict.fromkeys(problems))
+
+
+def _bind_dim(dim: Index, size: int, sizes: Sizes) -> str:
+    rest = substitute(dim, sizes)
+    known = as_int(rest)
+    if known is not None:
+        return "" if known == size else f"{dim.key} = {known} is due"
+    unknown = free_vars(rest)
+    parts = linear_in(rest, unknown[0]) if len(unknown) == 1 else None
+    if parts is None:
+        return ""
+    coeff, offset = as_int(parts[0]), as_int(parts[1])
+    if coeff is None or offset is None:
+        return ""
+    if (size - offset) % coeff:
+        return f"{dim.key} has no such value"
+    return bind_symbol(unknown[0], (size - offset) // coeff, sizes)
+
+
+def bind_symbol(var: Var, size: int, sizes: Sizes) -> str:
+    """Binds a size symbol; returns the fact of the symbol that `size` contradicts, else ''."""
+    if size < var.lo or (var.hi is not None and size > var.hi):
+        return f"{var.name} in [{var.lo},{'' if var.hi is None else var.hi}] is due"
+    if size % var.divisor:
+        return f"a multiple of {var.divisor} is due for {var.name}"
+    bound = sizes.setdefault(var, const(size))
+    return "" if bound is const(size) else f"{var.name} = {bound.key} is due"
+
+
+@dataclass(slots=True)
+class _Frame:
+    """The values of one graph under evaluation; a body's frame sees the frames around it."""
+
+    values: dict[Value, Array]
+    sizes: Sizes
+    outer: _Frame | None
+
+    def array(self, value: Value) -> Array:
+        frame: _Frame | None = self
+        while frame is not None:
+            found = frame.values.get(value)
+            if found is not None:
+                return found
+            frame = frame.outer
+        raise InternalError(f"%{value.name} is read before it is computed")
+
+
+class _Evaluator:
+    """One evaluation: the observer and, per graph, which values die after which node."""
+
+    def __init__(self, observe: Observer | None) -> None:
+        self._observe = observe
+        self._plans: dict[Graph, list[list[Value]]] = {}
+
+    def run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
+        values = frame.values
+        values.update(zip(graph.inputs, inputs, strict=True))
+        values.update((value, graph.store.get(h)) for value, h in graph.constants.items())
+        if graph not in self._plans:
+            self._plans[graph] = _dying(graph)
+        for node, dead in zip(graph.nodes, self._plans[graph], strict=True):
+            results = self._node(node, frame)
+            _check(node, results, frame.sizes)
+            values.update(zip(node.outputs, results, strict=True))
+            if self._observe is not None:
+                self._observe(node, results)
+            for value in dead:
+                del values[value]
+        return [frame.array(value) for value in graph.outputs]
+
+    def _node(self, node: Node, frame: _Frame) -> tuple[Array, ...]:
+        arrays = [None if v is None else frame.array(v) for v in node.inputs]
+        attrs = bind_attrs(node.attrs, frame.sizes)
+        match node.op.name:
+            case "if":
+                branch = attrs.then if _flag(arrays[0]) else attrs.otherwise
+                return tuple(self._body(branch, [], frame))
+            case "loop":
+                return self._loop(attrs, arrays, frame)
+            case "scan":
+                return self._scan(attrs, arrays, frame)
+            case "bind_size":
+                _bind_size(node, arrays[0], frame.sizes)
+        try:
+            return tuple(np.asarray(a) for a in node.op.reference(arrays, attrs))
+        except Exception as error:
+            error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
+            raise
+
+    def _body(self, body: Graph, inputs: Sequence[Array], outer: _Frame) -> list[Array]:
+        sizes = dict(outer.sizes)
+        for problem in bind_sizes(body.inputs, inputs, sizes):
+            raise InternalError(f"body {body.name}: {problem}")
+        return self.run(body, inputs, _Frame({}, sizes, outer))
+
+    def _loop(self, attrs: Any, arrays: Sequence[Array | None], frame: _Frame) -> tuple[Array, ...]:
+        """ONNX Loop: stops at the trip count or after a body that gives a false condition."""
+        body: Graph = attrs.body
+        limit = None if arrays[0] is None else int(arrays[0].reshape(()))
+        go = arrays[1] is None or _flag(arrays[1])
+        carried = [a for a in arrays[2:] if a is not None]
+        count, rows = 0, _Rows(body.outputs[1 + len(carried) :])
+        while go and (limit is None or count < limit):
+            heads = [
+                np.full((1,) * body.inputs[n].type.rank, value, body.inputs[n].type.dtype.carrier)
+                for n, value in enumerate((count, True))
+            ]
+            results = self._body(body, [*heads, *carried], frame)
+            go = _flag(results[0])
+            rows.append(results[1 + len(carried) :])
+            carried = results[1 : 1 + len(carried)]
+            count += 1
+        return (*carried, *rows.stacked(frame.sizes))
+
+    def _scan(self, attrs: Any, arrays: Sequence[Array | None], frame: _Frame) -> tuple[Array, ...]:
+        body: Graph = attrs.body
+        present = [a for a in arrays if a is not None]
+        states = len(present) - attrs.num_scan_inputs
+        carried = present[:states]
+        sources = [
+            np.moveaxis(a, axis, 0)[:: -1 if back else 1]
+            for a, axis, back in zip(
+                present[states:], attrs.input_axes, attrs.input_reverse, strict=True
+            )
+        ]
+        rows = _Rows(body.outputs[states:])
+        for slices in zip(*sources, strict=True):
+            results = self._body(body, [*carried, *slices], frame)
+            carried = results[:states]
+            rows.append(results[states:])
+        stacked = rows.stacked(frame.sizes)
+        laid = [
+            np.ascontiguousarray(np.moveaxis(a[:: -1 if back else 1], 0, axis))
+            for a, axis, back in zip(stacked, attrs.output_axes, attrs.output_reverse, strict=True)
+        ]
+        return (*carried, *laid)
+
+
+class _Rows:
+    """What the iterations give for each scan output; `values` are the body's outputs for them."""
+
+    def __init__(self, values: Sequence[Value]) -> None:
+        self._values = values
+        self._rows: list[list[Array]] = [[] for _ in values]
+
+    def append(self, results: Sequence[Array]) -> None:
+        for rows, array in zip(self._rows, results, strict=True):
+            rows.append(array)
+
+    def stacked(self, sizes: Sizes) -> list[Array]:
+        """Each output along a new first axis; without iterations unknown dimensions are zero."""
+        out = []
+        for value, rows in zip(self._values, self._rows, strict=True):
+            shape = [as_int(substitute(dim, sizes)) or 0 for dim in value.type.shape]
+            empty = np.empty((0, *shape), value.type.dtype.carrier)
+            out.append(np.stack(rows) if rows else empty)
+        return out
+
+
+def _dying(graph: Graph) -> list[list[Value]]:
+    """For each node the values of the graph that nothing reads after it."""
+    last: dict[Value, int] = {}
+    for number, node in enumerate(graph.nodes):
+        for value in (*node.outputs, *(v for v in node.inputs if v), *captures(node)):
+            last[value] = number
+    own = {*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)}
+    kept = set(graph.outputs)
+    dead: list[list[Value]] = [[] for _ in graph.nodes]
+    for value, number in last.items():
+        if value in own and value not in kept:
+            dead[number].append(value)
+    return dead
+
+
+def _check(node: Node, results: Sequence[Array], sizes: Sizes) -> None:
+    where = f"{node.op.name} at {node.loc or node.outputs}"
+    if len(results) != len(node.outputs):
+        raise InternalError(f"{where} gave {len(results)} results for {len(node.outputs)} outputs")
+    for problem in bind_sizes(node.outputs, results, sizes):
+        raise InternalError(f"{where} gave a result that does not fit: {problem}")
+
+
+def _flag(array: Array | None) -> bool:
+    if array is None:
+        raise InternalError("a condition is missing")
+    return bool(array.reshape(()))
+
+
+def _bind_size(node: Node, array: Array | None, sizes: Sizes) -> None:
+    """Gives `attrs.symbol` the value of element `attrs.element` of the operand."""
+    var = var_of(node.attrs.symbol)
+    if array is None or var is None:
+        raise InternalError(f"bind_size at {node.loc} has no operand or no symbol")
+    problem = bind_symbol(var, int(array.reshape(-1)[node.attrs.element]), sizes)
+    if problem:
+        got = int(array.reshape(-1)[node.attrs.element])
+        raise UserError(
+            "a computed size is not in its range", where=node.loc, why=f"{got}: {problem}"
+        )

@@ -1,0 +1,59 @@
+"""Proofs about index expressions at every point of their iterators.
+
+`bounds` of `tcc.ir.index` knows integers only.  Here a limit may be symbolic: an iterator over `n`
+is at most `n - 1`, a remainder at most its divisor less one.  Every answer True is a proof; False
+says only that none was found.
+"""
+
+from __future__ import annotations
+
+from tcc.ir.index import Extremum, Index, IndexLike, as_index, const, nonnegative
+
+
+def inside(index: Index, extent: IndexLike) -> bool:
+    """Whether `0 <= index < extent` wherever the iterators of `index` have a value."""
+    return at_most(const(0), index) and at_most(index, as_index(extent) - 1)
+
+
+def at_most(a: Index, b: Index) -> bool:
+    """Whether `a <= b` wherever the iterators of both have a value."""
+    if nonnegative(b - a):
+        return True
+    split = _split_left(a, b) or _split_right(a, b)
+    if split is None:
+        return False
+    every, pairs = split
+    return (all if every else any)(at_most(x, y) for x, y in pairs)
+
+
+_Split = tuple[bool, tuple[tuple[Index, Index], ...]]
+
+
+def _split_left(a: Index, b: Index) -> _Split | None:
+    """`max(x, y) <= b` is both; `min(x, y) <= b` follows from either, or from their mean."""
+    found = _extremum(a)
+    if found is None:
+        return None
+    x, y, edge = found.a, found.b, b - a.const
+    if found.which == "max":
+        return True, ((x, edge), (y, edge))
+    return False, ((x, edge), (y, edge), (x + y, 2 * edge + 1))
+
+
+def _split_right(a: Index, b: Index) -> _Split | None:
+    """`a <= min(x, y)` is both; `a <= max(x, y)` follows from either, or from their mean."""
+    found = _extremum(b)
+    if found is None:
+        return None
+    x, y, edge = found.a, found.b, a - b.const
+    if found.which == "min":
+        return True, ((edge, x), (edge, y))
+    return False, ((edge, x), (edge, y), (2 * edge - 1, x + y))
+
+
+def _extremum(index: Index) -> Extremum | None:
+    if len(index.terms) != 1:
+        return None
+    ((monomial, coeff),) = index.terms
+    atom = monomial[0]
+    return atom if coeff == 1 and len(monomial) == 1 and isinstance(atom, Extremum) else None

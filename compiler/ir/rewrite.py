@@ -1,0 +1,214 @@
+"""Rebuilding graphs: what passes share.
+
+`rebuild` copies a graph node by node and lets a visitor put other values in place of a node's
+results.  `apply_rules` does so with local rules until none matches.  Both go into bodies, keep
+the names of inputs and outputs, constants and aliases, and infer every type anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias
+
+from tcc.errors import InternalError
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, captures
+from tcc.ir.op import Array, Trait
+
+Inputs: TypeAlias = tuple[Value | None, ...]
+Visit: TypeAlias = Callable[[GraphBuilder, Node, Inputs], Sequence[Value] | None]
+
+
+def rebuild(graph: Graph, visit: Visit) -> Graph:
+    """A copy of `graph` in which `visit` may replace the results of each node.
+
+    `visit(builder, node, inputs)` returns the new values of the node's results, or None to keep the
+    node.  `node` has the old values but bodies already rebuilt; `inputs` are the new values.  Since
+    outputs keep their names, a node is kept after all where an output of the graph would become an
+    input or another output.
+    """
+    return _Rebuild(visit).graph(graph, None, {})
+
+
+class _Rebuild:
+    """One pass over a graph and its bodies; `replaced` are the nodes that gave way."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+        self.replaced: list[Node] = []
+
+    def graph(self, old: Graph, parent: GraphBuilder | None, outer: Mapping[Value, Value]) -> Graph:
+        b = GraphBuilder(old.name, old.store, parent)
+        new = dict(outer)
+        new.update((v, b.input(v.name, v.type)) for v in old.inputs)
+        # Taken first, so that no new value gets the name of an old one.
+        names = {v: b.fresh(v.name) for node in old.nodes for v in node.outputs}
+        new.update((v, b.constant_handle(h, v.type, v.name)) for v, h in old.constants.items())
+        fixed = set(old.outputs) if parent is None else set()
+        taken = {new[v] for v in (*old.inputs, *(fixed & set(old.constants)))}
+        for node in old.nodes:
+            inputs = tuple(None if v is None else new[v] for v in node.inputs)
+            node = self._with_bodies(node, b, new)
+            results = self._visit(b, node, inputs)
+            if results is not None and _fits(node, results, fixed, taken):
+                self.replaced.append(node)
+            else:
+                results = _keep(b, node, inputs, [names[v] for v in node.outputs])
+            new.update(zip(node.outputs, results, strict=True))
+            taken.update(new[v] for v in node.outputs if v in fixed)
+        aliases = tuple((new[a], new[i]) for a, i in old.aliases)
+        graph = b.finish((new[v] for v in old.outputs), aliases)
+        return graph if parent is not None else _renamed(graph, [v.name for v in old.outputs])
+
+    def _with_bodies(self, node: Node, b: GraphBuilder, new: Mapping[Value, Value]) -> Node:
+        if not bodies(node):
+            return node
+        return replace(node, attrs=map_bodies(node.attrs, lambda g: self.graph(g, b, new)))
+
+
+def _fits(node: Node, results: Sequence[Value], fixed: set[Value], taken: set[Value]) -> bool:
+    """Whether every output of the graph among the results becomes a value that can be renamed."""
+    shown = [(v.type.dtype, v.type.rank) for v in results]
+    if shown != [(v.type.dtype, v.type.rank) for v in node.outputs]:
+        raise InternalError(
+            f"a rewrite of {node.op.name} changes its results",
+            where=node.loc,
+            why=f"{list(node.outputs)} became {list(results)}",
+        )
+    ends = [r for r, v in zip(results, node.outputs, strict=True) if v in fixed]
+    return len(set(ends) - taken) == len(ends)
+
+
+def _keep(b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str]) -> tuple[Value, ...]:
+    try:
+        types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
+    except ValueError as error:
+        raise InternalError(
+            f"{node.op.name} no longer takes its operands", where=node.loc, why=str(error)
+        ) from error
+    outputs = tuple(Value(name, t) for name, t in zip(names, types, strict=True))
+    b.append(Node(node.op, node.attrs, inputs, outputs, node.loc))
+    return outputs
+
+
+def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
+    """`attrs` with every body replaced."""
+    if not is_dataclass(attrs) or isinstance(attrs, type):
+        return attrs
+    found = {f.name: getattr(attrs, f.name) for f in fields(attrs)}
+    changed = {n: change(g) for n, g in found.items() if isinstance(g, Graph)}
+    return replace(attrs, **changed) if changed else attrs
+
+
+def _renamed(graph: Graph, names: Sequence[str]) -> Graph:
+    """`graph` with its outputs called `names`."""
+    own = {v for v, name in zip(graph.outputs, names, strict=True) if v.name == name}
+    pairs = zip(graph.outputs, names, strict=True)
+    new = {v: Value(name, v.type) for v, name in pairs if v not in own}
+    return _substituted(graph, new) if new else graph
+
+
+def _substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
+    def put(value: Value) -> Value:
+        return new.get(value, value)
+
+    nodes = tuple(
+        Node(
+            node.op,
+            map_bodies(node.attrs, lambda g: _substituted(g, new)),
+            tuple(None if v is None else put(v) for v in node.inputs),
+            tuple(map(put, node.outputs)),
+            node.loc,
+        )
+        for node in graph.nodes
+    )
+    return replace(
+        graph,
+        nodes=nodes,
+        outputs=tuple(map(put, graph.outputs)),
+        constants={put(v): h for v, h in graph.constants.items()},
+        aliases=tuple((put(a), put(b)) for a, b in graph.aliases),
+    )
+
+
+def without_dead(graph: Graph) -> Graph:
+    """`graph` without nodes whose results nothing reads, in bodies too.
+
+    Nodes without results and opaque ones stay.
+    """
+    live = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        stays = not node.outputs or Trait.OPAQUE in node.op.traits
+        if stays or not live.isdisjoint(node.outputs):
+            pruned = replace(node, attrs=map_bodies(node.attrs, without_dead))
+            kept.append(pruned)
+            live.update(v for v in pruned.inputs if v is not None)
+            live.update(captures(pruned))
+    constants = {v: h for v, h in graph.constants.items() if v in live}
+    return replace(graph, nodes=tuple(reversed(kept)), constants=constants)
+
+
+# ---- rules -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a rule is tried: a node, its inputs in the new graph, and what lies behind them."""
+
+    builder: GraphBuilder
+    node: Node
+    inputs: Inputs
+
+    def producer(self, number: int) -> Node | None:
+        """The node that gives input `number`, None for inputs of the graph and constants."""
+        value = self.inputs[number]
+        return None if value is None else self.builder.producer(value)
+
+    def array(self, number: int) -> Array | None:
+        """The array of input `number` where it is constant, else None."""
+        value = self.inputs[number]
+        return None if value is None else self.builder.array(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A local rewrite.
+
+    `match(site)` gives what `build` needs, or None.  `build(site, found)` adds nodes to the site's
+    builder and returns the values that replace the node's results.  `example` makes a graph on
+    which the rule fires, for its test.
+    """
+
+    name: str
+    match: Callable[[Site], Any]
+    build: Callable[[Site, Any], Sequence[Value]]
+    example: Callable[[], Graph]
+
+
+def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
+    """`graph` after the first rule that matches was applied at every node, until none matches.
+
+    Dead nodes are dropped after each sweep.  Raises `InternalError` with the name of the last rule
+    that fired where `bound` sweeps do not suffice.
+    """
+    fired: dict[Node, str] = {}
+
+    def visit(builder: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+        site = Site(builder, node, inputs)
+        for rule in rules:
+            found = rule.match(site)
+            if found is not None:
+                fired[node] = rule.name
+                return rule.build(site, found)
+        return None
+
+    last = ""
+    for _ in range(bound):
+        sweep = _Rebuild(visit)
+        graph = without_dead(sweep.graph(graph, None, {}))
+        if not sweep.replaced:
+            return graph
+        last = fired[sweep.replaced[-1]]
+        fired.clear()
+    raise InternalError(f"rule {last} still fires after {bound} sweeps over {graph.name}")

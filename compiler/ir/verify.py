@@ -1,0 +1,135 @@
+"""The verifier of graphs: what every pass may rely on and must keep.
+
+A value is defined once and before its uses; names and size symbols mean one thing; bodies read
+only values around them; the types of results are what inference gives; constants lie in the store
+with their type; an alias joins an output and an input of one type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from tcc.errors import InternalError
+from tcc.ir.graph import Graph, Node, Value, bodies
+from tcc.ir.index import Index, Var, free_vars
+from tcc.ir.types import TensorType
+
+
+def verify_graph(graph: Graph) -> None:
+    """Raises `InternalError` whose `why` lists every problem, one on each line."""
+    verifier = _Verifier()
+    verifier.graph(graph, set())
+    if verifier.problems:
+        raise InternalError(
+            f"graph {graph.name} is not well formed", why="\n    ".join(verifier.problems)
+        )
+
+
+class _Verifier:
+    """Collects problems over a graph and its bodies, which share names and size symbols."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._names: dict[str, Value] = {}
+        self._symbols: dict[str, Var] = {}
+        self._defined: set[Value] = set()
+
+    def graph(self, graph: Graph, outer: set[Value]) -> None:
+        visible = set(outer)
+        for value in graph.inputs:
+            self._define(value, visible, f"input of {graph.name}")
+        for value in graph.constants:
+            self._define(value, visible, f"constant of {graph.name}")
+            self._constant(graph, value)
+        for node in graph.nodes:
+            self._node(node, visible)
+        for value in graph.outputs:
+            if value not in visible:
+                self.problems.append(f"output %{value.name} of {graph.name} is not defined")
+        self._aliases(graph)
+
+    def _define(self, value: Value, visible: set[Value], where: str) -> None:
+        if value in self._defined:
+            self.problems.append(f"%{value.name} is defined again as {where}")
+        elif self._names.setdefault(value.name, value) is not value:
+            self.problems.append(f"two values have the name {value.name}, one is {where}")
+        self._defined.add(value)
+        visible.add(value)
+        self._sizes(value.type, f"%{value.name}")
+
+    def _sizes(self, item: Any, where: str) -> None:
+        for var in _variables(item):
+            if var.extent is not None:
+                self.problems.append(f"{where} has the iterator {var.key} in a size")
+            elif self._symbols.setdefault(var.name, var) is not var:
+                self.problems.append(f"{where} has the size {var.key} with other facts")
+
+    def _constant(self, graph: Graph, value: Value) -> None:
+        try:
+            array = graph.store.get(graph.constants[value])
+        except KeyError:
+            self.problems.append(f"constant %{value.name} is not in the store")
+            return
+        if (array.dtype, array.shape) != (value.type.dtype.carrier, value.type.static_shape):
+            self.problems.append(
+                f"constant %{value.name} is {array.dtype}{list(array.shape)} in the store, "
+                f"{value.type!r} in the graph"
+            )
+
+    def _node(self, node: Node, visible: set[Value]) -> None:
+        where = f"{node.op.name} at {node.loc or _names(node.outputs)}"
+        missing = [v for v in node.inputs if v is not None and v not in visible]
+        self.problems.extend(f"{where} reads %{v.name}, not defined here" for v in missing)
+        if not node.op.arity[0] <= len(node.inputs) <= node.op.arity[1]:
+            self.problems.append(f"{where} has {len(node.inputs)} inputs, not {node.op.arity}")
+        if not isinstance(node.attrs, node.op.attrs):
+            self.problems.append(f"{where} has attributes of type {type(node.attrs).__name__}")
+            return
+        self._sizes(node.attrs, where)
+        for body in bodies(node):
+            self.graph(body, visible)
+        self._types(node, where)
+        for value in node.outputs:
+            self._define(value, visible, f"result of {where}")
+
+    def _types(self, node: Node, where: str) -> None:
+        written = tuple(v.type for v in node.outputs)
+        try:
+            types = [None if v is None else v.type for v in node.inputs]
+            due = tuple(node.op.infer(types, node.attrs))
+        except ValueError as error:
+            self.problems.append(f"{where} does not take its operands: {error}")
+            return
+        if written != due:
+            self.problems.append(f"{where} has results {written}, {due} is due")
+
+    def _aliases(self, graph: Graph) -> None:
+        for output, source in graph.aliases:
+            pair = f"alias %{output.name} = %{source.name}"
+            if output not in graph.outputs or source not in graph.inputs:
+                self.problems.append(f"{pair} does not join an output and an input")
+            if output.type != source.type:
+                self.problems.append(f"{pair} joins {output.type!r} and {source.type!r}")
+
+
+def _names(values: tuple[Value, ...]) -> str:
+    return ", ".join(f"%{v.name}" for v in values)
+
+
+def _variables(item: Any) -> Iterator[Var]:
+    """The variables in a type or an attribute; bodies are visited on their own."""
+    match item:
+        case Index():
+            yield from free_vars(item)
+        case tuple():
+            for part in item:
+                yield from _variables(part)
+        case TensorType():
+            yield from _variables(item.shape)
+        case _ if is_dataclass(item) and not isinstance(item, Graph):
+            for field in fields(item):
+                value = getattr(item, field.name)
+                if isinstance(value, Index | tuple | TensorType):
+                    yield from _variables(value)

@@ -1,0 +1,176 @@
+"""Control flow: If, Loop and Scan hold their bodies as graphs in their attributes.
+
+Bodies read values of the graph around them directly (`tcc.ir.graph.captures`).  The meaning of
+these ops is in `tcc.ir.evaluate`, because it evaluates graphs.  Where iterations or branches give
+results of different sizes the importer writes fresh size symbols into `types`; the run binds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.errors import InternalError
+from tcc.ir.graph import Graph
+from tcc.ir.index import Index
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, DTYPES, I64, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class IfAttrs:
+    """`then` and `otherwise` take no inputs; `types` are the types that hold for both results."""
+
+    then: Graph
+    otherwise: Graph
+    types: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAttrs:
+    """`body`: (iteration, condition, carried...) -> (condition, carried..., rows...).
+
+    `types` are those of the outputs: the carried values, then the rows stacked along axis 0.
+    """
+
+    body: Graph
+    types: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanAttrs:
+    """`body`: (states..., slices...) -> (states..., rows...).
+
+    The last `num_scan_inputs` operands are cut along `input_axes` into slices, from the end where
+    `input_reverse`; rows are stacked along `output_axes`, prepended where `output_reverse`.
+    """
+
+    body: Graph
+    num_scan_inputs: int
+    input_axes: tuple[int, ...]
+    input_reverse: tuple[bool, ...]
+    output_axes: tuple[int, ...]
+    output_reverse: tuple[bool, ...]
+
+
+def _if_types(types: Sequence[TensorType | None], attrs: IfAttrs) -> tuple[TensorType, ...]:
+    _scalar(types[0], BOOL, "the condition")
+    for body in (attrs.then, attrs.otherwise):
+        if body.inputs:
+            raise ValueError("a branch of If takes no inputs")
+        _same(attrs.types, tuple(v.type for v in body.outputs), "a branch")
+    return attrs.types
+
+
+def _loop_types(types: Sequence[TensorType | None], attrs: LoopAttrs) -> tuple[TensorType, ...]:
+    if types[0] is not None:
+        _scalar(types[0], I64, "the trip count")
+    if types[1] is not None:
+        _scalar(types[1], BOOL, "the condition")
+    body = attrs.body
+    carried = len(types) - 2
+    if len(body.inputs) != 2 + carried or len(body.outputs) != 1 + len(attrs.types):
+        raise ValueError("the body's inputs or outputs do not match the carried values")
+    _same(tuple(v.type for v in body.inputs[2:]), types[2:], "a carried value")
+    _same(tuple(v.type for v in body.inputs[2:]), attrs.types[:carried], "a carried value")
+    results = tuple(v.type for v in body.outputs[1:])
+    rows = tuple(TensorType(t.dtype, t.shape[1:]) for t in attrs.types[carried:])
+    _same((*attrs.types[:carried], *rows), results, "a result of the body")
+    return attrs.types
+
+
+def _scan_types(types: Sequence[TensorType | None], attrs: ScanAttrs) -> tuple[TensorType, ...]:
+    body = attrs.body
+    present = [t for t in types if t is not None]
+    states = len(present) - attrs.num_scan_inputs
+    if len(present) != len(types) or len(body.inputs) != len(present) or states < 0:
+        raise ValueError("the body's inputs do not match the operands")
+    if attrs.num_scan_inputs < 1:
+        raise ValueError("at least one operand to scan over is due")
+    if len(body.outputs) != states + len(attrs.output_axes):
+        raise ValueError("the body's outputs do not match the states and the output axes")
+    length = scan_length(present[states:], attrs.input_axes)
+    slices = [drop_axis(t, a) for t, a in zip(present[states:], attrs.input_axes, strict=True)]
+    _same(tuple(v.type for v in body.inputs), (*present[:states], *slices), "an operand")
+    _same(tuple(present[:states]), tuple(v.type for v in body.outputs[:states]), "a state")
+    rows = tuple(
+        insert_axis(value.type, axis, length)
+        for value, axis in zip(body.outputs[states:], attrs.output_axes, strict=True)
+    )
+    return (*(v.type for v in body.inputs[:states]), *rows)
+
+
+def scan_length(sources: Sequence[TensorType], axes: Sequence[int]) -> Index:
+    """The number of iterations; raises ValueError where the scanned axes differ."""
+    lengths = [t.shape[axis] for t, axis in zip(sources, axes, strict=True)]
+    if any(length is not lengths[0] for length in lengths):
+        shown = ", ".join(length.key for length in lengths)
+        raise ValueError(f"the scanned axes have different lengths ({shown})")
+    return lengths[0]
+
+
+def drop_axis(type: TensorType, axis: int) -> TensorType:
+    """`type` without one axis; raises ValueError where it has no such axis."""
+    if not 0 <= axis < type.rank:
+        raise ValueError(f"axis {axis} of {type!r} does not exist")
+    return TensorType(type.dtype, type.shape[:axis] + type.shape[axis + 1 :])
+
+
+def insert_axis(type: TensorType, axis: int, size: Index) -> TensorType:
+    """`type` with one axis more; raises ValueError where there is no such place."""
+    if not 0 <= axis <= type.rank:
+        raise ValueError(f"a new axis {axis} has no place in {type!r}")
+    return TensorType(type.dtype, (*type.shape[:axis], size, *type.shape[axis:]))
+
+
+def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
+    """ONNX allows one-element tensors where a scalar is meant."""
+    if type is None or type.dtype is not dtype or type.static_shape not in ((), (1,)):
+        raise ValueError(f"{what} is not a scalar of type {dtype!r}")
+
+
+def _same(wanted: Sequence[TensorType | None], got: Sequence[TensorType | None], what: str) -> None:
+    """Checks number, element types and ranks, and the dimensions that are known on both sides."""
+    if len(wanted) != len(got):
+        raise ValueError(f"{len(wanted)} values are due, there are {len(got)}")
+    for a, b in zip(wanted, got, strict=True):
+        fits = a is not None and b is not None and a.dtype is b.dtype and a.rank == b.rank
+        if not fits or any(
+            not x.terms and not y.terms and x is not y
+            for x, y in zip(a.shape if a else (), b.shape if b else (), strict=True)
+        ):
+            raise ValueError(f"{what} has type {b!r}, {a!r} is due")
+
+
+def _reference(arrays: Sequence[Array | None], attrs: object) -> tuple[Array, ...]:
+    raise InternalError("control flow is evaluated by ir.evaluate")
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    """None: a body is a graph of other rows, which a row cannot name."""
+    yield from ()
+
+
+def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str) -> OpSpec:
+    return OpSpec(
+        name,
+        attrs,
+        arity,
+        infer,  # type: ignore[arg-type]
+        _reference,
+        _samples,
+        tuple(DTYPES.values()),
+        Tolerance.EXACT,
+        doc,
+        traits=frozenset({Trait.OPAQUE}),
+    )
+
+
+_MANY = 1 << 16
+
+OPS: tuple[OpSpec, ...] = (
+    _row("if", IfAttrs, (1, 1), _if_types, "The results of one of two bodies."),
+    _row("loop", LoopAttrs, (2, _MANY), _loop_types, "A body repeated while its condition holds."),
+    _row("scan", ScanAttrs, (1, _MANY), _scan_types, "A body over the slices of its operands."),
+)

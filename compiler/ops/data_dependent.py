@@ -1,0 +1,405 @@
+"""Ops whose loops data decides: sorting, selection, suppression.
+
+They have no tensor expression; each is a C function of the runtime.  Where data decides a size
+too, `size` in the attributes is a symbol that the op binds when it runs; results count in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, F32, F64, I32, I64, TensorType, element_count
+from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
+from tcc.ops.shapes import ALL, NUMERIC, check_axis, optional, required
+
+
+@dataclass(frozen=True, slots=True)
+class TopKAttrs:
+    """The `k` largest (or smallest) along `axis`; equal elements keep their order."""
+
+    axis: int
+    k: Index
+    largest: bool
+    sorted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NonZeroAttrs:
+    """`size` is the number of elements that are not zero."""
+
+    size: Index
+
+
+@dataclass(frozen=True, slots=True)
+class CompressAttrs:
+    """`axis` None flattens x first; `size` is the number of true conditions inside the axis."""
+
+    axis: int | None
+    size: Index
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueAttrs:
+    """`axis` None flattens x first; `size` is the number of distinct elements or slices."""
+
+    axis: int | None
+    sorted: bool
+    size: Index
+
+
+@dataclass(frozen=True, slots=True)
+class NonMaxSuppressionAttrs:
+    """`center_point_box` 0: corners (y1, x1, y2, x2); 1: (x centre, y centre, width, height)."""
+
+    center_point_box: int
+    size: Index
+
+
+@dataclass(frozen=True, slots=True)
+class BindSizeAttrs:
+    """`symbol` gets the value of element `element` (row-major) of the operand."""
+
+    symbol: Index
+    element: int
+
+
+# ---- top_k ---------------------------------------------------------------------------------------
+
+
+def _top_k_infer(types: Types, attrs: TopKAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_axis(attrs.axis, x.rank)
+    k, extent = as_int(attrs.k), as_int(x.shape[attrs.axis])
+    require(k is None or extent is None or k <= extent, f"top {k} of axis {attrs.axis} of {x}")
+    shape = (*x.shape[: attrs.axis], attrs.k, *x.shape[attrs.axis + 1 :])
+    return TensorType(x.dtype, shape), TensorType(I64, shape)
+
+
+def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    (k,) = sizes((attrs.k,))
+    if attrs.largest:
+        # A stable ascending sort of the reversed axis, read backwards, keeps equal ones in order.
+        back = np.argsort(np.flip(x, attrs.axis), axis=attrs.axis, kind="stable")
+        order = x.shape[attrs.axis] - 1 - np.flip(back, attrs.axis)
+    else:
+        order = np.argsort(x, axis=attrs.axis, kind="stable")
+    best = np.take(order, range(k), axis=attrs.axis)
+    return np.take_along_axis(x, best, axis=attrs.axis), best.astype(np.int64)
+
+
+def _top_k_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((3, 13)).astype(np.float32)
+    yield Sample((x,), TopKAttrs(1, const(5), True, True), "largest")
+    yield Sample((x,), TopKAttrs(0, const(2), False, True), "smallest")
+    yield Sample((x,), TopKAttrs(1, const(13), True, True), "all")
+    yield Sample((x,), TopKAttrs(1, const(0), True, True), "none")
+    ties = rng.integers(0, 3, (2, 17))
+    yield Sample((ties,), TopKAttrs(1, const(6), True, True), "ties")
+    yield Sample((ties,), TopKAttrs(1, const(6), False, True), "low-ties")
+
+
+# ---- non_zero and compress -----------------------------------------------------------------------
+
+
+def _non_zero_infer(types: Types, attrs: NonZeroAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    return (TensorType(I64, (const(x.rank), attrs.size)),)
+
+
+def _non_zero_reference(arrays: Arrays, attrs: NonZeroAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    if not x.ndim:
+        return (np.zeros((0, int(x != 0)), np.int64),)
+    return (np.stack(np.nonzero(x)).astype(np.int64),)
+
+
+def _non_zero_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for x in (
+        rng.integers(0, 2, (3, 7)),
+        rng.random((2, 3, 4)) > 0.5,
+        np.array([0.0, -0.0, np.nan, 1.0], np.float32),
+        np.zeros((2, 2), np.float32),
+    ):
+        yield Sample((x,), NonZeroAttrs(const(int(np.count_nonzero(x)))))
+
+
+def _compress_infer(types: Types, attrs: CompressAttrs) -> tuple[TensorType, ...]:
+    x, condition = required(types, 0), required(types, 1)
+    require(condition.dtype is BOOL and condition.rank == 1, f"{condition} is no vector of bool")
+    if attrs.axis is None:
+        return (TensorType(x.dtype, (attrs.size,)),)
+    check_axis(attrs.axis, x.rank)
+    shape = (*x.shape[: attrs.axis], attrs.size, *x.shape[attrs.axis + 1 :])
+    return (TensorType(x.dtype, shape),)
+
+
+def _compress_reference(arrays: Arrays, attrs: CompressAttrs) -> tuple[Array, ...]:
+    x, condition = array(arrays, 0), array(arrays, 1)
+    extent = x.size if attrs.axis is None else x.shape[attrs.axis]
+    return (np.compress(condition[:extent], x, axis=attrs.axis),)
+
+
+def _compress_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    yield Sample((x, np.array([False, True, True])), CompressAttrs(0, const(2)), "rows")
+    yield Sample((x, np.array([True, False, False, True])), CompressAttrs(1, const(2)), "columns")
+    yield Sample((x, np.array([False, True, False])), CompressAttrs(None, const(1)), "flat")
+    yield Sample((x, np.array([False])), CompressAttrs(0, const(0)), "none")
+
+
+# ---- unique --------------------------------------------------------------------------------------
+
+
+def _unique_infer(types: Types, attrs: UniqueAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    vector = TensorType(I64, (attrs.size,))
+    if attrs.axis is None:
+        everything = TensorType(I64, (element_count(x.shape),))
+        return TensorType(x.dtype, (attrs.size,)), vector, everything, vector
+    check_axis(attrs.axis, x.rank)
+    shape = (*x.shape[: attrs.axis], attrs.size, *x.shape[attrs.axis + 1 :])
+    slices = TensorType(I64, (x.shape[attrs.axis],))
+    return TensorType(x.dtype, shape), vector, slices, vector
+
+
+def _unique_reference(arrays: Arrays, attrs: UniqueAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    values, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=attrs.axis
+    )
+    inverse = inverse.reshape(-1)
+    if not attrs.sorted:
+        order = np.argsort(first, kind="stable")
+        rank = np.argsort(order)
+        values = np.take(values, order, axis=attrs.axis or 0)
+        first, counts, inverse = first[order], counts[order], rank[inverse]
+    return (values, *(a.astype(np.int64) for a in (first, inverse, counts)))
+
+
+def _unique_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = np.array([2, 1, 1, 3, 4, 3], np.float32)
+    yield Sample((x,), UniqueAttrs(None, True, const(4)), "sorted")
+    yield Sample((x,), UniqueAttrs(None, False, const(4)), "unsorted")
+    rows = np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]], np.int64)
+    yield Sample((rows,), UniqueAttrs(0, True, const(2)), "rows")
+    yield Sample((rows,), UniqueAttrs(1, False, const(3)), "columns")
+    yield Sample((rows,), UniqueAttrs(None, True, const(5)), "flat")
+
+
+# ---- non_max_suppression -------------------------------------------------------------------------
+
+
+def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> tuple[TensorType, ...]:
+    boxes, scores = required(types, 0), required(types, 1)
+    require(
+        boxes.rank == 3 and not differ(boxes.shape[2], const(4)),
+        f"the boxes {boxes} must be [batch, box, 4]",
+    )
+    require(scores.rank == 3, f"the scores {scores} must be [batch, class, box]")
+    require(boxes.dtype is F32 and scores.dtype is F32, "boxes and scores are f32")
+    for number, dtype in ((2, I64), (3, F32), (4, F32)):
+        limit = optional(types, number)
+        require(limit is None or limit.dtype is dtype, f"operand {number} must be {dtype}")
+    return (TensorType(I64, (attrs.size, const(3))),)
+
+
+def _corners(boxes: Array, center_point_box: int) -> Array:
+    """Boxes as (low y, low x, high y, high x)."""
+    if center_point_box:
+        x, y, w, h = boxes.T
+        return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
+    a, b, c, d = boxes.T
+    lows = (np.minimum(a, c), np.minimum(b, d))
+    return np.stack([*lows, np.maximum(a, c), np.maximum(b, d)], axis=1)
+
+
+def _overlap(a: Array, b: Array) -> float:
+    """Intersection over union."""
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    if (sides <= 0).any():
+        return 0.0
+    common = float(np.prod(sides))
+    areas = [float(np.prod(box[2:] - box[:2])) for box in (a, b)]
+    return common / (sum(areas) - common) if min(areas) > 0 else 0.0
+
+
+def _limit(arrays: Arrays, number: int, default: float) -> float:
+    found = maybe_array(arrays, number)
+    return default if found is None else float(found.reshape(()))
+
+
+def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array, ...]:
+    boxes, scores = array(arrays, 0), array(arrays, 1)
+    most, iou = int(_limit(arrays, 2, 0)), _limit(arrays, 3, 0.0)
+    least = _limit(arrays, 4, -np.inf)
+    picked: list[tuple[int, int, int]] = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        corners = _corners(boxes[batch], attrs.center_point_box)
+        kept: list[int] = []
+        for box in np.argsort(-scores[batch, kind], kind="stable"):
+            if len(kept) == most or not scores[batch, kind, box] > least:
+                break
+            if all(_overlap(corners[box], corners[other]) <= iou for other in kept):
+                kept.append(int(box))
+        picked.extend((batch, kind, box) for box in kept)
+    return (np.array(picked, np.int64).reshape(-1, 3),)
+
+
+def _nms_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    corners = np.array(
+        [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [0, 10.1, 1, 11.1]]],
+        np.float32,
+    )
+    scores = np.array([[[0.9, 0.75, 0.6, 0.95, 0.5], [0.1, 0.2, 0.9, 0.3, 0.4]]], np.float32)
+    limits = (np.array(3), np.array(0.5, np.float32), np.array(0.4, np.float32))
+    yield Sample((corners, scores, *limits), NonMaxSuppressionAttrs(0, const(3)), "corners")
+    centers = rng.uniform(1, 3, (2, 7, 4)).astype(np.float32)
+    likely = rng.random((2, 1, 7)).astype(np.float32)
+    operands = (centers, likely, np.array(2), np.array(0.3, np.float32))
+    found = len(_nms_reference(operands, NonMaxSuppressionAttrs(1, const(0)))[0])
+    yield Sample(operands, NonMaxSuppressionAttrs(1, const(found)), "centers")
+    yield Sample((corners, scores), NonMaxSuppressionAttrs(0, const(0)), "none")
+
+
+# ---- det -----------------------------------------------------------------------------------------
+
+
+def _det_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    square = x.rank >= 2 and not differ(x.shape[-1], x.shape[-2])
+    require(square, f"{x} holds no square matrices")
+    return (TensorType(x.dtype, x.shape[:-2]),)
+
+
+def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
+
+
+def _det_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2)):
+        yield Sample((rng.standard_normal(shape).astype(np.float32),), NoAttrs())
+
+
+# ---- bind_size -----------------------------------------------------------------------------------
+
+
+def _bind_infer(types: Types, attrs: BindSizeAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(x.dtype in (I32, I64), f"a size comes from i32 or i64, not {x}")
+    count = as_int(element_count(x.shape))
+    require(count is None or 0 <= attrs.element < count, f"{x} has no element {attrs.element}")
+    return ()
+
+
+def _bind_reference(arrays: Arrays, attrs: BindSizeAttrs) -> tuple[Array, ...]:
+    return ()
+
+
+def _bind_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((np.array([3, 5]),), BindSizeAttrs(const(5), 1))
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_OPAQUE = frozenset({Trait.OPAQUE})
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "top_k",
+        TopKAttrs,
+        (1, 1),
+        _top_k_infer,
+        _top_k_reference,
+        _top_k_samples,
+        NUMERIC,
+        Tolerance.EXACT,
+        "The k largest or smallest elements along an axis, and their places.",
+        call="top_k",
+        aten=("topk",),
+    ),
+    OpSpec(
+        "non_zero",
+        NonZeroAttrs,
+        (1, 1),
+        _non_zero_infer,
+        _non_zero_reference,
+        _non_zero_samples,
+        ALL,
+        Tolerance.EXACT,
+        "The indices of elements that are not zero, one column each, in row-major order.",
+        call="non_zero",
+        traits=_OPAQUE,
+        aten=("nonzero",),
+    ),
+    OpSpec(
+        "compress",
+        CompressAttrs,
+        (2, 2),
+        _compress_infer,
+        _compress_reference,
+        _compress_samples,
+        ALL,
+        Tolerance.EXACT,
+        "The slices along an axis whose condition is true.",
+        call="compress",
+        traits=_OPAQUE,
+    ),
+    OpSpec(
+        "unique",
+        UniqueAttrs,
+        (1, 1),
+        _unique_infer,
+        _unique_reference,
+        _unique_samples,
+        ALL,
+        Tolerance.EXACT,
+        "Distinct elements or slices, where each first stands, which one each is, their counts.",
+        call="unique",
+        traits=_OPAQUE,
+    ),
+    OpSpec(
+        "non_max_suppression",
+        NonMaxSuppressionAttrs,
+        (2, 5),
+        _nms_infer,
+        _nms_reference,
+        _nms_samples,
+        (F32,),
+        Tolerance.EXACT,
+        "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
+        call="non_max_suppression",
+        traits=_OPAQUE,
+    ),
+    OpSpec(
+        "det",
+        NoAttrs,
+        (1, 1),
+        _det_infer,
+        _det_reference,
+        _det_samples,
+        (F32, F64),
+        Tolerance.ACCUMULATE,
+        "The determinant of each square matrix, by elimination with partial pivoting.",
+        call="det",
+        onnx=(OnnxBinding("Det", since=11),),
+    ),
+    OpSpec(
+        "bind_size",
+        BindSizeAttrs,
+        (1, 1),
+        _bind_infer,
+        _bind_reference,
+        _bind_samples,
+        (I32, I64),
+        Tolerance.EXACT,
+        "Gives a size symbol the value of one element of a tensor.",
+        call="bind_size",
+        traits=_OPAQUE,
+    ),
+)

@@ -1,0 +1,468 @@
+"""Movement: ops that copy elements from one place to another.
+
+Each is one index map per output; `concat` and `pad` select between reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.index import Index, IndexLike, as_int, const
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.scalar import Scalar, apply, index_value, literal
+from tcc.ir.types import I64, TensorType, element_count
+from tcc.ops.formula import aligned
+from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
+from tcc.ops.shapes import ALL, broadcast_shapes, required, same_dtype
+
+_MOVES = frozenset({Trait.MOVEMENT})
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs:
+    """`shape` is the whole output shape; no 0 or -1 placeholders."""
+
+    shape: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs:
+    """Output axis `a` is input axis `perm[a]`."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandAttrs:
+    """`shape` broadcasts with the input's shape in both directions."""
+
+    shape: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceAttrs:
+    """One entry per axis, already clamped: `out[i] = x[start + i * step]` for `i < size`."""
+
+    starts: tuple[Index, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatAttrs:
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttrs:
+    """`sizes` of the parts along `axis`; they add up to its extent."""
+
+    axis: int
+    sizes: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileAttrs:
+    repeats: tuple[Index, ...]
+
+
+# ---- reshape -------------------------------------------------------------------------------------
+
+
+def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    before, after = element_count(x.shape), element_count(attrs.shape)
+    require(
+        not differ(before, after),
+        f"{x} has {before} elements, the new shape {list(attrs.shape)} has {after}",
+    )
+    return (TensorType(x.dtype, attrs.shape),)
+
+
+def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> tuple[Array, ...]:
+    return (array(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
+
+
+def _reshape_expr(types: Types, attrs: ReshapeAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    i = b.iters(*attrs.shape)
+    b.stage(i, _linear_read(b, x, linearise(i, attrs.shape)))
+    return b.done()
+
+
+def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
+    """The row-major position of `indices` in a tensor of `shape`."""
+    linear = const(0)
+    for index, dim in zip(indices, shape, strict=True):
+        # An axis of extent one adds nothing; without its iterator the position stays simple.
+        linear = linear if as_int(dim) == 1 else linear * dim + index
+    return linear
+
+
+def delinearise(linear: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
+    """The indices at row-major position `linear`; no extent may be the constant zero."""
+    indices: list[Index] = []
+    stride = const(1)
+    for axis in reversed(range(len(shape))):
+        if as_int(shape[axis]) == 1:
+            indices.append(const(0))
+            continue
+        quotient = linear // stride
+        leading = all(as_int(d) == 1 for d in shape[:axis])
+        indices.append(quotient if leading else quotient % shape[axis])
+        stride = stride * shape[axis]
+    return tuple(reversed(indices))
+
+
+def _linear_read(b: ExprBuilder, x: TensorType, linear: Index) -> Scalar:
+    if as_int(element_count(x.shape)) == 0:
+        return literal(0, x.dtype)  # never evaluated: the output is empty too
+    return b.read(0, *delinearise(linear, x.shape))
+
+
+# ---- transpose, expand, slice, tile --------------------------------------------------------------
+
+
+def _transpose_infer(types: Types, attrs: TransposeAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(
+        sorted(attrs.perm) == list(range(x.rank)),
+        f"{list(attrs.perm)} is no permutation of the {x.rank} axes of {x}",
+    )
+    return (TensorType(x.dtype, tuple(x.shape[p] for p in attrs.perm)),)
+
+
+def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> tuple[Array, ...]:
+    return (np.transpose(array(arrays, 0), attrs.perm).copy(),)
+
+
+def _transpose_expr(types: Types, attrs: TransposeAttrs) -> Expr:
+    (y,) = _transpose_infer(types, attrs)
+    b = ExprBuilder(required(types, 0))
+    i = b.iters(*y.shape)
+    b.stage(i, b.read(0, *(i[attrs.perm.index(axis)] for axis in range(y.rank))))
+    return b.done()
+
+
+def _expand_infer(types: Types, attrs: ExpandAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    return (TensorType(x.dtype, broadcast_shapes(x.shape, attrs.shape)),)
+
+
+def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    return (x * np.ones(sizes(attrs.shape), x.dtype),)
+
+
+def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _expand_infer(types, attrs)
+    b = ExprBuilder(x)
+    i = b.iters(*y.shape)
+    b.stage(i, b.read(0, *aligned(x.shape, i)))
+    return b.done()
+
+
+def _slice_infer(types: Types, attrs: SliceAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    counts = {len(attrs.starts), len(attrs.steps), len(attrs.sizes), x.rank}
+    require(len(counts) == 1, f"slice needs one start, step and size for each axis of {x}")
+    require(0 not in attrs.steps, "slice steps must not be zero")
+    return (TensorType(x.dtype, attrs.sizes),)
+
+
+def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> tuple[Array, ...]:
+    starts, lengths = sizes(attrs.starts), sizes(attrs.sizes)
+    picks = [
+        start + step * np.arange(n)
+        for start, step, n in zip(starts, attrs.steps, lengths, strict=True)
+    ]
+    x = array(arrays, 0)
+    return ((x[np.ix_(*picks)] if picks else x).copy(),)
+
+
+def _slice_expr(types: Types, attrs: SliceAttrs) -> Expr:
+    (y,) = _slice_infer(types, attrs)
+    b = ExprBuilder(required(types, 0))
+    i = b.iters(*y.shape)
+    if as_int(element_count(y.shape)) == 0:
+        b.stage(i, literal(0, y.dtype))
+        return b.done()
+    at = (start + k * step for start, step, k in zip(attrs.starts, attrs.steps, i, strict=True))
+    b.stage(i, b.read(0, *at))
+    return b.done()
+
+
+def _tile_infer(types: Types, attrs: TileAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(len(attrs.repeats) == x.rank, f"tile needs one repeat for each axis of {x}")
+    shape = tuple(d * r for d, r in zip(x.shape, attrs.repeats, strict=True))
+    return (TensorType(x.dtype, shape),)
+
+
+def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> tuple[Array, ...]:
+    return (np.tile(array(arrays, 0), sizes(attrs.repeats)),)
+
+
+def _tile_expr(types: Types, attrs: TileAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _tile_infer(types, attrs)
+    b = ExprBuilder(x)
+    i = b.iters(*y.shape)
+    if as_int(element_count(y.shape)) == 0:
+        b.stage(i, literal(0, y.dtype))
+        return b.done()
+    b.stage(i, b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True))))
+    return b.done()
+
+
+# ---- concat and split ----------------------------------------------------------------------------
+
+
+def _concat_infer(types: Types, attrs: ConcatAttrs) -> tuple[TensorType, ...]:
+    parts = [required(types, n) for n in range(len(types))]
+    dtype, first = same_dtype(types), parts[0]
+    require(all(p.rank == first.rank for p in parts), f"concat of different ranks: {parts}")
+    require(attrs.axis < first.rank, f"axis {attrs.axis} is outside {first}")
+    shape = list(first.shape)
+    for part in parts[1:]:
+        for axis, dim in enumerate(part.shape):
+            if axis == attrs.axis:
+                shape[axis] = shape[axis] + dim
+                continue
+            require(not differ(shape[axis], dim), f"{first} and {part} differ at axis {axis}")
+            shape[axis] = dim if as_int(shape[axis]) is None else shape[axis]
+    return (TensorType(dtype, tuple(shape)),)
+
+
+def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> tuple[Array, ...]:
+    parts = [array(arrays, n) for n in range(len(arrays))]
+    return (np.concatenate(parts, axis=attrs.axis),)
+
+
+def _concat_expr(types: Types, attrs: ConcatAttrs) -> Expr:
+    (y,) = _concat_infer(types, attrs)
+    b = ExprBuilder(*types)
+    i = b.iters(*y.shape)
+    ends: list[Index] = []
+    reads: list[Scalar] = []
+    end = const(0)
+    for number in range(len(types)):
+        at = [*i[: attrs.axis], i[attrs.axis] - end, *i[attrs.axis + 1 :]]
+        single = len(types) == 1
+        reads.append(b.read(number, *at, fill=None if single else 0))
+        end = end + required(types, number).shape[attrs.axis]
+        ends.append(end)
+    body = reads[-1]
+    for value, stop in zip(reads[-2::-1], ends[-2::-1], strict=True):
+        body = apply("select", _less(i[attrs.axis], stop), value, body)
+    b.stage(i, body)
+    return b.done()
+
+
+def _less(a: IndexLike, b: IndexLike) -> Scalar:
+    return apply("lt", index_value(a, I64), index_value(b, I64))
+
+
+def _split_infer(types: Types, attrs: SplitAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
+    total = sum(attrs.sizes, const(0))
+    require(
+        not differ(total, x.shape[attrs.axis]), f"parts of {total} from axis {attrs.axis} of {x}"
+    )
+    return tuple(
+        TensorType(x.dtype, (*x.shape[: attrs.axis], size, *x.shape[attrs.axis + 1 :]))
+        for size in attrs.sizes
+    )
+
+
+def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> tuple[Array, ...]:
+    cuts = np.cumsum(sizes(attrs.sizes))[:-1]
+    return tuple(p.copy() for p in np.split(array(arrays, 0), cuts, axis=attrs.axis))
+
+
+def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
+    b = ExprBuilder(required(types, 0))
+    start = const(0)
+    outputs = []
+    for part, size in zip(_split_infer(types, attrs), attrs.sizes, strict=True):
+        i = b.iters(*part.shape)
+        at = [*i[: attrs.axis], i[attrs.axis] + start, *i[attrs.axis + 1 :]]
+        empty = as_int(element_count(part.shape)) == 0
+        outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))
+        start = start + size
+    return b.done(*outputs)
+
+
+# ---- samples and rows ----------------------------------------------------------------------------
+
+
+def f32(rng: np.random.Generator, *shape: int) -> Array:
+    """Normally distributed samples."""
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for before, after in (
+        ((2, 3, 4), (4, 6)),
+        ((6, 4), (2, 3, 2, 2)),
+        ((1,), ()),
+        ((), (1, 1)),
+        ((7, 13), (91,)),
+        ((0, 3), (3, 0, 2)),
+    ):
+        yield Sample((f32(rng, *before),), ReshapeAttrs(dims(*after)))
+    yield Sample((rng.integers(-9, 9, (3, 8)),), ReshapeAttrs(dims(8, 3)), "i64")
+
+
+def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, perm in (((2, 3, 5), (2, 0, 1)), ((7, 13), (1, 0)), ((), ()), ((0, 3), (1, 0))):
+        yield Sample((f32(rng, *shape),), TransposeAttrs(perm))
+    yield Sample((rng.random((2, 3, 4, 5)) > 0.5,), TransposeAttrs((0, 2, 3, 1)), "bool")
+
+
+def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for before, after in (
+        ((3, 1), (2, 3, 4)),
+        ((), (3,)),
+        ((2, 3), (1, 1)),
+        ((1, 3), (0, 3)),
+        ((1,), (7,)),
+    ):
+        yield Sample((f32(rng, *before),), ExpandAttrs(dims(*after)))
+    yield Sample((rng.integers(-5, 5, (3, 1)),), ExpandAttrs(dims(3, 4)), "i64")
+
+
+def _slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, starts, steps, lengths in (
+        ((7, 13), (2, 0), (1, 1), (3, 13)),
+        ((7, 13), (6, 12), (-1, -3), (7, 5)),
+        ((5, 6, 7), (0, 1, 2), (2, 1, 3), (3, 5, 2)),
+        ((4,), (2,), (1,), (0,)),
+        ((), (), (), ()),
+    ):
+        attrs = SliceAttrs(dims(*starts), steps, dims(*lengths))
+        yield Sample((f32(rng, *shape),), attrs)
+
+
+def _tile_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, repeats in (((2, 3), (2, 1)), ((1, 5), (3, 2)), ((), ()), ((3,), (0,))):
+        yield Sample((f32(rng, *shape),), TileAttrs(dims(*repeats)))
+    yield Sample((rng.integers(0, 255, (3, 2), np.uint8),), TileAttrs(dims(2, 3)), "u8")
+
+
+def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for axis, shapes in (
+        (0, ((2, 3), (1, 3), (4, 3))),
+        (1, ((2, 3), (2, 0), (2, 7))),
+        (2, ((1, 2, 3),)),
+        (0, ((1,), (1,))),
+    ):
+        yield Sample(tuple(f32(rng, *s) for s in shapes), ConcatAttrs(axis))
+    yield Sample((rng.integers(0, 9, (2,)), rng.integers(0, 9, (3,))), ConcatAttrs(0), "i64")
+
+
+def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, axis, parts in (
+        ((7, 3), 0, (2, 5)),
+        ((2, 6), 1, (2, 2, 2)),
+        ((4,), 0, (4,)),
+        ((2, 3), 1, (3, 0)),
+    ):
+        yield Sample((f32(rng, *shape),), SplitAttrs(axis, dims(*parts)))
+
+
+def move_row(
+    name: str,
+    attrs: type[Any],
+    functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+    samples: Callable[[np.random.Generator], Iterator[Sample]],
+    doc: str,
+    *,
+    arity: tuple[int, int] = (1, 1),
+    onnx: tuple[OnnxBinding, ...] = (),
+    aten: tuple[str, ...] = (),
+) -> OpSpec:
+    """The row of an op that copies elements; `functions` are infer, reference, expr."""
+    infer, reference, expr = functions
+    return OpSpec(
+        name,
+        attrs,
+        arity,
+        infer,
+        reference,
+        samples,
+        ALL,
+        Tolerance.EXACT,
+        doc,
+        expr=expr,
+        traits=_MOVES,
+        onnx=onnx,
+        aten=aten,
+    )
+
+
+OPS: tuple[OpSpec, ...] = (
+    move_row(
+        "reshape",
+        ReshapeAttrs,
+        (_reshape_infer, _reshape_reference, _reshape_expr),
+        _reshape_samples,
+        "The same elements in row-major order under another shape.",
+        aten=("view", "reshape"),
+    ),
+    move_row(
+        "transpose",
+        TransposeAttrs,
+        (_transpose_infer, _transpose_reference, _transpose_expr),
+        _transpose_samples,
+        "Permutes the axes.",
+        aten=("permute",),
+    ),
+    move_row(
+        "expand",
+        ExpandAttrs,
+        (_expand_infer, _expand_reference, _expand_expr),
+        _expand_samples,
+        "Repeats along axes of extent one.",
+        aten=("expand",),
+    ),
+    move_row(
+        "slice",
+        SliceAttrs,
+        (_slice_infer, _slice_reference, _slice_expr),
+        _slice_samples,
+        "A strided part of each axis.",
+    ),
+    move_row(
+        "tile",
+        TileAttrs,
+        (_tile_infer, _tile_reference, _tile_expr),
+        _tile_samples,
+        "Repeats the whole tensor along each axis.",
+        aten=("repeat",),
+    ),
+    move_row(
+        "concat",
+        ConcatAttrs,
+        (_concat_infer, _concat_reference, _concat_expr),
+        _concat_samples,
+        "Joins tensors along an axis.",
+        arity=(1, 1 << 16),
+        aten=("cat",),
+    ),
+    move_row(
+        "split",
+        SplitAttrs,
+        (_split_infer, _split_reference, _split_expr),
+        _split_samples,
+        "Cuts a tensor along an axis into parts of given sizes.",
+        aten=("split_with_sizes",),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Arrays as rows take them, and the index scalars that data-dependent reads share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
+from tcc.ir.op import Array
+from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.types import I64, TensorType
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+
+
+def array(arrays: Arrays, number: int) -> Array:
+    """The array of a required operand; raises ValueError where it is absent."""
+    found = maybe_array(arrays, number)
+    if found is None:
+        raise ValueError(f"operand {number} is required")
+    return found
+
+
+def maybe_array(arrays: Arrays, number: int) -> Array | None:
+    """The array of an optional operand, None where it is absent."""
+    return arrays[number] if number < len(arrays) else None
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError(message) unless `condition` holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
+    """Dims as integers; raises ValueError where one is symbolic."""
+    found = tuple(as_int(d) for d in values)
+    known = tuple(n for n in found if n is not None)
+    require(len(known) == len(found), f"sizes {list(values)} are not all known")
+    return known
+
+
+def dims(*values: int) -> tuple[Index, ...]:
+    """Integers as constant dims."""
+    return tuple(const(n) for n in values)
+
+
+def differ(a: Index, b: Index) -> bool:
+    """Whether two dims are certainly unequal: both constants, of different value."""
+    x, y = as_int(a), as_int(b)
+    return x is not None and y is not None and x != y
+
+
+def wrapped(index: Scalar, size: IndexLike) -> Scalar:
+    """A tensor element as an i64 index into `size`: negative ones count from the end."""
+    wide = cast(index, I64)
+    negative = apply("lt", wide, literal(0, I64))
+    return apply("select", negative, apply("add", wide, index_value(size, I64)), wide)
+
+
+def clamped(index: Scalar, size: IndexLike) -> Scalar:
+    """`index` forced into `[0, size)`, so that hostile data never leaves the tensor."""
+    last = index_value(as_index(size) - 1, I64)
+    return apply("max", apply("min", index, last), literal(0, I64))
+
+
+def inside(index: Scalar, size: IndexLike) -> Scalar:
+    """Whether `0 <= index < size`."""
+    above = apply("ge", index, literal(0, I64))
+    return apply("and", above, apply("lt", index, index_value(size, I64)))
+
+
+def guard(size: IndexLike) -> int | None:
+    """The fill of a clamped read: needed only where the extent may be zero."""
+    low = bounds(as_index(size))[0]
+    return None if low is not None and low >= 1 else 0

@@ -1,0 +1,71 @@
+"""Building rows of pointwise ops: one formula, one NumPy function, one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tcc.ir.expr import Expr
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.scalar import Scalar
+from tcc.ir.types import DType, TensorType
+from tcc.ops.formula import pointwise
+from tcc.ops.reference import in_f32
+from tcc.ops.sampling import Samples
+from tcc.ops.shapes import Shape, broadcast_types, check_dtype, same_dtype
+
+Formula = Callable[..., Scalar]
+NumpyFunction = Callable[..., Any]
+
+
+def pointwise_op(
+    name: str,
+    formula: Formula,
+    numpy: NumpyFunction,
+    doc: str,
+    *,
+    dtypes: Sequence[DType],
+    samples: Samples,
+    attrs: type[Any] = NoAttrs,
+    arity: tuple[int, int] = (1, 1),
+    result: DType | None = None,
+    shape: Callable[[Sequence[TensorType | None]], Shape] = broadcast_types,
+    tolerance: Tolerance = Tolerance.ELEMENTWISE,
+    onnx: tuple[OnnxBinding, ...] = (),
+    aten: tuple[str, ...] = (),
+    traits: tuple[Trait, ...] = (),
+) -> OpSpec:
+    """The row of a pointwise op on operands of one element type.
+
+    `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` say the same in two languages; both get
+    None for an absent optional operand.  `result` is the element type where it is not the
+    operands', `shape` gives the shape of the result.
+    """
+
+    def infer(types: Sequence[TensorType | None], _: Any) -> tuple[TensorType, ...]:
+        dtype = same_dtype(types)
+        check_dtype(dtype, dtypes)
+        return (TensorType(result or dtype, shape(types)),)
+
+    def expr(types: Sequence[TensorType | None], given: Any) -> Expr:
+        (out,) = infer(types, given)
+        return pointwise(types, lambda *scalars: formula(given, *scalars), out.dtype)
+
+    def reference(arrays: Sequence[Array | None], given: Any) -> tuple[Array, ...]:
+        return (in_f32(lambda *wide: numpy(given, *wide))(*arrays),)
+
+    return OpSpec(
+        name,
+        attrs,
+        arity,
+        infer,
+        reference,
+        samples,
+        tuple(dtypes),
+        tolerance,
+        doc,
+        expr,
+        traits=frozenset((Trait.ELEMENTWISE, *traits)),
+        onnx=onnx,
+        aten=aten,
+    )

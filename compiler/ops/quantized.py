@@ -1,0 +1,364 @@
+"""Contractions of quantised integers: sums in i32, zero points subtracted on the way in.
+
+The q-linear ops scale the sums in f32, round to nearest even, add the zero point and saturate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.index import Index
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.scalar import Scalar, StageRef, cast, index_value
+from tcc.ir.types import F32, I8, I32, I64, U8, TensorType
+from tcc.ops.contract import matmul_shape, matmul_sum
+from tcc.ops.formula import fn
+from tcc.ops.operands import Arrays, Types, array, differ, inside, maybe_array, require
+from tcc.ops.shapes import optional, required
+from tcc.ops.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
+
+_BYTES = (U8, I8)
+
+
+def _check_bytes(*types: TensorType) -> None:
+    for x in types:
+        require(x.dtype in _BYTES, f"quantised operands are u8 or i8, not {x}")
+
+
+def _check_point(point: TensorType | None, x: TensorType) -> None:
+    if point is not None:
+        require(point.dtype is x.dtype, f"zero point {point} is not of the type of {x}")
+        require(point.rank <= 1 or point.rank == x.rank, f"zero point {point} does not fit {x}")
+
+
+def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None) -> Scalar:
+    """Operand `number` at `at` less its zero point, operand `point`, in i32."""
+    value = cast(b.read(number, *at), I32)
+    zero = _parameter(b, point, row)
+    return value if zero is None else fn("sub", value, cast(zero, I32))
+
+
+def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | None:
+    """A scale or zero point: one for all, or one for each `place`."""
+    found = optional(b.params, number)
+    if found is None:
+        return None
+    if found.rank == 0 or place is None or found.static_shape == (1,):
+        return b.read(number, *([0] * found.rank))
+    return b.read(number, place)
+
+
+def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
+    scaled = fn("round", fn("mul", cast(sums, F32), factor))
+    return cast(fn("add", scaled, cast(zero, F32)), zero.dtype)  # this cast saturates
+
+
+def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
+    info = np.iinfo(zero.dtype)
+    scaled = np.rint(sums.astype(np.float32) * factor) + zero.astype(np.float32)
+    return np.asarray(np.clip(scaled, info.min, info.max)).astype(zero.dtype)
+
+
+# ---- matmul_integer ------------------------------------------------------------------------------
+
+
+def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    a, c = required(types, 0), required(types, 1)
+    _check_bytes(a, c)
+    _check_vector(optional(types, 2), a, -2)
+    _check_vector(optional(types, 3), c, -1)
+    return (TensorType(I32, matmul_shape(a, c)),)
+
+
+def _check_vector(point: TensorType | None, x: TensorType, axis: int) -> None:
+    """A zero point or scale is one number, or one for each row or column."""
+    if point is None or point.rank == 0 or point.static_shape == (1,):
+        return
+    require(
+        point.rank == 1 and x.rank > 1 and not differ(point.shape[0], x.shape[axis]),
+        f"{point} is neither a scalar nor a vector for {x}",
+    )
+
+
+def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
+    """`x` less its zero point, a vector of them standing along rows or columns."""
+    wide = x.astype(np.int32)
+    if zero is None:
+        return wide
+    point = zero.astype(np.int32)
+    if point.size == 1:
+        return wide - point.reshape(())
+    return wide - (point if column else point[:, None])
+
+
+def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    a = _less_zero(array(arrays, 0), maybe_array(arrays, 2), False)
+    c = _less_zero(array(arrays, 1), maybe_array(arrays, 3), True)
+    return (np.asarray(np.matmul(a, c)),)
+
+
+def _integer_sum(
+    b: ExprBuilder, a: TensorType, c: TensorType, numbers: tuple[int, int, int, int]
+) -> StageRef:
+    """`numbers` are the operands a, its zero point, c, its zero point."""
+    return matmul_sum(
+        b,
+        a,
+        c,
+        lambda at_a, at_c: fn(
+            "mul",
+            _shifted(b, numbers[0], at_a, numbers[1], at_a[-2] if a.rank > 1 else None),
+            _shifted(b, numbers[2], at_c, numbers[3], at_c[-1] if c.rank > 1 else None),
+        ),
+    )
+
+
+def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
+    b = ExprBuilder(*types)
+    return b.done(_integer_sum(b, required(types, 0), required(types, 1), (0, 2, 1, 3)))
+
+
+def _draw(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape, dtype)
+
+
+def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
+    yield Sample((a, c), NoAttrs(), "plain")
+    points = np.array(120, np.uint8), np.array(3, np.uint8)
+    yield Sample((a, c, *points), NoAttrs(), "points")
+    yield Sample((a, c, None, np.array(9, np.uint8)), NoAttrs(), "right")
+    signed = _draw(rng, np.int8, 13, 5)
+    yield Sample((a, signed, points[0], _draw(rng, np.int8, 5)), NoAttrs(), "columns")
+
+
+# ---- conv_integer --------------------------------------------------------------------------------
+
+
+def _conv_integer_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+    x, w = required(types, 0), required(types, 1)
+    _check_bytes(x, w)
+    _check_point(optional(types, 2), x)
+    _check_point(optional(types, 3), w)
+    return (TensorType(I32, conv_shape(x, w, attrs)),)
+
+
+def _filters(w: Array, zero: Array | None) -> Array:
+    wide = w.astype(np.int32)
+    if zero is None:
+        return wide
+    return wide - zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
+
+
+def _conv_integer_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+    x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), True)
+    return (convolve(x, _filters(array(arrays, 1), maybe_array(arrays, 3)), attrs),)
+
+
+def _conv_sum(
+    b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs, numbers: tuple[int, ...]
+) -> StageRef:
+    """Sums of (x - zero) * (w - zero); `numbers` are the operands x, its zero, w, its zero.
+
+    The border holds x's zero point, so that it adds nothing.
+    """
+    i, over, at_x, at_w = conv_indices(b, x, w, attrs)
+    fill = border_fill(attrs)
+    pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
+    zero = _parameter(b, numbers[1], None)
+    if zero is not None:
+        pixel = fn("sub", pixel, cast(zero, I32))
+    if zero is not None and fill is not None:
+        # A read outside gives 0, which must not be shifted.
+        image = zip(at_x[2:], x.shape[2:], strict=True)
+        pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
+    weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
+    return b.stage(i, fn("mul", pixel, weight), over=over, monoid="sum")
+
+
+def _conv_integer_expr(types: Types, attrs: ConvAttrs) -> Expr:
+    b = ExprBuilder(*types)
+    return b.done(_conv_sum(b, required(types, 0), required(types, 1), attrs, (0, 2, 1, 3)))
+
+
+_CONV = ConvAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
+
+
+def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
+    yield Sample((x, w), _CONV, "plain")
+    yield Sample((x, w, np.array(128, np.uint8)), _CONV, "point")
+    signed = _draw(rng, np.int8, 3, 2, 3, 3)
+    points = (np.array(7, np.uint8), np.zeros(3, np.int8))
+    yield Sample((x, signed, *points), _CONV, "filters")
+
+
+# ---- q-linear ops --------------------------------------------------------------------------------
+
+
+def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    a, c = required(types, 0), required(types, 3)
+    _check_bytes(a, c)
+    for number in (1, 2):
+        _check_vector(required(types, number), a, -2)
+        _check_vector(required(types, number + 3), c, -1)
+    return (TensorType(required(types, 7).dtype, matmul_shape(a, c)),)
+
+
+def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+    sums = np.matmul(_less_zero(a, a_zero, False), _less_zero(c, c_zero, True))
+    rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
+    columns = c_scale if c_scale.size > 1 else c_scale.reshape(())
+    factor = rows.astype(np.float32) * columns.astype(np.float32) / y_scale.reshape(())
+    return (_requantise(np.asarray(sums), factor, y_zero.reshape(())),)
+
+
+def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
+    a, c = required(types, 0), required(types, 3)
+    (y,) = _qlinear_matmul_infer(types, attrs)
+    b = ExprBuilder(*types)
+    sums = _integer_sum(b, a, c, (0, 2, 3, 5))
+    i = b.iters(*y.shape)
+    row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
+    factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
+    b.stage(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
+    return b.done()
+
+
+def _known(scalar: Scalar | None) -> Scalar:
+    assert scalar is not None  # infer has required the operand
+    return scalar
+
+
+def _factor(
+    b: ExprBuilder, left: tuple[int, Index | None], right: tuple[int, Index | None], result: int
+) -> Scalar:
+    """left scale * right scale / result scale, in f32."""
+    scales = [cast(_known(_parameter(b, *p)), F32) for p in (left, right, (result, None))]
+    return fn("div", fn("mul", scales[0], scales[1]), scales[2])
+
+
+def _scalars(*values: float) -> tuple[Array, ...]:
+    return tuple(np.array(v, np.float32) for v in values)
+
+
+def _qlinear_matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
+    one, two, three = _scalars(0.0066, 0.0071, 0.0107)
+    zeros = [np.array(v, np.uint8) for v in (113, 114, 118)]
+    yield Sample((a, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "u8")
+    batch = _draw(rng, np.uint8, 2, 3, 13)
+    yield Sample((batch, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "batch")
+
+
+def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+    x, w, bias = required(types, 0), required(types, 3), optional(types, 8)
+    _check_bytes(x, w)
+    _check_point(required(types, 2), x)
+    _check_point(required(types, 5), w)
+    require(bias is None or bias.dtype is I32, f"the bias {bias} must be i32")
+    return (TensorType(required(types, 7).dtype, conv_shape(x, w, attrs)),)
+
+
+def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+    sums = convolve(_less_zero(x, x_zero, True), _filters(w, w_zero), attrs)
+    along = (-1, *([1] * (x.ndim - 2)))
+    bias = maybe_array(arrays, 8)
+    if bias is not None:
+        sums = sums + bias.reshape(along)
+    factor = x_scale.reshape(()) * w_scale.reshape(along) / y_scale.reshape(())
+    return (_requantise(sums, factor, y_zero.reshape(())),)
+
+
+def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
+    (y,) = _qlinear_conv_infer(types, attrs)
+    b = ExprBuilder(*types)
+    sums = _conv_sum(b, required(types, 0), required(types, 3), attrs, (0, 2, 3, 5))
+    i = b.iters(*y.shape)
+    total: Scalar = b.read(sums, *i)
+    if optional(types, 8) is not None:
+        total = fn("add", total, b.read(8, i[1]))
+    factor = _factor(b, (1, None), (4, i[1]), 6)
+    b.stage(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
+    return b.done()
+
+
+def _qlinear_conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
+    one, two, three = _scalars(0.0037, 0.0017, 0.016)
+    zeros = [np.array(v, np.uint8) for v in (132, 255, 123)]
+    operands = (x, one, zeros[0], w, two, zeros[1], three, zeros[2])
+    yield Sample(operands, _CONV, "plain")
+    bias = rng.integers(-900, 900, 3).astype(np.int32)
+    signed = (_draw(rng, np.int8, 3, 2, 3, 3), np.array([0.002, 0.001, 0.003], np.float32))
+    points = (np.zeros(3, np.int8), three, zeros[2], bias)
+    yield Sample((x, one, zeros[0], *signed, *points), _CONV, "filters")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_SUMS = frozenset({Trait.CONTRACTION})
+_WINDOWS = frozenset({Trait.CONTRACTION, Trait.WINDOW})
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "matmul_integer",
+        NoAttrs,
+        (2, 4),
+        _matmul_integer_infer,
+        _matmul_integer_reference,
+        _matmul_integer_samples,
+        _BYTES,
+        Tolerance.EXACT,
+        "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
+        expr=_matmul_integer_expr,
+        traits=_SUMS,
+        onnx=(OnnxBinding("MatMulInteger", since=10),),
+    ),
+    OpSpec(
+        "conv_integer",
+        ConvAttrs,
+        (2, 4),
+        _conv_integer_infer,
+        _conv_integer_reference,
+        _conv_integer_samples,
+        _BYTES,
+        Tolerance.EXACT,
+        "Convolution of bytes less their zero points; operands (x, w, x zero, w zero).",
+        expr=_conv_integer_expr,
+        traits=_WINDOWS,
+    ),
+    OpSpec(
+        "qlinear_matmul",
+        NoAttrs,
+        (8, 8),
+        _qlinear_matmul_infer,
+        _qlinear_matmul_reference,
+        _qlinear_matmul_samples,
+        _BYTES,
+        Tolerance.EXACT,
+        "Requantised matrix product; operands a, b and y each with scale and zero point.",
+        expr=_qlinear_matmul_expr,
+        traits=_SUMS,
+        onnx=(OnnxBinding("QLinearMatMul", since=10),),
+    ),
+    OpSpec(
+        "qlinear_conv",
+        ConvAttrs,
+        (8, 9),
+        _qlinear_conv_infer,
+        _qlinear_conv_reference,
+        _qlinear_conv_samples,
+        _BYTES,
+        Tolerance.EXACT,
+        "Requantised convolution; operands x, w and y each with scale and zero point, then bias.",
+        expr=_qlinear_conv_expr,
+        traits=_WINDOWS,
+    ),
+)

@@ -1,0 +1,40 @@
+"""Conventions of the NumPy references: absent operands, and f16 computed in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tcc.ir.op import Array
+
+
+def given(arrays: Sequence[Array | None]) -> tuple[Array, ...]:
+    """All operands, none of which may be absent."""
+    found = tuple(a for a in arrays if a is not None)
+    if len(found) != len(arrays):
+        raise ValueError("an operand is missing")
+    return found
+
+
+def widen_half(array: Array) -> Array:
+    """f16 as f32; other arrays as they are."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def in_f32(function: Callable[..., Any]) -> Callable[..., Array]:
+    """`function` with f16 arguments widened and the result rounded to f16 once.
+
+    Floating-point exceptions are part of the meaning here, so NumPy does not report them.
+    """
+
+    def apply(*arrays: Array | None) -> Array:
+        with np.errstate(all="ignore"):
+            wide = [None if a is None else widen_half(a) for a in arrays]
+            result = np.asarray(function(*wide))
+            halves = [a for a in arrays if a is not None and a.dtype == np.float16]
+            if halves and result.dtype == np.float32:
+                return result.astype(np.float16)
+            return result
+
+    return apply

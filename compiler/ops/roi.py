@@ -1,0 +1,177 @@
+"""Pooling over regions of interest.
+
+How many elements a region averages depends on its size, which is data: these are C functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+from tcc.ir.index import const
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F32, F64, I64, TensorType
+from tcc.ops.operands import Arrays, Types, array, differ, require
+from tcc.ops.shapes import required
+
+
+@dataclass(frozen=True, slots=True)
+class RoiAlignAttrs:
+    """`mode` is avg or max; `sampling_ratio` 0 takes as many samples as the region has pixels;
+    `half_pixel` shifts regions by half a pixel."""
+
+    mode: str
+    output_height: int
+    output_width: int
+    sampling_ratio: int
+    spatial_scale: float
+    half_pixel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MaxRoiPoolAttrs:
+    pooled_shape: tuple[int, ...]
+    spatial_scale: float
+
+
+# ---- roi_align -----------------------------------------------------------------------------------
+
+
+def _align_infer(types: Types, attrs: RoiAlignAttrs) -> tuple[TensorType, ...]:
+    x, rois, batches = (required(types, n) for n in range(3))
+    require(x.rank == 4, f"roi_align takes [batch, channel, height, width], not {x}")
+    require(
+        rois.rank == 2 and not differ(rois.shape[1], const(4)), f"regions {rois} must be [n, 4]"
+    )
+    require(batches.rank == 1 and batches.dtype is I64, f"{batches} must be a vector of i64")
+    require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
+    require(attrs.mode in ("avg", "max"), f"unknown mode {attrs.mode}")
+    size = (const(attrs.output_height), const(attrs.output_width))
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)
+
+
+def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
+    if at < -1.0 or at > size:
+        return []
+    at = max(at, 0.0)
+    low = min(int(at), size - 1)
+    high = min(low + 1, size - 1)
+    rest = 0.0 if low == size - 1 else at - low
+    return [(low, 1 - rest), (high, rest)]
+
+
+def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
+    x, rois, batches = (array(arrays, n) for n in range(3))
+    oh, ow = attrs.output_height, attrs.output_width
+    y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
+    for r, c, ph, pw in np.ndindex(*y.shape):
+        shift = 0.5 if attrs.half_pixel else 0.0
+        x1, y1, x2, y2 = (float(v) * attrs.spatial_scale - shift for v in rois[r])
+        height, width = y2 - y1, x2 - x1
+        if not attrs.half_pixel:
+            height, width = max(height, 1.0), max(width, 1.0)
+        rows = attrs.sampling_ratio or ceil(height / oh)
+        columns = attrs.sampling_ratio or ceil(width / ow)
+        terms = []
+        for row, column in np.ndindex(rows, columns):
+            ty = y1 + (ph + (row + 0.5) / rows) * height / oh
+            tx = x1 + (pw + (column + 0.5) / columns) * width / ow
+            corners = [
+                float(x[batches[r], c, a, b]) * wa * wb
+                for a, wa in _corner_weights(ty, x.shape[2])
+                for b, wb in _corner_weights(tx, x.shape[3])
+            ]
+            terms.append(corners or [0.0])
+        if attrs.mode == "avg":
+            y[r, c, ph, pw] = sum(map(sum, terms)) / max(len(terms), 1)
+        else:
+            y[r, c, ph, pw] = max((max(t) for t in terms), default=0.0)
+    return (y.astype(x.dtype),)
+
+
+def _align_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
+    rois = np.array([[0, 0, 5, 5], [1.5, 2.25, 8, 6.5], [-1, 3, 4, 9]], np.float32)
+    batches = np.array([0, 1, 1])
+    for label, attrs in (
+        ("fixed", RoiAlignAttrs("avg", 3, 2, 2, 1.0, True)),
+        ("adaptive", RoiAlignAttrs("avg", 2, 3, 0, 0.75, False)),
+        ("max", RoiAlignAttrs("max", 2, 2, 2, 1.0, True)),
+    ):
+        yield Sample((x, rois, batches), attrs, label)
+
+
+# ---- max_roi_pool --------------------------------------------------------------------------------
+
+
+def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
+    x, rois = required(types, 0), required(types, 1)
+    require(x.rank == 4, f"max_roi_pool takes [batch, channel, height, width], not {x}")
+    require(
+        rois.rank == 2 and not differ(rois.shape[1], const(5)), f"regions {rois} must be [n, 5]"
+    )
+    require(len(attrs.pooled_shape) == 2, f"cells {attrs.pooled_shape} are not two-dimensional")
+    size = tuple(const(n) for n in attrs.pooled_shape)
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)
+
+
+def _round(x: float) -> int:
+    return floor(x + 0.5)
+
+
+def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]:
+    x, rois = array(arrays, 0), array(arrays, 1)
+    y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
+    for r, c, ph, pw in np.ndindex(*y.shape):
+        x1, y1, x2, y2 = (_round(float(v) * attrs.spatial_scale) for v in rois[r, 1:])
+        spans = []
+        for p, parts, low, high, extent in (
+            (ph, attrs.pooled_shape[0], y1, y2, x.shape[2]),
+            (pw, attrs.pooled_shape[1], x1, x2, x.shape[3]),
+        ):
+            step = np.float32(max(high - low + 1, 1)) / np.float32(parts)
+            start, end = floor(p * step) + low, ceil((p + 1) * step) + low
+            spans.append(slice(min(max(start, 0), extent), min(max(end, 0), extent)))
+        part = x[int(rois[r, 0]), c, spans[0], spans[1]]
+        y[r, c, ph, pw] = part.max() if part.size else 0
+    return (y,)
+
+
+def _pool_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
+    rois = np.array([[0, 0, 0, 5, 5], [1, 2, 1, 8, 6], [1, 6, 6, 6, 6]], np.float32)
+    yield Sample((x, rois), MaxRoiPoolAttrs((2, 3), 1.0), "whole")
+    yield Sample((x, rois), MaxRoiPoolAttrs((2, 2), 0.75), "scaled")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "roi_align",
+        RoiAlignAttrs,
+        (3, 3),
+        _align_infer,
+        _align_reference,
+        _align_samples,
+        (F32, F64),
+        Tolerance.ACCUMULATE,
+        "Bilinear samples of each region, averaged or maximised per cell; (x, regions, batches).",
+        call="roi_align",
+        traits=frozenset({Trait.OPAQUE}),
+    ),
+    OpSpec(
+        "max_roi_pool",
+        MaxRoiPoolAttrs,
+        (2, 2),
+        _pool_infer,
+        _pool_reference,
+        _pool_samples,
+        (F32, F64),
+        Tolerance.EXACT,
+        "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
+        call="max_roi_pool",
+        traits=frozenset({Trait.OPAQUE}),
+        onnx=(OnnxBinding("MaxRoiPool"),),
+    ),
+)

@@ -1,0 +1,168 @@
+"""Shape and type rules that several op families share.
+
+Every rule raises ValueError with one sentence that names the dims or types at fault.  Dimensions
+are compared as interned `Index` objects: two different symbols never agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import DTYPES, DType, Kind, TensorType
+
+Shape = tuple[Index, ...]
+
+ALL = tuple(DTYPES.values())
+FLOATS = tuple(d for d in ALL if d.is_float)
+INTEGERS = tuple(d for d in ALL if d.is_integer)
+SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
+NUMERIC = INTEGERS + FLOATS
+BOOLS = (DTYPES["bool"],)
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttrs:
+    """The attributes of ops that work along one axis, which is at least 0."""
+
+    axis: int
+
+
+def required(types: Sequence[TensorType | None], number: int) -> TensorType:
+    """The type of operand `number`, which may not be absent."""
+    found = types[number] if number < len(types) else None
+    if found is None:
+        raise ValueError(f"operand {number} is missing")
+    return found
+
+
+def optional(types: Sequence[TensorType | None], number: int) -> TensorType | None:
+    """The type of operand `number`, None where it is absent or beyond the last."""
+    return types[number] if number < len(types) else None
+
+
+def present(types: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
+    """All operands, none of which may be absent."""
+    return tuple(required(types, n) for n in range(len(types)))
+
+
+def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand") -> None:
+    """Requires `dtype` to be one of `allowed`."""
+    if dtype not in allowed:
+        raise ValueError(f"{what} may not be {dtype.name}")
+
+
+def same_dtype(types: Sequence[TensorType | None]) -> DType:
+    """The element type that all present operands share."""
+    found = [t.dtype for t in types if t is not None]
+    if not found:
+        raise ValueError("there is no operand")
+    for dtype in found:
+        if dtype is not found[0]:
+            raise ValueError(f"element types {found[0].name} and {dtype.name} differ")
+    return found[0]
+
+
+def broadcast_dims(a: Index, b: Index) -> Index:
+    """The dim that `a` and `b` broadcast to.
+
+    One yields to the other; a constant wins over a symbol, which must then equal it at run time.
+    """
+    if a is b or b is const(1):
+        return a
+    if a is const(1):
+        return b
+    known_a, known_b = as_int(a), as_int(b)
+    if known_a is not None and known_b is None:
+        return a
+    if known_b is not None and known_a is None:
+        return b
+    raise ValueError(f"dims {a.key} and {b.key} do not broadcast")
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """The shape all `shapes` broadcast to, aligned at the last axis (numpy's rule)."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = [const(1)] * rank
+    for shape in shapes:
+        offset = rank - len(shape)
+        for axis, dim in enumerate(shape):
+            result[offset + axis] = broadcast_dims(result[offset + axis], dim)
+    return tuple(result)
+
+
+def broadcast_types(types: Sequence[TensorType | None]) -> Shape:
+    """The shape all present operands broadcast to."""
+    return broadcast_shapes(*(t.shape for t in types if t is not None))
+
+
+def broadcasts_to(shape: Shape, target: Shape) -> bool:
+    """Whether `shape` broadcasts to `target` without enlarging it."""
+    try:
+        return broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def check_axis(axis: int, rank: int) -> None:
+    """Requires `0 <= axis < rank`."""
+    if not 0 <= axis < rank:
+        raise ValueError(f"axis {axis} is not an axis of a tensor of rank {rank}")
+
+
+def check_axes(axes: Sequence[int], rank: int) -> None:
+    """Requires distinct axes in `[0, rank)`."""
+    for axis in axes:
+        check_axis(axis, rank)
+    if len(dict.fromkeys(axes)) != len(axes):
+        raise ValueError(f"axes {tuple(axes)} repeat")
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    """`shape` after reducing `axes`, which stay as ones where `keepdims`."""
+    check_axes(axes, len(shape))
+    if keepdims:
+        return tuple(const(1) if n in axes else dim for n, dim in enumerate(shape))
+    return tuple(dim for n, dim in enumerate(shape) if n not in axes)
+
+
+def check_rank(type: TensorType, least: int, what: str = "the operand") -> None:
+    """Requires at least `least` dims."""
+    if type.rank < least:
+        raise ValueError(f"{what} has rank {type.rank}, at least {least} is needed")
+
+
+def agree(a: Index, b: Index, what: str) -> Index:
+    """The one dim that `a` and `b` both name; a constant wins over a symbol.
+
+    `what` says what the dim is, for the message.
+    """
+    if a is b:
+        return a
+    known_a, known_b = as_int(a), as_int(b)
+    if (known_a is None) == (known_b is None):
+        raise ValueError(f"{what}: {a.key} and {b.key} differ")
+    return a if known_b is None else b
+
+
+def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
+    """Dim by dim `agree`; the ranks must be equal."""
+    if len(a) != len(b):
+        raise ValueError(f"{what}: ranks {len(a)} and {len(b)} differ")
+    return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
+
+
+def first_shape(types: Sequence[TensorType | None]) -> Shape:
+    """The shape of the first operand, which every other present one must broadcast to."""
+    shape = required(types, 0).shape
+    for other in types[1:]:
+        if other is not None and not broadcasts_to(other.shape, shape):
+            raise ValueError(
+                f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})"
+            )
+    return shape
+
+
+def _dims(shape: Shape) -> str:
+    return ", ".join(dim.key for dim in shape)

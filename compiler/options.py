@@ -1,0 +1,238 @@
+"""Options: every choice of one compile, as data.
+
+The fields of `Options` are the one list of choices.  From each follow the keyword argument of
+`tcc.compile`, the flag of `tcc compile`, its help and its check.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tcc.errors import UserError
+
+Shape = tuple[int, ...]
+NUMERICS = ("default", "strict")
+LEVELS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How a field is spelled on a command line, and what it may hold.
+
+    `spelling` is the flag, `metavar` its value's name (empty for a switch).  `read` turns a
+    keyword's value, or the list of a `repeated` flag's texts, into the field's value, and raises
+    ValueError with one sentence for a value that is not allowed.
+    """
+
+    name: str
+    spelling: str
+    metavar: str
+    help: str
+    read: Callable[[Any], Any]
+    repeated: bool = False
+
+
+# ---- readers: a value from Python, or text from a command line, to the field's value ----------
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a name")
+    return value
+
+
+def _identifier(value: Any) -> str:
+    if not isinstance(value, str) or not (value.isascii() and value.isidentifier()):
+        raise ValueError(f"{value!r} is not a C identifier")
+    return value
+
+
+def _one_of(allowed: Sequence[Any], kind: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        try:
+            found = kind(value)
+        except (TypeError, ValueError):
+            found = None
+        if found not in allowed:
+            raise ValueError(f"{value!r} is none of {', '.join(map(str, allowed))}")
+        return found
+
+    return read
+
+
+def _positive(value: Any) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise ValueError(f"{value!r} is not a count of at least 1")
+    return count
+
+
+def _folder(value: Any) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def _switch(value: Any) -> bool:
+    return bool(value)
+
+
+def read_shape(text: str) -> Shape:
+    """`1x3x224x224` as sizes; the empty text is a scalar's.  Raises ValueError otherwise."""
+    sizes = text.split("x") if text else []
+    if not all(size.isascii() and size.isdigit() for size in sizes):
+        raise ValueError(f"{text!r} is not a shape; write sizes as in 1x3x224x224")
+    return tuple(int(size) for size in sizes)
+
+
+def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
+    """A mapping, or a sequence of `NAME=VALUE` texts, as pairs; names are given once."""
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        parts = [str(item).partition("=") for item in value]
+        for left, equals, _ in parts:
+            if not left or not equals:
+                raise ValueError(f"{left + equals!r} does not have the form {form}")
+        pairs = [(left, right) for left, _, right in parts]
+    names = [name for name, _ in pairs]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"{twice[0]!r} is given twice")
+    return tuple(pairs)
+
+
+def _shapes(value: Any) -> tuple[tuple[str, Shape], ...]:
+    def shape(given: Any) -> Shape:
+        if isinstance(given, str):
+            return read_shape(given)
+        sizes = tuple(given)
+        if not all(isinstance(size, int) and size >= 0 for size in sizes):
+            raise ValueError(f"{given!r} is not a shape")
+        return sizes
+
+    return tuple((name, shape(given)) for name, given in _pairs(value, "NAME=SHAPE"))
+
+
+def _states(value: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((_text(past), _text(now)) for past, now in _pairs(value, "PAST=PRESENT"))
+
+
+def _flag(
+    spelling: str,
+    metavar: str,
+    help: str,
+    read: Callable[[Any], Any],
+    *,
+    repeated: bool = False,
+) -> dict[str, Any]:
+    """The metadata of one field; `FLAGS` reads it."""
+    return {"flag": (spelling, metavar, help, read, repeated)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The choices of one compile.  Make one with `read_options`, which checks the values."""
+
+    target: str = field(
+        default="cpu", metadata=_flag("--target", "KIND", "What to compile for.", _text)
+    )
+    cpu: str = field(
+        default="host",
+        metadata=_flag(
+            "--cpu",
+            "NAME",
+            "The processor: host (this machine's), x86-64-v3, icelake-server, ...",
+            _text,
+        ),
+    )
+    inputs: tuple[tuple[str, Shape], ...] = field(
+        default=(),
+        metadata=_flag(
+            "--input",
+            "NAME=SHAPE",
+            "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
+            "open and no --input fixes stay open: one artifact serves all of them.",
+            _shapes,
+            repeated=True,
+        ),
+    )
+    state: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=_flag(
+            "--state",
+            "PAST=PRESENT",
+            "Output PRESENT is input PAST updated in place (a KV cache).",
+            _states,
+            repeated=True,
+        ),
+    )
+    level: int = field(
+        default=2,
+        metadata=_flag("-O", "LEVEL", "How much to optimise, 0 to 3.", _one_of(LEVELS, int)),
+    )
+    numerics: str = field(
+        default="default",
+        metadata=_flag(
+            "--numerics",
+            "MODE",
+            "strict turns off algorithms that trade rounding for speed.",
+            _one_of(NUMERICS, str),
+        ),
+    )
+    jobs: int = field(
+        default_factory=lambda: len(os.sched_getaffinity(0)),
+        metadata=_flag(
+            "--jobs",
+            "COUNT",
+            "Worker processes that generate code; the output does not depend on it.",
+            _positive,
+        ),
+    )
+    name: str = field(
+        default="",
+        metadata=_flag("--name", "NAME", "The model's name in its C interface.", _identifier),
+    )
+    dump: Path | None = field(
+        default=None,
+        metadata=_flag(
+            "--dump", "DIR", "Writes the model after every pass that changed it here.", _folder
+        ),
+    )
+    time_passes: bool = field(
+        default=False,
+        metadata=_flag("--time-passes", "", "Prints how long every pass took.", _switch),
+    )
+
+
+FLAGS = tuple(Flag(item.name, *item.metadata["flag"]) for item in fields(Options))
+
+
+def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
+    """Options from keyword arguments, or (`python` false) from a command line's texts.
+
+    Raises UserError, named as the user spelled it, for an unknown name or a value not allowed.
+    """
+    known = {flag.name: flag for flag in FLAGS}
+    checked = {}
+    for name, value in values.items():
+        if name not in known:
+            raise UserError(
+                f"unknown option {name!r}",
+                where="tcc.compile",
+                hint=f"there are: {', '.join(known)}",
+            )
+        flag = known[name]
+        if value is None:
+            continue
+        try:
+            checked[name] = flag.read(value)
+        except ValueError as error:
+            where = f"{name}=" if python else flag.spelling
+            raise UserError("bad option", where=where, why=str(error)) from error
+    return Options(**checked)

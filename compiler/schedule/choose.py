@@ -1,0 +1,181 @@
+"""Chooses a schedule for a tile group from its strides and a target's registers.
+
+One candidate a group for now, a
+contraction gets rows x vectors accumulators that fill the register file without spilling (Low et
+al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016); everything else is blocked
+along the loop with the smoothest accesses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tcc.ir.expr import extent
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Var, as_int
+from tcc.schedule.nest import all_accesses, anchor, depends, product, stride, trips, weight, work
+from tcc.schedule.schedule import Schedule
+
+# Work (body operations) below which cutting a unit further costs more than it balances.
+UNIT_WORK = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """What a register tile may use: `lanes` f32 elements a vector, `count` vector registers."""
+
+    lanes: int
+    count: int
+
+
+def choose(group: TileGroup, registers: Registers) -> Schedule:
+    """A schedule for `group`."""
+    stage = anchor(group)
+    factors = product(stage)
+    vector = _vector_loop(group, stage)
+    blocks: dict[Var, int] = {}
+    if vector is not None:
+        blocks[vector] = _vector_block(vector, registers)
+    streamed: frozenset[Var] | None = None
+    if factors is not None and vector is not None:
+        sides = (depends(stage, factors.a), depends(stage, factors.b))
+        blocks.update(_contraction_blocks(group, stage, sides, vector, registers))
+        if vector not in stage.reduce:
+            this, other = sides if vector in sides[0] else sides[::-1]
+            streamed = this if _points(tuple(this)) >= _points(tuple(other)) else None
+    elif vector is not None and vector in group.common and stage.reduce:
+        blocks.update(_row_blocks(group, stage, vector, registers))
+    parallel, serial = _loop_order(group, blocks, vector, streamed)
+    named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
+    return Schedule(named, vector.name if vector else None, parallel, serial)
+
+
+# ---- the vector loop --------------------------------------------------------------------------
+
+
+def _vector_loop(group: TileGroup, stage: GroupStage) -> Var | None:
+    """The loop whose neighbours lie side by side in most accesses."""
+    candidates = [*group.common, *(v for v in stage.iters if v not in group.common), *stage.reduce]
+    best: tuple[float, Var] | None = None
+    for var in candidates:
+        score = _smoothness(group, stage, var)
+        if score > 0 and (best is None or score >= best[0]):
+            best = (score, var)
+    return None if best is None else best[1]
+
+
+def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
+    """How well blocks along `var` suit memory: one at best, weighed by how often each access runs.
+
+    A contraction's other operand is broadcast for free.
+    """
+    total = count = 0.0
+    for other in group.stages:
+        broadcast = 1.0 if var in group.common and product(other) is not None else 0.3
+        for access in all_accesses(other):
+            if group.buffers[access.buffer].constant:
+                continue
+            stored = any(access in targets for targets in other.stores)
+            runs = _points(other.iters) if stored else work(other)
+            step = stride(access, var)
+            total += runs * (1.0 if step == 1 else broadcast if step == 0 else -2.0)
+            count += runs
+    if total <= 0:
+        return 0.0
+    fill = min(trips(var), 16) / 16
+    # A reduction along the vector needs a horizontal step at its end.
+    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+
+
+def _points(variables: tuple[Var, ...]) -> int:
+    return prod(trips(v) for v in variables)
+
+
+def _vector_block(var: Var, registers: Registers) -> int:
+    """Up to four vectors; a divisor of the extent where there is a good one."""
+    full = 4 * registers.lanes
+    size = as_int(extent(var))
+    if size is None or size >= full:
+        return full
+    return max(size, 1)
+
+
+# ---- blocks of the other loops ------------------------------------------------------------------
+
+
+def _contraction_blocks(
+    group: TileGroup,
+    stage: GroupStage,
+    sides: tuple[frozenset[Var], frozenset[Var]],
+    vector: Var,
+    registers: Registers,
+) -> dict[Var, int]:
+    if vector in stage.reduce:
+        rows = {}
+        for side, other in (sides, sides[::-1]):
+            free = [v for v in group.common if v in side and v not in other]
+            if free:
+                rows[_longest(free)] = 4
+        return {**rows, vector: registers.lanes} if len(rows) == 2 else {}
+    in_both = vector in sides[0] and vector in sides[1]
+    vectors = -(-min(trips(vector), 4 * registers.lanes) // registers.lanes)
+    rows_max = _rows(vectors, registers)
+    blocks: dict[Var, int] = {}
+    other = sides[0] if vector in sides[1] else sides[1]
+    this = sides[1] if vector in sides[1] else sides[0]
+    rows_of = [v for v in group.common if v is not vector and v in other and v not in this]
+    if rows_of:
+        blocks[_longest(rows_of)] = min(rows_max, 4) if in_both else rows_max
+    inner = [v for v in stage.reduce if trips(v) > 1]
+    if inner and not in_both:
+        blocks[inner[-1]] = 4
+    return blocks
+
+
+def _longest(variables: list[Var]) -> Var:
+    """The longest loop, the innermost of equals."""
+    return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
+
+
+def _rows(vectors: int, registers: Registers) -> int:
+    """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
+    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {4: 2, 3: 3, 2: 4, 1: 6}
+    return table[max(1, min(vectors, 4))]
+
+
+def _row_blocks(
+    group: TileGroup, stage: GroupStage, vector: Var, registers: Registers
+) -> dict[Var, int]:
+    """Windows reuse what neighbouring outputs load: a few of them side by side."""
+    if len(stage.body) > 1:
+        return {vector: registers.lanes}
+    return {}
+
+
+# ---- loops --------------------------------------------------------------------------------------
+
+
+def _loop_order(
+    group: TileGroup,
+    blocks: dict[Var, int],
+    vector: Var | None,
+    streamed: frozenset[Var] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Storage order; but a contraction's larger operand, which varies with the loops `streamed`,
+    is walked once, by the outer loops."""
+    order = [v for v in group.common if v is not vector]
+    if vector is not None and vector in group.common:
+        if streamed is None:
+            order.append(vector)
+        else:
+            outer = [v for v in order if v in streamed]
+            order = [*outer, vector, *(v for v in order if v not in streamed)]
+    unit = sum(work(s) * weight(s) for s in group.stages)
+    parallel: list[str] = []
+    for var in order:
+        if unit < UNIT_WORK and parallel:
+            break
+        parallel.append(var.name)
+        unit //= max(1, -(-trips(var) // blocks.get(var, 1)))
+    return tuple(parallel), tuple(v.name for v in order[len(parallel) :])

@@ -1,0 +1,101 @@
+"""Questions a scheduler asks about a tile group: strides, work, and what kind of sum a stage is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcc.ir.expr import Stage, extent
+from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
+from tcc.ir.scalar import Apply, Read, Scalar, walk
+
+# A symbolic extent counts as this many trips: long enough to be worth a vector.
+TYPICAL = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products: the two factors of a stage `sum(k) a * b`."""
+
+    a: Scalar
+    b: Scalar
+
+
+def product(stage: GroupStage) -> Product | None:
+    """The factors, where the stage is a floating-point sum of products."""
+    (body, *rest) = stage.body
+    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+        return None
+    return Product(*body.args) if body.dtype.is_float else None
+
+
+def trips(var: Var) -> int:
+    """The number of trips of a loop, `TYPICAL` where it is not known."""
+    known = as_int(extent(var))
+    if known is not None:
+        return known
+    top = bounds(extent(var))[1]
+    return TYPICAL if top is None else min(top, TYPICAL)
+
+
+def stride(access: Access, var: Var) -> int | None:
+    """Elements between neighbours along `var`: 0 if it does not matter, None if irregular."""
+    if any(var in free_vars(g.index) for g in access.guards):
+        return None
+    linear = linear_in(access.offset, var)
+    if linear is None:
+        return None
+    return as_int(linear[0])
+
+
+def work(stage: GroupStage) -> int:
+    """Evaluations of the body, with typical extents."""
+    total = 1
+    for var in (*stage.iters, *stage.reduce):
+        total *= trips(var)
+    return total
+
+
+def weight(stage: GroupStage | Stage) -> int:
+    """Operations of one evaluation of the body; transcendental functions count as many."""
+    total = 0
+    for scalar in walk(*stage.body):
+        if isinstance(scalar, Apply):
+            total += _EXPENSIVE.get(scalar.function, 1)
+        elif isinstance(scalar, Read):
+            total += 1
+    return max(total, 1)
+
+
+_EXPENSIVE = {
+    name: 15
+    for name in (
+        *("exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "log1p", "expm1"),
+        *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "atan2"),
+    )
+}
+
+
+def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
+    """The iterators of the stage that `scalar` varies with."""
+    found: set[Var] = set()
+    for node in walk(scalar):
+        if isinstance(node, Read):
+            access = stage.accesses.get(node)
+            if access is None:  # the block of an earlier stage varies with all its iterators
+                found.update(v for i in node.indices for v in free_vars(i))
+                continue
+            found.update(free_vars(access.offset))
+            found.update(v for g in access.guards for v in free_vars(g.index))
+        elif hasattr(node, "index"):
+            found.update(free_vars(node.index))
+    return frozenset(found & {*stage.iters, *stage.reduce})
+
+
+def anchor(group: TileGroup) -> GroupStage:
+    """The stage that decides the loops: the one with most work."""
+    return max(group.stages, key=lambda s: work(s) * weight(s))
+
+
+def all_accesses(stage: GroupStage) -> tuple[Access, ...]:
+    return (*stage.accesses.values(), *(a for c in stage.stores for a in c))

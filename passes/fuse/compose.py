@@ -1,0 +1,228 @@
+"""Joins the expressions of a group's nodes into one, and inlines what need not be stored.
+
+    s[i]    = sum(k) x[i, k]                       s[i] = sum(k) x[i, k]
+    t[i]    = s[i] * 0.5                   ->      y[i] = max(s[i] * 0.5, 0)
+    y[i]    = max(t[i], 0)
+
+Every stage without a reduction is substituted into its readers; it stays only where it is a result
+itself.  Iterators are numbered afresh, so equal groups give the same (interned) expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.graph import Node, Value
+from tcc.ir.index import Index, Var, free_vars, iterator, substitute, within
+from tcc.ir.scalar import (
+    IndexValue,
+    Read,
+    Scalar,
+    StageRef,
+    read,
+    substitute_indices,
+    transform,
+    walk,
+)
+
+
+def node_expr(node: Node) -> Expr | None:
+    """The tensor expression of a node, None where its op has none."""
+    types = [None if v is None else v.type for v in node.inputs]
+    return None if node.op.expr is None else node.op.expr(types, node.attrs)
+
+
+def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tuple[Value, ...]]:
+    """The expression that computes `results`, and its operands in order of first use.
+
+    `members` are in topological order and all have expressions.
+    """
+    stages: list[Stage] = []
+    made: dict[Value, StageRef] = {}
+    operands: dict[Value, int] = {}
+    for node in members:
+        expr = node_expr(node)
+        assert expr is not None
+        sources = [_source(v, made, operands) for v in node.inputs]
+        first = len(stages)
+        for stage in expr.stages:
+            stages.append(_renumbered(stage, first, sources, f"s{len(stages)}"))
+        for value, ref in zip(node.outputs, expr.outputs, strict=True):
+            made[value] = StageRef(ref.stage + first, ref.component)
+    outputs = tuple(made[v] for v in results)
+    composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    cleaned, used = drop_unused(inline_pointwise(composed))
+    values = tuple(operands)
+    return canonical(cleaned), tuple(values[n] for n in used)
+
+
+def _source(
+    value: Value | None, made: dict[Value, StageRef], operands: dict[Value, int]
+) -> int | StageRef | None:
+    if value is None:
+        return None
+    return made[value] if value in made else operands.setdefault(value, len(operands))
+
+
+def _renumbered(
+    stage: Stage, first: int, sources: Sequence[int | StageRef | None], prefix: str
+) -> Stage:
+    """`stage` with iterators of its own names and sources of the composed expression."""
+    loops = (*stage.iters, *stage.reduce)
+    mapping = {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(loops)}
+
+    def leaf(scalar: Scalar) -> Scalar:
+        if not isinstance(scalar, Read):
+            return scalar
+        old = scalar.source
+        new = (
+            StageRef(old.stage + first, old.component)
+            if isinstance(old, StageRef)
+            else sources[old]
+        )
+        assert new is not None
+        return read(new, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect)
+
+    body = tuple(substitute_indices(transform(s, leaf), mapping) for s in stage.body)
+    return replace(
+        stage, iters=_vars(stage.iters, mapping), reduce=_vars(stage.reduce, mapping), body=body
+    )
+
+
+def _vars(variables: tuple[Var, ...], mapping: dict[Var, Index]) -> tuple[Var, ...]:
+    return tuple(free_vars(mapping[v])[0] for v in variables)
+
+
+# ---- inlining -----------------------------------------------------------------------------------
+
+
+def inline_pointwise(expr: Expr) -> Expr:
+    """Substitutes stages without a reduction into the stages that read them."""
+    stages: list[Stage] = []
+    for stage in expr.stages:
+
+        def leaf(scalar: Scalar) -> Scalar:
+            return _inlined(scalar, stages) if isinstance(scalar, Read) else scalar
+
+        stages.append(replace(stage, body=tuple(transform(s, leaf) for s in stage.body)))
+    return replace(expr, stages=tuple(stages))
+
+
+def _inlined(node: Read, stages: Sequence[Stage]) -> Scalar:
+    if not isinstance(node.source, StageRef):
+        return node
+    stage = stages[node.source.stage]
+    if stage.monoid is not None or not _safe_to_inline(node, stage):
+        return node
+    mapping = dict(zip(stage.iters, node.indices, strict=True))
+    bindings = dict(node.indirect)
+
+    def bind(scalar: Scalar) -> Scalar:
+        if not isinstance(scalar, Read):
+            return scalar
+        used = {v for i in scalar.indices for v in free_vars(i)} & set(bindings)
+        extra = tuple((v, bindings[v]) for v in bindings if v in used)
+        known = {v for v, _ in scalar.indirect}
+        extra = tuple((v, s) for v, s in extra if v not in known)
+        if not extra:
+            return scalar
+        return read(
+            scalar.source,
+            scalar.indices,
+            scalar.dtype,
+            fill=scalar.fill,
+            indirect=(*scalar.indirect, *extra),
+        )
+
+    body = substitute_indices(stage.body[node.source.component], mapping)
+    return transform(body, bind) if bindings else body
+
+
+def _safe_to_inline(node: Read, stage: Stage) -> bool:
+    """A padded read of a computed value keeps its fill; a bound index keeps its arithmetic."""
+    inside = all(within(i, extent(v)) for i, v in zip(node.indices, stage.iters, strict=True))
+    if node.fill is not None and not inside:
+        return False
+    if node.indirect:
+        body = stage.body[node.source.component] if isinstance(node.source, StageRef) else None
+        if body is None or any(isinstance(s, IndexValue) for s in walk(body)):
+            return False
+    return True
+
+
+# ---- tidying ------------------------------------------------------------------------------------
+
+
+def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
+    """Without stages and operands that nothing reads; also the numbers of the operands kept."""
+    needed = {o.stage for o in expr.outputs}
+    for number in range(len(expr.stages) - 1, -1, -1):
+        if number in needed:
+            sources = (r.source for r in reads(expr.stages[number]))
+            needed.update(s.stage for s in sources if isinstance(s, StageRef))
+    kept = sorted(needed)
+    stage_number = {old: new for new, old in enumerate(kept)}
+    used: dict[int, int] = {}
+    for number in kept:
+        for node in reads(expr.stages[number]):
+            if isinstance(node.source, int):
+                used.setdefault(node.source, len(used))
+
+    def leaf(scalar: Scalar) -> Scalar:
+        if not isinstance(scalar, Read):
+            return scalar
+        old = scalar.source
+        new = (
+            StageRef(stage_number[old.stage], old.component)
+            if isinstance(old, StageRef)
+            else used[old]
+        )
+        return read(new, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect)
+
+    stages = tuple(
+        replace(expr.stages[n], body=tuple(transform(s, leaf) for s in expr.stages[n].body))
+        for n in kept
+    )
+    outputs = tuple(StageRef(stage_number[o.stage], o.component) for o in expr.outputs)
+    params = tuple(expr.params[n] for n in used)
+    return Expr(params, stages, outputs), tuple(used)
+
+
+def canonical(expr: Expr) -> Expr:
+    """Iterators and data-dependent indices named i0, i1, ... and t0, t1, ... in order of use."""
+    count = 0
+    bound = 0
+    stages = []
+    for stage in expr.stages:
+        mapping: dict[Var, Index] = {}
+        for var in (*stage.iters, *stage.reduce):
+            mapping[var] = iterator(f"i{count}", extent(var))
+            count += 1
+        for scalar in walk(*stage.body):
+            for var, _ in scalar.indirect if isinstance(scalar, Read) else ():
+                if var not in mapping:
+                    mapping[var] = iterator(f"t{bound}", extent(var))
+                    bound += 1
+        body = tuple(_renamed(s, mapping) for s in stage.body)
+        stages.append(
+            replace(
+                stage,
+                iters=_vars(stage.iters, mapping),
+                reduce=_vars(stage.reduce, mapping),
+                body=body,
+            )
+        )
+    return replace(expr, stages=tuple(stages))
+
+
+def _renamed(scalar: Scalar, mapping: dict[Var, Index]) -> Scalar:
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Read) or not node.indirect:
+            return node
+        indirect = tuple((free_vars(mapping[v])[0], s) for v, s in node.indirect)
+        at = tuple(substitute(i, mapping) for i in node.indices)
+        return read(node.source, at, node.dtype, fill=node.fill, indirect=indirect)
+
+    return substitute_indices(transform(scalar, leaf), mapping)

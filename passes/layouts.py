@@ -1,0 +1,259 @@
+"""Chooses the storage of every stored value, once, in the layout table.
+
+    conv -> relu -> conv          values [n, c, h, w] stored (n, h, w, c), the input of the second
+                                  convolution with a halo of zeros as wide as its padding
+
+Requires a partitioned graph.  Establishes a layout for each stored value: row-major for what the
+caller, the C functions or control flow see; channels last for what windows read and write, so that
+no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
+reader's operand belongs to the caller, a copy of it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import Expr, ExprBuilder, extent, reads
+from tcc.ir.graph import Graph, Node, Value, captures
+from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute
+from tcc.ir.layout import Layout, permuted, row_major, with_halo
+from tcc.ir.op import Trait
+from tcc.ir.scalar import Read
+from tcc.passes.fuse.compose import compose
+from tcc.passes.fuse.partition import Group, Kind, classify
+
+# The widest halo that is stored; wider padding is checked element by element.
+_WIDEST = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A group's expression with the values it reads and stores."""
+
+    expr: Expr
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    loc: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One thing to run: a kernel, or a node that is no kernel (a call, control flow)."""
+
+    kernel: Kernel | None
+    node: Node | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """The steps of a graph in order, and the layouts of the values they store."""
+
+    graph: Graph
+    steps: tuple[Step, ...]
+    layouts: Mapping[Value, Layout]
+
+
+@dataclass(frozen=True, slots=True)
+class _Halo:
+    widths: tuple[tuple[int, int], ...]  # of each logical axis: before, after
+    fill: float
+
+
+def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
+    """Layouts for all values that the groups of `graph` store."""
+    users = graph.users()
+    steps: list[Step] = []
+    windows: set[Value] = set()
+    for group in groups:
+        if classify(group.sink).kind is Kind.OPAQUE:
+            steps.append(Step(None, group.sink))
+            continue
+        expr, operands = compose(group.members, results := group.results(graph, users))
+        kernel = Kernel(expr, operands, results, _location(group))
+        steps.append(Step(kernel, None))
+        slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
+        shapes = [v.type.shape for n in slides for v in n.outputs]
+        windows.update(v for v in results if v.type.shape in shapes)
+    pinned = _pinned(graph, steps)
+    last = _channels_last(steps, windows, pinned)
+    halos = _halos(graph, steps)
+    steps, halos = _copy_pinned(steps, pinned, halos)
+    layouts: dict[Value, Layout] = {}
+    for value in _stored(graph, steps):
+        layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
+    return Placed(graph, tuple(steps), layouts)
+
+
+def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:
+    shape = value.type.shape
+    if pinned:
+        return row_major(shape)
+    base = permuted(shape, _order(value)) if last or halo else row_major(shape)
+    return base if halo is None else _with_logical_halo(base, halo)
+
+
+def _location(group: Group) -> str:
+    named = group.anchor or group.sink
+    others = len(group.members) - 1
+    return named.loc + (f" (+{others})" if others else "")
+
+
+def _order(value: Value) -> tuple[int, ...]:
+    rank = value.type.rank
+    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+
+
+def _stored(graph: Graph, steps: Sequence[Step]) -> list[Value]:
+    values: dict[Value, None] = dict.fromkeys(graph.inputs)
+    for step in steps:
+        if step.kernel is not None:
+            values.update(dict.fromkeys(step.kernel.results))
+        if step.node is not None:
+            values.update(dict.fromkeys(step.node.outputs))
+    return list(values)
+
+
+def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
+    """Values whose storage others define: row-major."""
+    pinned = {*graph.inputs, *graph.outputs}
+    for step in steps:
+        if step.node is not None:
+            node = step.node
+            pinned.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+    for a, b in graph.aliases:
+        pinned.update((a, b))
+    return pinned
+
+
+# ---- channels last --------------------------------------------------------------------------
+
+
+def _channels_last(steps: Sequence[Step], windows: set[Value], pinned: set[Value]) -> set[Value]:
+    """Results of windows, and what is computed from them point by point."""
+    found: set[Value] = set()
+    for step in steps:
+        if step.kernel is None:
+            continue
+        for value in step.kernel.results:
+            if value in pinned or value.type.rank < 3:
+                continue
+            if value in windows or _follows(step.kernel, found):
+                found.add(value)
+    return found
+
+
+def _follows(kernel: Kernel, found: set[Value]) -> bool:
+    """Whether a result walks an operand of `found` axis by axis."""
+    for stage in kernel.expr.stages:
+        for node in reads(stage):
+            if not isinstance(node.source, int) or kernel.operands[node.source] not in found:
+                continue
+            if len(node.indices) == len(stage.iters) and all(
+                set(free_vars(i)) <= {v, *stage.reduce}
+                for i, v in zip(node.indices, stage.iters, strict=True)
+            ):
+                return True
+    return False
+
+
+# ---- halos ------------------------------------------------------------------------------------
+
+
+def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
+    """The halo each value needs so that its padded reads stay in storage; none where readers
+    disagree about what padding holds."""
+    wanted: dict[Value, list[_Halo]] = {}
+    for step in steps:
+        for value, node in _padded_reads(step):
+            if value in graph.constants:
+                continue
+            widths = tuple(
+                _reach(i, n) for i, n in zip(node.indices, value.type.shape, strict=True)
+            )
+            known = tuple(w for w in widths if w is not None)
+            if node.fill is not None and len(known) == len(widths) and any(map(any, known)):
+                wanted.setdefault(value, []).append(_Halo(known, float(node.fill)))
+    agreed: dict[Value, _Halo] = {}
+    for value, halos in wanted.items():
+        if len({h.fill for h in halos}) == 1:
+            widest = tuple(
+                (max(h.widths[d][0] for h in halos), max(h.widths[d][1] for h in halos))
+                for d in range(value.type.rank)
+            )
+            agreed[value] = _Halo(widest, halos[0].fill)
+    return agreed
+
+
+def _padded_reads(step: Step) -> list[tuple[Value, Read]]:
+    """Reads with a fill in reductions: each element is looked at several times."""
+    if step.kernel is None:
+        return []
+    return [
+        (step.kernel.operands[node.source], node)
+        for stage in step.kernel.expr.stages
+        if stage.monoid is not None
+        for node in reads(stage)
+        if isinstance(node.source, int) and node.fill is not None and not node.indirect
+    ]
+
+
+def _reach(index: Index, size: Index) -> tuple[int, int] | None:
+    """How far `index` goes below zero and beyond `size`; None if unknown or too far."""
+    first = last = index
+    for var in free_vars(index):
+        linear = linear_in(index, var)
+        step = None if linear is None else as_int(linear[0])
+        if step is None or var.extent is None:
+            if var.extent is None and linear is not None:
+                continue
+            return None
+        end = extent(var) - 1
+        first = substitute(first, {var: const(0) if step > 0 else end})
+        last = substitute(last, {var: end if step > 0 else const(0)})
+    low, high = bounds(first)[0], bounds(last - size + 1)[1]
+    if low is None or high is None:
+        return None
+    before, after = max(0, -low), max(0, high)
+    return (before, after) if max(before, after) <= _WIDEST else None
+
+
+def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
+    """`base` (a permutation) with the halo of each logical axis on its storage dimension."""
+    widths = []
+    for index in base.indices:
+        (axis,) = (n for n, v in enumerate(base.axes) if v in free_vars(index))
+        widths.append(halo.widths[axis])
+    return with_halo(base, tuple(widths), halo.fill)
+
+
+def _copy_pinned(
+    steps: list[Step], pinned: set[Value], halos: dict[Value, _Halo]
+) -> tuple[list[Step], dict[Value, _Halo]]:
+    """Copies of values that need a halo but whose storage is not ours to shape."""
+    copies = {v: Value(f"{v.name}.padded", v.type) for v in halos if v in pinned}
+    if not copies:
+        return steps, halos
+    result: list[Step] = []
+    made: set[Value] = set()
+    for step in steps:
+        kernel = step.kernel
+        sources = {v for v, node in _padded_reads(step) if v in copies}
+        if kernel is None or not sources:
+            result.append(step)
+            continue
+        for value in kernel.operands:
+            if value in sources and value not in made:
+                made.add(value)
+                result.append(Step(_copy(value, copies[value], kernel.loc), None))
+        operands = tuple(copies[v] if v in sources else v for v in kernel.operands)
+        result.append(Step(Kernel(kernel.expr, operands, kernel.results, kernel.loc), None))
+    moved = {copies.get(v, v): h for v, h in halos.items()}
+    return result, moved
+
+
+def _copy(source: Value, target: Value, loc: str) -> Kernel:
+    builder = ExprBuilder(source.type)
+    at = builder.iters(*source.type.shape)
+    builder.stage(at, builder.read(0, *at))
+    return Kernel(builder.done(), (source,), (target,), f"{loc} (padding)")

@@ -1,0 +1,112 @@
+"""Integer expressions to registers: each distinct size is computed once.
+
+n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 1
+"""
+
+from __future__ import annotations
+
+from tcc.errors import InternalError
+from tcc.ir.index import Atom, Extremum, Index, Quotient, Remainder, Var, const, free_vars
+from tcc.ir.program import Instr, IntOp, Let, Register
+
+
+class Registers:
+    """Allocates registers and remembers what the ones of this scope hold.
+
+    A body has a scope of its own (`inner`): it sees what was computed before it, and what it
+    computes is not seen after it, where it may not have run.
+    """
+
+    def __init__(self, parent: Registers | None = None) -> None:
+        self._counter: list[int] = parent._counter if parent else [0]
+        self._known: dict[Index, Register] = dict(parent._known) if parent else {}
+        self._sizes: dict[str, Register] = dict(parent._sizes) if parent else {}
+        self._late: set[str] = set(parent._late) if parent else set()
+
+    @property
+    def count(self) -> int:
+        return self._counter[0]
+
+    def inner(self) -> Registers:
+        return Registers(self)
+
+    def fresh(self) -> Register:
+        self._counter[0] += 1
+        return self._counter[0] - 1
+
+    def bind(self, name: str, register: Register, *, late: bool = False) -> None:
+        """Size symbol `name` is held by `register` from here on.
+
+        `late` where data decides it: it is then not known when a run starts.
+        """
+        self._sizes[name] = register
+        if late:
+            self._late.add(name)
+            self._known = {i: r for i, r in self._known.items() if not _uses(i, name)}
+
+    def is_late(self, index: Index) -> bool:
+        """Whether `index` depends on a size that data decides."""
+        return any(v.name in self._late for v in free_vars(index))
+
+    def bound(self, name: str) -> bool:
+        return name in self._sizes
+
+    def load(self, index: Index, out: list[Instr]) -> Register:
+        """The register that holds `index`; appends to `out` what computes it.
+
+        Raises InternalError for a size that nothing has bound.
+        """
+        found = self._known.get(index)
+        if found is not None:
+            return found
+        total: Register | None = None
+        for monomial, coeff in index.terms:
+            term = self._product(monomial, coeff, out)
+            total = term if total is None else self._op(IntOp.ADD, total, term, out)
+        if total is None or index.const:
+            constant = self._constant(index.const, out)
+            total = constant if total is None else self._op(IntOp.ADD, total, constant, out)
+        self._known[index] = total
+        return total
+
+    def _product(self, monomial: tuple[Atom, ...], coeff: int, out: list[Instr]) -> Register:
+        product: Register | None = None if coeff == 1 else self._constant(coeff, out)
+        for atom in monomial:
+            factor = self._atom(atom, out)
+            product = factor if product is None else self._op(IntOp.MUL, product, factor, out)
+        assert product is not None
+        return product
+
+    def _atom(self, atom: Atom, out: list[Instr]) -> Register:
+        match atom:
+            case Var():
+                if atom.name not in self._sizes:
+                    raise InternalError(f"size {atom.name} is used before it is known")
+                return self._sizes[atom.name]
+            case Quotient():
+                return self._binary(IntOp.FLOORDIV, atom.num, atom.den, out)
+            case Remainder():
+                return self._binary(IntOp.MOD, atom.num, atom.den, out)
+            case Extremum():
+                op = IntOp.MIN if atom.which == "min" else IntOp.MAX
+                return self._binary(op, atom.a, atom.b, out)
+
+    def _binary(self, op: IntOp, a: Index, b: Index, out: list[Instr]) -> Register:
+        return self._op(op, self.load(a, out), self.load(b, out), out)
+
+    def _op(self, op: IntOp, a: Register, b: Register, out: list[Instr]) -> Register:
+        target = self.fresh()
+        out.append(Let(target, op, a, b))
+        return target
+
+    def _constant(self, value: int, out: list[Instr]) -> Register:
+        known = self._known.get(const(value))
+        if known is None:
+            known = self.fresh()
+            out.append(Let(known, IntOp.CONST, value))
+            self._known[const(value)] = known
+        return known
+
+
+def _uses(index: Index, name: str) -> bool:
+    return any(v.name == name for v in free_vars(index))

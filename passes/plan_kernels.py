@@ -1,0 +1,182 @@
+"""Plans the kernel of every step: storage of each operand, packed weights, schedule, tile program.
+
+    matmul(x, w) with w constant [768, 3072]
+      ->  w stored as [48, 768, 64] (panels), x and y in place, blocks 6 x 64, k by 4
+
+Requires layouts.  Establishes one tile kernel a distinct structure: equal layers share it, because
+expressions are interned and kernels hold no names, addresses or weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Value
+from tcc.ir.group import Access, TileGroup
+from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, linear_in
+from tcc.ir.layout import Layout, axis_vars, layout, row_major
+from tcc.ir.scalar import Read
+from tcc.ir.tile import TileKernel
+from tcc.ir.types import element_count
+from tcc.passes.fuse.lower import lower
+from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.layouts import Kernel
+from tcc.schedule.choose import Registers, choose
+from tcc.schedule.nest import anchor, product, stride
+from tcc.schedule.schedule import Schedule
+
+# Constants smaller than this many elements are left as they are.
+_SMALL = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A tile kernel with its schedule; shared by all launches of equal structure."""
+
+    kernel: TileKernel
+    schedule: Schedule
+    group: TileGroup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedKernel:
+    """One launch: what it runs, and where each operand lies (constants in their own layout)."""
+
+    bound: Bound
+    operands: tuple[tuple[Value, Layout], ...]
+    results: tuple[tuple[Value, Layout], ...]
+    loc: str
+
+
+_Structure: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
+
+
+class KernelPlanner:
+    """Plans kernels for one target and remembers them by structure."""
+
+    def __init__(self, registers: Registers) -> None:
+        self._registers = registers
+        self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
+
+    def plan(
+        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+    ) -> PlannedKernel:
+        """The planned kernel of a step.  Values without a layout are row-major (outer values)."""
+        operands = tuple(
+            Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts), v in constants)
+            for v in kernel.operands
+        )
+        results = tuple(
+            Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts)) for v in kernel.results
+        )
+        key = (kernel.expr, operands, results)
+        if key not in self._known:
+            self._known[key] = self._bind(*key)
+        packed, bound = self._known[key]
+        return PlannedKernel(
+            bound,
+            tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
+            tuple((v, s.layout) for v, s in zip(kernel.results, results, strict=True)),
+            kernel.loc,
+        )
+
+    def _bind(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> tuple[tuple[Storage, ...], Bound]:
+        group = build_group(expr, operands, results)
+        if any(s.constant for s in operands):
+            schedule = choose(group, self._registers)
+            loops = build_group(expr, operands, results, collapsed=False)
+            operands = pack_constants(loops, schedule, operands)
+            group = build_group(expr, operands, results)
+        schedule = choose(group, self._registers)
+        return operands, Bound(lower(group, schedule), schedule, group)
+
+
+def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
+    found = layouts.get(value)
+    return row_major(value.type.shape) if found is None else found
+
+
+# ---- packing ------------------------------------------------------------------------------------
+
+
+def pack_constants(
+    group: TileGroup, schedule: Schedule, operands: Sequence[Storage]
+) -> tuple[Storage, ...]:
+    """Layouts for constants such that blocks of the vector loop are contiguous in them.
+
+    `group` is not collapsed, so that each loop runs along one axis of each operand.
+    """
+    stage = anchor(group)
+    packed = list(operands)
+    # A collapsed loop a.b.c runs fastest along c.
+    name = (schedule.vector or "").rpartition(".")[2]
+    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == name), None)
+    if vector is None:
+        return tuple(packed)
+    block = schedule.block(schedule.vector or "")
+    panels = product(stage) is not None and vector not in stage.reduce
+    for node, access in stage.accesses.items():
+        storage = operands[access.buffer]
+        if not _packable(group, node, access, storage):
+            continue
+        step = stride(access, vector)
+        if step == 0 or (step == 1 and not panels):
+            continue
+        loops = (*stage.iters, *stage.reduce)
+        found = _packed(storage, node, vector, loops, block if panels else 1)
+        packed[access.buffer] = replace(storage, layout=found or storage.layout)
+    return tuple(packed)
+
+
+def _packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
+    if not storage.constant or node.indirect or access.guards:
+        return False
+    readers = [a for s in group.stages for a in s.accesses.values() if a.buffer == access.buffer]
+    count = as_int(element_count(storage.shape))
+    return len(readers) == 1 and count is not None and count >= _SMALL
+
+
+def _packed(
+    storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...], block: int
+) -> Layout | None:
+    """Axes in loop order, the vector loop's axis last, cut into panels of `block`."""
+    moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
+    if len(moving) != 1:
+        return None
+    (axis,) = moving
+    linear = linear_in(node.indices[axis], vector)
+    if linear is None or linear[0] is not const(1):
+        return None
+
+    def depth(other: int) -> tuple[int, int]:
+        used = (loops.index(v) for v in free_vars(node.indices[other]) if v in loops)
+        return max(used, default=-1), other
+
+    others = sorted((n for n in range(len(storage.shape)) if n != axis), key=depth)
+    axes = axis_vars(storage.shape)
+    sizes = [storage.shape[n] for n in others]
+    indices = [axes[n] for n in others]
+    panel = _panel(block, linear[1], storage.shape[axis])
+    if panel is None:
+        return layout(storage.shape, (*sizes, storage.shape[axis]), (*indices, axes[axis]))
+    return layout(
+        storage.shape,
+        (ceildiv(storage.shape[axis], panel), *sizes, const(panel)),
+        (axes[axis] // panel, *indices, axes[axis] % panel),
+        0.0,
+    )
+
+
+def _panel(block: int, rest: Index, size: Index) -> int | None:
+    """The panel width: `block`, or less where other loops step the same axis."""
+    if block <= 1 or as_int(size) == block:
+        return None
+    steps = divisor_of(rest)
+    if steps == 0:
+        return block
+    return next((w for w in (block, 64, 32, 16) if w <= block and steps % w == 0), None)

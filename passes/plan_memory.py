@@ -1,0 +1,290 @@
+"""Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
+
+Buffers whose lives overlap get disjoint ranges.  Static sizes are placed best-fit, largest first
+(the greedy-by-size order of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
+Inference", 2020); buffers of symbolic size share slots with buffers of equal size, behind them.
+
+A position is the place of an instruction in a walk of the program.  What a loop's body touches and
+the outside too lives through the whole loop, for its next trip may read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tcc.errors import InternalError
+from tcc.ir.program import (
+    Allocate,
+    Arena,
+    Branch,
+    Buffer,
+    BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Program,
+    ReadInt,
+    Register,
+    View,
+)
+
+_ALIGN = 64
+
+
+@dataclass(slots=True)
+class _Life:
+    first: int
+    last: int
+
+
+def plan_memory(program: Program) -> Program:
+    """`program` with every arena buffer's offset set, and its arena size."""
+    lives = _lives(program.body)
+    for buffer, base in _views(program.body):
+        if base in lives and buffer in lives:
+            lives[base].first = min(lives[base].first, lives[buffer].first)
+            lives[base].last = max(lives[base].last, lives[buffer].last)
+    known = {
+        i.target: i.a for i in _walk(program.body) if isinstance(i, Let) and i.op is IntOp.CONST
+    }
+    arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena) and n in lives]
+    static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
+    offsets = _place_static({n: (lives[n], s) for n, s in static.items()})
+    total = max((offsets[n] + -(-static[n] // _ALIGN) * _ALIGN for n in static), default=0)
+    slots = _share_slots([n for n in arenas if n not in static], lives, program)
+    return _Emitter(program, offsets, total, slots).run()
+
+
+def _size(program: Program, buffer: BufferId) -> Register:
+    place = program.buffers[buffer].place
+    assert isinstance(place, Arena)
+    return place.size
+
+
+# ---- liveness -----------------------------------------------------------------------------------
+
+
+def _walk(body: Sequence[Instr]) -> Iterator[Instr]:
+    for instr in body:
+        yield instr
+        if isinstance(instr, Branch):
+            yield from _walk(instr.then)
+            yield from _walk(instr.otherwise)
+        elif isinstance(instr, Loop):
+            yield from _walk(instr.body)
+
+
+def _views(body: Sequence[Instr]) -> list[tuple[BufferId, BufferId]]:
+    """(alias, base) of every view, innermost base last so that lives spread outwards."""
+    pairs = [(i.buffer, i.base) for i in _walk(body) if isinstance(i, View)]
+    return pairs[::-1]
+
+
+def touched(instr: Instr) -> tuple[BufferId, ...]:
+    """The buffers an instruction itself names."""
+    match instr:
+        case ReadInt() | Allocate():
+            return (instr.buffer,)
+        case View():
+            return (instr.buffer, instr.base)
+        case Launch():
+            return instr.buffers
+        case CallOp():
+            return tuple(t.buffer for t in (*instr.inputs, *instr.outputs))
+        case Copy():
+            return (instr.target, instr.source)
+        case Branch():
+            return (instr.condition,)
+        case Loop():
+            return (instr.condition,) if instr.condition >= 0 else ()
+        case Let() | Check():
+            return ()
+
+
+def _lives(body: Sequence[Instr]) -> dict[BufferId, _Life]:
+    lives: dict[BufferId, _Life] = {}
+    _scan(body, 0, lives)
+    return lives
+
+
+def _scan(body: Sequence[Instr], position: int, lives: dict[BufferId, _Life]) -> int:
+    for instr in body:
+        start = position
+        for buffer in touched(instr):
+            _extend(lives, buffer, position)
+        position += 1
+        if isinstance(instr, Branch):
+            position = _scan(instr.then, position, lives)
+            position = _scan(instr.otherwise, position, lives)
+        elif isinstance(instr, Loop):
+            position = _scan_loop(instr, start, position, lives)
+    return position
+
+
+def _scan_loop(loop: Loop, start: int, position: int, lives: dict[BufferId, _Life]) -> int:
+    inside: dict[BufferId, _Life] = {}
+    end = _scan(loop.body, position, inside)
+    for buffer, life in inside.items():
+        # Known before the loop, or read in a trip before it is written there: it carries a value.
+        carried = buffer in lives or buffer in _read_first(loop.body)
+        for at in (start, end) if carried else (life.first, life.last):
+            _extend(lives, buffer, at)
+    for buffer in touched(loop):
+        _extend(lives, buffer, end)
+    return end + 1
+
+
+def _read_first(body: Sequence[Instr]) -> set[BufferId]:
+    """Buffers that a copy writes at the end of a trip for the next one to read."""
+    written = {i.target for i in body if isinstance(i, Copy)}
+    seen: set[BufferId] = set()
+    carried: set[BufferId] = set()
+    for instr in body:
+        if isinstance(instr, Copy):
+            seen.add(instr.target)
+            continue
+        carried.update(b for b in touched(instr) if b in written and b not in seen)
+    return carried
+
+
+def _extend(lives: dict[BufferId, _Life], buffer: BufferId, position: int) -> None:
+    life = lives.get(buffer)
+    if life is None:
+        lives[buffer] = _Life(position, position)
+    else:
+        life.first, life.last = min(life.first, position), max(life.last, position)
+
+
+# ---- placement ----------------------------------------------------------------------------------
+
+
+def _place_static(buffers: dict[BufferId, tuple[_Life, int]]) -> dict[BufferId, int]:
+    placed: list[tuple[int, int, _Life]] = []  # offset, end, life
+    offsets: dict[BufferId, int] = {}
+    order = sorted(buffers, key=lambda n: (-buffers[n][1], buffers[n][0].first, n))
+    for number in order:
+        life, size = buffers[number]
+        size = -(-max(size, 1) // _ALIGN) * _ALIGN
+        busy = sorted(
+            (o, e)
+            for o, e, other in placed
+            if other.first <= life.last and life.first <= other.last
+        )
+        offset = _best_gap(busy, size)
+        offsets[number] = offset
+        placed.append((offset, offset + size, life))
+    return offsets
+
+
+def _best_gap(busy: list[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap between busy ranges that holds `size`, else their end."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for start, stop in busy:
+        gap = start - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = (gap, end)
+        end = max(end, stop)
+    return end if best is None else best[1]
+
+
+def _share_slots(
+    buffers: list[BufferId], lives: dict[BufferId, _Life], program: Program
+) -> list[tuple[Register, list[BufferId]]]:
+    """Buffers of one size register that do not overlap share a slot."""
+    slots: list[tuple[Register, list[BufferId]]] = []
+    for number in sorted(buffers, key=lambda n: (lives[n].first, n)):
+        size, life = _size(program, number), lives[number]
+        for slot_size, members in slots:
+            if slot_size == size and all(
+                lives[m].last < life.first or lives[m].first > life.last for m in members
+            ):
+                members.append(number)
+                break
+        else:
+            slots.append((size, [number]))
+    return slots
+
+
+class _Emitter:
+    """Writes the plan into the program: offset registers, and symbolic offsets once sizes are
+    known.
+
+    Sizes of arena buffers depend on inputs alone, so they are computed at entry, and slots lie one
+    behind the other.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        offsets: dict[BufferId, int],
+        total: int,
+        slots: list[tuple[Register, list[BufferId]]],
+    ) -> None:
+        self.program, self.offsets, self.total, self.slots = program, offsets, total, slots
+        self.registers = program.registers
+        self.prologue: list[Instr] = []
+
+    def run(self) -> Program:
+        entry, rest = _entry(self.program.body)
+        buffers = list(self.program.buffers)
+        for number, offset in self.offsets.items():
+            buffers[number] = self._at(buffers[number], self._const(offset))
+        end = self._const(self.total)
+        at_entry = {i.target for i in entry if isinstance(i, Let)}
+        align, minus = self._const(_ALIGN), self._const(_ALIGN - 1)
+        for size, members in self.slots:
+            if size not in at_entry:
+                raise InternalError(f"the size of arena buffer {members[0]} is not known at entry")
+            for number in members:
+                buffers[number] = self._at(buffers[number], end)
+            grown = self._let(IntOp.ADD, self._let(IntOp.ADD, end, size), minus)
+            end = self._let(IntOp.MUL, self._let(IntOp.FLOORDIV, grown, align), align)
+        body = (*entry, *self.prologue, *rest)
+        return replace(
+            self.program,
+            buffers=tuple(buffers),
+            registers=self.registers,
+            arena=end,
+            body=body,
+        )
+
+    def _at(self, buffer: Buffer, offset: Register) -> Buffer:
+        assert isinstance(buffer.place, Arena)
+        return replace(buffer, place=replace(buffer.place, offset=offset))
+
+    def _const(self, value: int) -> Register:
+        return self._let(IntOp.CONST, value, 0)
+
+    def _let(self, op: IntOp, a: int, b: int) -> Register:
+        self.registers += 1
+        self.prologue.append(Let(self.registers - 1, op, a, b))
+        return self.registers - 1
+
+
+def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]:
+    """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks."""
+    ready: set[Register] = set()
+    entry: list[Instr] = []
+    rest: list[Instr] = []
+    for instr in body:
+        movable = (isinstance(instr, Let) and _depends_on(instr) <= ready) or (
+            isinstance(instr, Check) and {instr.a, instr.b} <= ready
+        )
+        if movable:
+            entry.append(instr)
+            if isinstance(instr, Let):
+                ready.add(instr.target)
+        else:
+            rest.append(instr)
+    return tuple(entry), tuple(rest)
+
+
+def _depends_on(let: Let) -> set[Register]:
+    return set() if let.op in (IntOp.CONST, IntOp.DIM) else {let.a, let.b}

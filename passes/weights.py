@@ -1,0 +1,143 @@
+"""The weight section: every constant in every layout that a kernel wants, once.
+
+Packing a weight is evaluating its layout.  Layouts whose storage dimensions are each an axis, its
+quotient or its remainder (all that `plan_kernels` makes) pack by reshaping; others by indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tcc.errors import InternalError
+from tcc.ir.graph import ConstantStore, Handle
+from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
+from tcc.ir.layout import Layout
+from tcc.ir.op import Array
+from tcc.ir.types import BF16, DType
+
+# Alignment of each weight within the section.
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    handle: Handle
+    layout: Layout
+    dtype: DType
+
+
+class WeightTable:
+    """Assigns offsets; `parts` produces the section's bytes one weight at a time."""
+
+    def __init__(self, store: ConstantStore) -> None:
+        self._store = store
+        self._offsets: dict[_Entry, int] = {}
+        self.size = 0
+
+    def place(self, handle: Handle, dtype: DType, layout: Layout) -> tuple[int, int]:
+        """Offset and size in bytes of a constant in `layout`."""
+        entry = _Entry(handle, layout, dtype)
+        size = _count(layout) * dtype.bytes
+        if entry not in self._offsets:
+            self._offsets[entry] = self.size
+            self.size += -(-size // _ALIGN) * _ALIGN
+        return self._offsets[entry], size
+
+    def parts(self) -> Iterator[Callable[[], Array]]:
+        """Functions that give the section's arrays of bytes, in order, padding included."""
+        for entry in self._offsets:
+            yield partial(self._bytes, entry)
+
+    def _bytes(self, entry: _Entry) -> Array:
+        array = pack(self._store.get(entry.handle), entry.layout)
+        raw = stored_bytes(array, entry.dtype)
+        padding = -raw.size % _ALIGN
+        return np.concatenate([raw, np.zeros(padding, np.uint8)]) if padding else raw
+
+
+def stored_bytes(array: Array, dtype: DType) -> Array:
+    """The bytes of `array` in memory order as `dtype` is stored (bf16 as its upper halves)."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if dtype is BF16:
+        flat = (flat.view(np.uint32) >> 16).astype(np.uint16)
+    return flat.view(np.uint8)
+
+
+def _count(layout: Layout) -> int:
+    total = 1
+    for size in layout.sizes:
+        known = as_int(size)
+        if known is None:
+            raise InternalError("a constant's layout has a symbolic size")
+        total *= known
+    return total
+
+
+def pack(array: Array, layout: Layout) -> Array:
+    """`array` as storage: an array of `layout.sizes`."""
+    sizes = tuple(as_int(s) or 0 for s in layout.sizes)
+    quick = _by_reshaping(array, layout, sizes)
+    return _by_indexing(array, layout, sizes) if quick is None else quick
+
+
+def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
+    grid: Any = np.indices(array.shape, sparse=True)
+    env: dict[str, Any] = {var.name: g for var, g in zip(layout.axes, grid, strict=True)}
+    at = tuple(np.asarray(evaluate(index, env)) for index in layout.indices)
+    out = np.full(sizes, layout.fill or 0, array.dtype)
+    out[at] = array
+    return out
+
+
+def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array | None:
+    """Pads, cuts each axis into (quotient, remainder), and permutes the pieces."""
+    pieces: list[tuple[int, str, int]] = []  # of each storage dimension: axis, part, divisor
+    for index in layout.indices:
+        piece = _piece(index, layout)
+        if piece is None:
+            return None
+        pieces.append(piece)
+    shape: list[int] = []
+    position: dict[tuple[int, str], int] = {}
+    widths = []
+    for axis, size in enumerate(array.shape):
+        parts = {part: by for a, part, by in pieces if a == axis}
+        if parts and set(parts) == {"quotient", "remainder"}:
+            by = parts["remainder"]
+            count = -(-size // by)
+            position[axis, "quotient"], position[axis, "remainder"] = len(shape), len(shape) + 1
+            shape += [count, by]
+            widths.append((0, count * by - size))
+        elif set(parts) == {"whole"}:
+            position[axis, "whole"] = len(shape)
+            shape.append(size)
+            widths.append((0, 0))
+        else:
+            return None
+    if any(b for _, b in widths):
+        array = np.pad(array, widths, constant_values=layout.fill or 0)
+    order = [position[axis, part] for axis, part, _ in pieces]
+    packed = array.reshape(shape).transpose(order)
+    return np.ascontiguousarray(packed) if packed.shape == sizes else None
+
+
+def _piece(index: Index, layout: Layout) -> tuple[int, str, int] | None:
+    var = var_of(index)
+    if var in layout.axes:
+        return layout.axes.index(var), "whole", 1
+    if len(index.terms) != 1 or index.const:
+        return None
+    ((monomial, coeff),) = index.terms
+    if coeff != 1 or len(monomial) != 1:
+        return None
+    (atom,) = monomial
+    if isinstance(atom, Quotient | Remainder):
+        inner, by = var_of(atom.num), as_int(atom.den)
+        if inner in layout.axes and by is not None:
+            part = "quotient" if isinstance(atom, Quotient) else "remainder"
+            return layout.axes.index(inner), part, by
+    return None

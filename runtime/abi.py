@@ -1,0 +1,162 @@
+"""tcc.h in ctypes: structs, the function table, and element types."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import CFUNCTYPE, POINTER, Structure
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+API_VERSION = 1
+POISON = 1
+
+# name -> DLPack code and bits, as tcc_dtype of tcc.h states them
+DTYPE_CODES = MappingProxyType(
+    {
+        "bool": (6, 8),
+        "i8": (0, 8), "i16": (0, 16), "i32": (0, 32), "i64": (0, 64),
+        "u8": (1, 8), "u16": (1, 16), "u32": (1, 32), "u64": (1, 64),
+        "f16": (2, 16), "bf16": (4, 16), "f32": (2, 32), "f64": (2, 64),
+    }
+)  # fmt: skip
+_NAMES = {code: name for name, code in DTYPE_CODES.items()}
+_NUMPY_LETTERS = {0: "i", 1: "u", 2: "f", 6: "b"}
+
+
+class DType(Structure):
+    """tcc_dtype."""
+
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class Device(Structure):
+    """tcc_device."""
+
+    _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
+
+
+class Tensor(Structure):
+    """tcc_tensor, which is DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", DType),
+        ("shape", POINTER(ctypes.c_int64)),
+        ("strides", POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Port(Structure):
+    """tcc_port."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("dtype", DType),
+        ("ndim", ctypes.c_int32),
+        ("shape", POINTER(ctypes.c_int64)),
+        ("text", ctypes.c_char_p),
+        ("state", ctypes.c_int32),
+    )
+
+
+ALLOCATE = CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, POINTER(Tensor), POINTER(ctypes.c_void_p)
+)
+
+
+class Allocator(Structure):
+    """tcc_allocator."""
+
+    _fields_ = (("context", ctypes.c_void_p), ("allocate", ALLOCATE))
+
+
+class Statistics(Structure):
+    """tcc_statistics."""
+
+    _fields_ = (
+        ("weight_bytes", ctypes.c_uint64),
+        ("arena_bytes", ctypes.c_uint64),
+        ("scratch_bytes", ctypes.c_uint64),
+        ("state_bytes", ctypes.c_uint64),
+        ("pool_bytes", ctypes.c_uint64),
+        ("pool_high_water", ctypes.c_uint64),
+        ("threads", ctypes.c_int32),
+    )
+
+
+_status = ctypes.c_int
+_handle = ctypes.c_void_p
+_count = CFUNCTYPE(ctypes.c_int32, _handle)
+_port = CFUNCTYPE(_status, _handle, ctypes.c_int32, POINTER(Port))
+_set_threads = CFUNCTYPE(_status, _handle, ctypes.c_int32)
+_release = CFUNCTYPE(None, _handle)
+_run = CFUNCTYPE(
+    _status, _handle, POINTER(Tensor), ctypes.c_int32, POINTER(Tensor), ctypes.c_int32,
+    POINTER(Allocator), ctypes.c_void_p,
+)  # fmt: skip
+
+
+class Api(Structure):
+    """tcc_api."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("model_get", CFUNCTYPE(_status, POINTER(_handle))),
+        ("model_release", _release),
+        ("model_set_threads", _set_threads),
+        ("input_count", _count),
+        ("output_count", _count),
+        ("input_port", _port),
+        ("output_port", _port),
+        ("manifest", CFUNCTYPE(ctypes.c_void_p, POINTER(ctypes.c_size_t))),
+        ("instance_create", CFUNCTYPE(_status, _handle, ctypes.c_uint32, POINTER(_handle))),
+        ("instance_set_threads", _set_threads),
+        ("instance_destroy", _release),
+        ("run", _run),
+        ("call", _run),
+        ("statistics", CFUNCTYPE(_status, _handle, _handle, POINTER(Statistics))),
+        ("model_trim", _release),
+        ("last_error", CFUNCTYPE(ctypes.c_char_p)),
+    )
+
+
+def dtype_name(dtype: DType) -> str:
+    """tcc's name of an element type."""
+    return _NAMES[dtype.code, dtype.bits]
+
+
+@cache
+def _standard_dtype(name: str) -> np.dtype[Any]:
+    code, bits = DTYPE_CODES[name]
+    return np.dtype(f"{_NUMPY_LETTERS[code]}{bits // 8}")
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type that holds elements of type `name`; see Module on bfloat16."""
+    if name != "bf16":
+        return _standard_dtype(name)
+    try:
+        return np.dtype("bfloat16")
+    except TypeError:
+        return np.dtype(np.uint16)
+
+
+def make_tensor(
+    data: int, dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> Tensor:
+    """A descriptor; `strides` count elements.  It keeps its own shape, not the data, alive."""
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
+    steps = None if strides is None else (ctypes.c_int64 * len(shape))(*strides)
+    return Tensor(data, Device(1, 0), len(shape), DType(*dtype, 1), sizes, steps, 0)
+
+
+def tensor_of(array: np.ndarray[Any, Any], name: str) -> Tensor:
+    """The descriptor of a row-major array that holds elements of type `name`."""
+    return make_tensor(array.ctypes.data, DTYPE_CODES[name], array.shape, None)

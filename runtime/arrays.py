@@ -1,0 +1,125 @@
+"""The caller's arrays, of whatever kind, as descriptors; and results as the same kind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from tcc.runtime import abi
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A descriptor, and what must stay alive while it is used."""
+
+    tensor: abi.Tensor
+    owner: Any
+
+
+def view_of(value: Any, dtype: str, updated: bool) -> Given:
+    """The descriptor of `value` for a port of element type `dtype`.
+
+    `updated` demands memory that the run may write to.  Raises TypeError, ValueError, OverflowError
+    or BufferError for what is no such array; sizes and element types are checked by the runtime.
+    """
+    if _is_torch(value):
+        return _view_torch(value)
+    if isinstance(value, np.ndarray):
+        array = value
+    elif hasattr(value, "__dlpack__"):
+        array = np.from_dlpack(value)
+    else:
+        if updated:
+            raise TypeError(f"expected an array to update in place, got {type(value).__name__}")
+        array = _convert(value, dtype)
+    if updated and not array.flags.writeable:
+        raise ValueError("the array is updated in place, but it is read-only")
+    return _view_numpy(array, dtype, updated)
+
+
+def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
+    """Turns a NumPy result into the kind of array that the inputs were; torch wins over others."""
+    for value in values:
+        if _is_torch(value):
+            return _to_torch
+    for value in values:
+        if not isinstance(value, np.ndarray) and hasattr(value, "__array_namespace__"):
+            namespace = value.__array_namespace__()
+            return lambda array, _: namespace.from_dlpack(array)
+    return lambda array, _: array
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _convert(value: Any, dtype: str) -> Array:
+    """Python numbers and lists; a value that the type cannot hold is an error, not a wrap."""
+    wanted = abi.numpy_dtype(dtype)
+    array = np.asarray(value)
+    if array.dtype == object or array.dtype.kind in "USMm":
+        raise TypeError(f"expected an array, got {type(value).__name__}")
+    converted = array.astype(wanted)
+    if wanted.kind in "iub" and not np.array_equal(converted, array):
+        raise ValueError(f"the values do not fit in {dtype}")
+    return converted
+
+
+@cache
+def _numpy_code(element: np.dtype[Any], dtype: str) -> tuple[int, int]:
+    """DLPack code and bits of elements of a NumPy type."""
+    if element.name == "bfloat16" or (dtype == "bf16" and element == np.uint16):
+        return abi.DTYPE_CODES["bf16"]
+    codes = {"i": 0, "u": 1, "f": 2, "b": 6, "c": 5}
+    if element.kind not in codes or not element.isnative:
+        raise TypeError(f"expected element type {dtype}, got {element}")
+    return codes[element.kind], element.itemsize * 8
+
+
+def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
+    code = _numpy_code(array.dtype, dtype)
+    if array.flags.c_contiguous:
+        return Given(abi.make_tensor(array.ctypes.data, code, array.shape, None), array)
+    if any(step % array.itemsize for step in array.strides):
+        if updated:
+            raise ValueError("the array is updated in place, but its elements are not adjacent")
+        return _view_numpy(np.ascontiguousarray(array), dtype, updated)
+    strides = tuple(step // array.itemsize for step in array.strides)
+    return Given(abi.make_tensor(array.ctypes.data, code, array.shape, strides), array)
+
+
+def _view_torch(tensor: Any) -> Given:
+    if tensor.device.type != "cpu" or tensor.layout != sys.modules["torch"].strided:
+        raise TypeError(
+            f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}"
+        )
+    tensor = tensor.resolve_neg().resolve_conj()
+    code = _TORCH_CODES.get(str(tensor.dtype))
+    if code is None:
+        raise TypeError(f"element type {tensor.dtype} is not supported")
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return Given(abi.make_tensor(tensor.data_ptr(), code, shape, strides), tensor)
+
+
+_TORCH_CODES = {
+    f"torch.{name}": abi.DTYPE_CODES[short]
+    for name, short in (
+        ("bool", "bool"), ("int8", "i8"), ("int16", "i16"), ("int32", "i32"), ("int64", "i64"),
+        ("uint8", "u8"), ("uint16", "u16"), ("uint32", "u32"), ("uint64", "u64"),
+        ("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f32"), ("float64", "f64"),
+    )
+}  # fmt: skip
+
+
+def _to_torch(array: Array, dtype: str) -> Any:
+    torch = sys.modules["torch"]
+    if dtype == "bf16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,169 @@
+/* tcc.h: the C interface of a compiled model, version 1.
+ *
+ * Every artifact exports one function, `const tcc_api *<model>_api(void)` (also under the fixed
+ * name `tcc_artifact_api`, for hosts that dlopen a file whose model they do not know).  All else
+ * goes through the table it returns.
+ *
+ *     const tcc_api *api = mlp_api();
+ *     tcc_model *model;
+ *     if (api->model_get(&model) != TCC_OK) { puts(api->last_error()); return 1; }
+ *     tcc_tensor x = {...}, y = {...};
+ *     if (api->call(model, &x, 1, &y, 1, NULL, NULL) != TCC_OK) puts(api->last_error());
+ *     api->model_release(model);
+ *
+ * Ownership.  The caller owns every array and every descriptor it passes; nothing is kept after a
+ * call returns.  Strings and descriptors got from the table belong to the artifact and live until
+ * the process ends.  An artifact is never unmapped: dlclose keeps its code.
+ *
+ * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
+ * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
+ * any thread.  All artifacts of a process share one pool of worker threads.  After fork the child
+ * starts its own workers when it first needs them.
+ *
+ * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
+ * `last_error` holds the reason for the calling thread until its next call into this artifact.
+ * No function prints, exits, or raises a signal because of what it was given, except that pointers
+ * must point to as many bytes as the descriptors say.
+ */
+#ifndef TCC_H
+#define TCC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TCC_API_VERSION 1
+
+typedef enum tcc_status {
+    TCC_OK = 0,
+    TCC_INVALID_ARGUMENT = 1, /* an array or option of the caller does not fit the model */
+    TCC_OUT_OF_MEMORY = 2,
+    TCC_UNSUPPORTED = 3, /* this CPU or this ABI cannot run the artifact */
+    TCC_CORRUPT = 4,     /* the artifact file is damaged, or its weights are missing */
+    TCC_INTERNAL = 5     /* a broken promise inside tcc */
+} tcc_status;
+
+/* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool; lanes is 1. */
+typedef struct tcc_dtype {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+} tcc_dtype;
+
+/* Device as in DLPack; this version takes type 1 (CPU), id 0. */
+typedef struct tcc_device {
+    int32_t type;
+    int32_t id;
+} tcc_device;
+
+/* A view of an array; the layout is that of DLPack's DLTensor, so a DLTensor* may be cast.
+ * The first element is at data + byte_offset.  `strides` counts elements and may be NULL for
+ * row-major arrays.  Inputs may be strided (they are copied); outputs must be row-major. */
+typedef struct tcc_tensor {
+    void *data;
+    tcc_device device;
+    int32_t ndim;
+    tcc_dtype dtype;
+    int64_t *shape;
+    int64_t *strides;
+    uint64_t byte_offset;
+} tcc_tensor;
+
+/* What the model says of one input or output.  `shape` has -1 where the size is known only at run
+ * time; `text` shows it with symbols.  `state` is the input that this output updates in place (the
+ * output *is* the caller's input array), or -1. */
+typedef struct tcc_port {
+    const char *name;
+    tcc_dtype dtype;
+    int32_t ndim;
+    const int64_t *shape;
+    const char *text;
+    int32_t state;
+} tcc_port;
+
+/* Gives memory for outputs whose tensor the caller left with data == NULL (or all, if no output
+ * tensors were passed).  `wanted` holds dtype, ndim and shape (valid during the call only); store
+ * the address of a row-major array of that size in *out_data, aligned to at least one element.
+ * Return 0, or anything else to stop the run.  Called on the thread that runs. */
+typedef struct tcc_allocator {
+    void *context;
+    int (*allocate)(void *context, int32_t output, const tcc_tensor *wanted, void **out_data);
+} tcc_allocator;
+
+typedef struct tcc_statistics {
+    uint64_t weight_bytes;    /* mapped once per process */
+    uint64_t arena_bytes;     /* per instance: planned memory of the last run's sizes */
+    uint64_t scratch_bytes;   /* per instance: private memory of all threads */
+    uint64_t state_bytes;     /* per instance: memory that outlives a run */
+    uint64_t pool_bytes;      /* per instance: held for sizes that data decides */
+    uint64_t pool_high_water; /* per instance: the most of it in use at one time */
+    int32_t threads;          /* threads that a parallel kernel runs on */
+} tcc_statistics;
+
+typedef struct tcc_model tcc_model;
+typedef struct tcc_instance tcc_instance;
+
+/* Instance flags. */
+#define TCC_POISON 1u /* fill planned and dynamic memory with NaN patterns before each use */
+
+typedef struct tcc_api {
+    uint32_t struct_size; /* bytes of this table: later versions append, never change */
+    uint32_t version;     /* TCC_API_VERSION */
+
+    /* Loads and checks the model at the first call, then counts users: CPU features, program,
+     * weights.  Pair each success with model_release; the last one frees weights and idle
+     * instances (destroy your own instances first). */
+    tcc_status (*model_get)(tcc_model **out_model);
+    void (*model_release)(tcc_model *model);
+
+    /* Threads that this model's kernels may use; 0 is the default: TCC_NUM_THREADS, else the CPUs
+     * of the process's affinity mask.  Takes effect at the next run. */
+    tcc_status (*model_set_threads)(tcc_model *model, int32_t threads);
+
+    int32_t (*input_count)(const tcc_model *model);
+    int32_t (*output_count)(const tcc_model *model);
+    tcc_status (*input_port)(const tcc_model *model, int32_t index, tcc_port *out_port);
+    tcc_status (*output_port)(const tcc_model *model, int32_t index, tcc_port *out_port);
+
+    /* The manifest: JSON, not terminated.  Needs no model. */
+    const char *(*manifest)(size_t *out_size);
+
+    tcc_status (*instance_create)(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
+    /* As model_set_threads, for this instance only. */
+    tcc_status (*instance_set_threads)(tcc_instance *instance, int32_t threads);
+    void (*instance_destroy)(tcc_instance *instance);
+
+    /* Runs the model.  `inputs` and `outputs` are in port order and complete, but `outputs` may be
+     * NULL with n_outputs 0 when there is an allocator.  An output with data == NULL comes from the
+     * allocator, and its data and ndim are filled in (its shape array is not).  An in-place output
+     * takes the address of its input: leave data NULL or pass that address.  Arrays need the
+     * alignment of one element.  `stream` is NULL on the CPU. */
+    tcc_status (*run)(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
+                      tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
+                      void *stream);
+
+    /* The same on an idle instance of the model, made when there is none.  A model with state that
+     * outlives a run has one such instance, and callers take turns. */
+    tcc_status (*call)(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,
+                       tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
+                       void *stream);
+
+    /* Fills `out`; `instance` may be NULL (then only the model's numbers are filled). */
+    tcc_status (*statistics)(const tcc_model *model, const tcc_instance *instance,
+                             tcc_statistics *out);
+
+    /* Gives memory that idle instances hold for dynamic sizes back to the system. */
+    void (*model_trim)(tcc_model *model);
+
+    /* Why the last failed call on this thread failed; never NULL. */
+    const char *(*last_error)(void);
+} tcc_api;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,332 @@
+"""Runs artifacts from Python: a thin face over the C interface of tcc.h, through ctypes.
+
+Takes NumPy, torch or any DLPack arrays in CPU memory, without copies where they are row-major, and
+gives the same kind back.  Imports nothing of tcc; errors are made by a callable the caller gives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from tcc.runtime import abi
+from tcc.runtime.arrays import Array, Given, kind_of, view_of
+
+
+class RuntimeFailure(RuntimeError):
+    """The default error: what happened, where, why, and what to do."""
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
+        parts = (what, where and f"at: {where}", why and f"because: {why}", hint)
+        super().__init__("\n  ".join(part for part in parts if part))
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output: `shape` has ints, and None where the size is known only at run time.
+
+    `text` shows the shape with its symbols; `state` is the input that an output updates in place,
+    or -1.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    text: str
+    state: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Memory and threads of one instance, in bytes, as tcc_statistics of tcc.h describes them."""
+
+    weight_bytes: int
+    arena_bytes: int
+    scratch_bytes: int
+    state_bytes: int
+    pool_bytes: int
+    pool_high_water: int
+    threads: int
+
+
+def load(
+    path: str | os.PathLike[str],
+    threads: int | None = None,
+    *,
+    poison: bool = False,
+    error: Callable[..., Exception] = RuntimeFailure,
+) -> Module:
+    """The model of the artifact at `path`, ready to run on `threads` threads (None: the default).
+
+    The default is TCC_NUM_THREADS, else the CPUs this process may use.  With `poison` memory is
+    filled with NaN patterns before each use (for tests).  Raises `error` where the file cannot be
+    loaded, or was compiled for a CPU with more features than this one.
+    """
+    return Module(Path(path), threads, poison, error)
+
+
+class Module:
+    """A loaded model.  All methods may be called from any number of threads at a time.
+
+    `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
+    `outputs`; `run` takes and returns dictionaries.  An in-place output is the caller's own input
+    array.  Arrays must have the port's element type; Python numbers and lists are converted.
+    bfloat16 is NumPy's `bfloat16` where ml_dtypes is imported, else uint16 with the bit patterns.
+    """
+
+    def __init__(
+        self, path: Path, threads: int | None, poison: bool, error: Callable[..., Exception]
+    ) -> None:
+        self._path, self._error, self._poison = path.absolute(), error, poison
+        self._threads = -1 if threads is None else threads
+        self._idle: list[int] = []
+        self._lock = Lock()
+        self._handle: int | None = None
+        self._library, self._api = self._open()
+        handle = ctypes.c_void_p()
+        self._check(self._api.model_get(ctypes.byref(handle)))
+        self._handle = handle.value
+        size = ctypes.c_size_t()
+        text = self._api.manifest(ctypes.byref(size))
+        self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
+        api = self._api
+        self.inputs = self._ports(api.input_count, api.input_port)
+        self.outputs = self._ports(api.output_count, api.output_port)
+        self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
+        self._stateful = self._statistics(None).state_bytes > 0
+        self._idle.append(self._create())  # its memory is checked now, not at the first run
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Runs the model; see the class."""
+        if arrays and named:
+            raise self._error(
+                "inputs were given both by position and by name",
+                where=str(self._path),
+                hint="use one of the two",
+            )
+        if arrays and len(arrays) != len(self.inputs):
+            raise self._error(
+                f"expected {len(self.inputs)} inputs, got {len(arrays)}",
+                where=str(self._path),
+                hint=f"the inputs are {self._names()}",
+            )
+        results = self._run(list(arrays) if arrays else self._in_order(named))
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs the model on arrays by input name; returns the outputs by name."""
+        results = self._run(self._in_order(inputs))
+        return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
+
+    def statistics(self) -> Statistics:
+        """Numbers of an idle instance: what the last run on it used."""
+        with self._instance() as instance:
+            return self._statistics(instance)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Copies the artifact (and its side file of weights, if it has one) to `path`."""
+        target = Path(path)
+        side = self.manifest["weights"]["place"] == "side file"
+        try:
+            for suffix in (".weights", "") if side else ("",):
+                _copy_file(Path(f"{self._path}{suffix}"), Path(f"{target}{suffix}"))
+        except OSError as failure:
+            raise self._error(
+                "the artifact cannot be copied",
+                where=str(failure.filename or target),
+                why=failure.strerror or str(failure),
+            ) from failure
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            for instance in self._idle:
+                self._api.instance_destroy(instance)
+            self._api.model_release(self._handle)
+            self._handle = None
+
+    def __repr__(self) -> str:
+        ports = ", ".join(f"{p.name}: {p.dtype}{p.text}" for p in self.inputs)
+        results = ", ".join(f"{p.name}: {p.dtype}{p.text}" for p in self.outputs)
+        return f"Module({ports} -> {results})"
+
+    # ---- loading --------------------------------------------------------------------------------
+
+    def _open(self) -> tuple[ctypes.CDLL, abi.Api]:
+        try:
+            library = ctypes.CDLL(str(self._path))
+            entry = library.tcc_artifact_api
+        except (OSError, AttributeError) as failure:
+            raise self._error(
+                "the file cannot be loaded as a tcc artifact",
+                where=str(self._path),
+                why=str(failure),
+                hint="make one with: tcc compile MODEL.onnx",
+            ) from failure
+        entry.restype = ctypes.POINTER(abi.Api)
+        api = entry().contents
+        if api.version != abi.API_VERSION or api.struct_size < ctypes.sizeof(abi.Api):
+            raise self._error(
+                "the artifact has another C interface than this runtime",
+                where=str(self._path),
+                why=f"it has version {api.version}, expected {abi.API_VERSION}",
+                hint="compile the model again",
+            )
+        return library, api
+
+    def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
+        ports = []
+        for i in range(count(self._handle)):
+            port = abi.Port()
+            self._check(describe(self._handle, i, ctypes.byref(port)))
+            shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
+            dtype = abi.dtype_name(port.dtype)
+            ports.append(Port(port.name.decode(), dtype, shape, port.text.decode(), port.state))
+        return tuple(ports)
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise self._error(
+                self._api.last_error().decode(errors="replace"), where=str(self._path)
+            )
+
+    # ---- instances ------------------------------------------------------------------------------
+
+    @contextmanager
+    def _instance(self) -> Iterator[int]:
+        """An instance for one run.  State lives in one instance, so its callers take turns."""
+        if self._stateful:
+            with self._lock:
+                yield self._idle[0]
+            return
+        with self._lock:
+            instance = self._idle.pop() if self._idle else None
+        if instance is None:
+            instance = self._create()
+        try:
+            yield instance
+        finally:
+            with self._lock:
+                self._idle.append(instance)
+
+    def _create(self) -> int:
+        handle = ctypes.c_void_p()
+        flags = abi.POISON if self._poison else 0
+        self._check(self._api.instance_create(self._handle, flags, ctypes.byref(handle)))
+        instance: int = handle.value or 0
+        if self._threads >= 0:
+            status = self._api.instance_set_threads(instance, self._threads)
+            if status:
+                self._api.instance_destroy(instance)
+                self._check(status)
+        return instance
+
+    def _statistics(self, instance: int | None) -> Statistics:
+        numbers = abi.Statistics()
+        self._check(self._api.statistics(self._handle, instance, ctypes.byref(numbers)))
+        return Statistics(*(getattr(numbers, field) for field, _ in abi.Statistics._fields_))
+
+    # ---- running --------------------------------------------------------------------------------
+
+    def _names(self) -> str:
+        return ", ".join(port.name for port in self.inputs) or "none"
+
+    def _in_order(self, named: Mapping[str, Any]) -> list[Any]:
+        for name in named:
+            if name not in self._input_index:
+                raise self._error(
+                    f"the model has no input '{name}'",
+                    where=str(self._path),
+                    hint=f"the inputs are {self._names()}",
+                )
+        missing = [port.name for port in self.inputs if port.name not in named]
+        if missing:
+            raise self._error(f"inputs are missing: {', '.join(missing)}", where=str(self._path))
+        return [named[port.name] for port in self.inputs]
+
+    def _view(self, index: int, value: Any, updated: bool) -> Given:
+        port = self.inputs[index]
+        try:
+            return view_of(value, port.dtype, updated)
+        except (TypeError, ValueError, OverflowError, BufferError) as failure:
+            raise self._error(
+                f"input '{port.name}' cannot be used as an array of {port.dtype}{port.text}",
+                where=str(self._path),
+                why=str(failure),
+            ) from failure
+
+    def _run(self, values: list[Any]) -> list[Any]:
+        updated = {port.state for port in self.outputs if port.state >= 0}
+        given = [self._view(i, value, i in updated) for i, value in enumerate(values)]
+        results = _Results(self.outputs, given)
+        inputs = (abi.Tensor * max(1, len(given)))(*(g.tensor for g in given))
+        with self._instance() as instance:
+            self._run_on(instance, inputs, len(given), results)
+        kind = kind_of(values)
+        return [
+            values[port.state] if port.state >= 0 else kind(results.arrays[i], port.dtype)
+            for i, port in enumerate(self.outputs)
+        ]
+
+    def _run_on(self, instance: int, inputs: Any, count: int, results: _Results) -> None:
+        status = self._api.run(
+            instance, inputs, count, results.tensors, len(self.outputs),
+            ctypes.byref(results.allocator) if results.allocator else None, None,
+        )  # fmt: skip
+        if results.failure is not None:
+            raise results.failure
+        self._check(status)
+
+
+class _Results:
+    """Output arrays of one run: made at once where sizes are known, else when the run asks."""
+
+    def __init__(self, ports: tuple[Port, ...], given: list[Given]) -> None:
+        self.arrays: list[Array | None] = [None] * len(ports)
+        self.tensors = (abi.Tensor * max(1, len(ports)))()
+        self.failure: Exception | None = None
+        self.allocator: abi.Allocator | None = None
+        self._ports = ports
+        for i, port in enumerate(ports):
+            if port.state >= 0:
+                self.tensors[i] = given[port.state].tensor
+                self.tensors[i].data = None
+            elif None not in port.shape:
+                self._make(i, tuple(n for n in port.shape if n is not None))
+            else:
+                self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
+
+    def _make(self, index: int, shape: tuple[int, ...]) -> int:
+        array = np.empty(shape, abi.numpy_dtype(self._ports[index].dtype))
+        self.arrays[index] = array
+        self.tensors[index] = abi.tensor_of(array, self._ports[index].dtype)
+        return int(array.ctypes.data)
+
+    def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
+        tensor = wanted.contents
+        try:
+            out_data[0] = self._make(index, tuple(tensor.shape[: tensor.ndim]))
+        except (MemoryError, ValueError) as failure:
+            self.failure = failure
+            return 1
+        return 0
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
+        made = Path(file.name)
+    try:
+        shutil.copyfile(source, made)
+        shutil.copymode(source, made)
+        made.replace(target)
+    finally:
+        made.unlink(missing_ok=True)

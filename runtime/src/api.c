@@ -1,0 +1,87 @@
+/* The public function table. */
+#include <string.h>
+
+#include "runtime.h"
+
+static tcc_status check_threads(const void *owner, int32_t threads) {
+    if (owner && threads >= 0 && threads <= TCC_MAX_THREADS) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "threads: expected 0 to %d, got %d", TCC_MAX_THREADS,
+                    threads);
+}
+
+static tcc_status model_set_threads(tcc_model *model, int32_t threads) {
+    TCC_RETURN_IF_ERROR(check_threads(model, threads));
+    __atomic_store_n(&model->threads, threads, __ATOMIC_RELAXED);
+    return TCC_OK;
+}
+
+static tcc_status instance_set_threads(tcc_instance *instance, int32_t threads) {
+    TCC_RETURN_IF_ERROR(check_threads(instance, threads));
+    instance->threads_own = threads;
+    return TCC_OK;
+}
+
+static int32_t input_count(const tcc_model *model) { return model ? model->program.n_inputs : 0; }
+static int32_t output_count(const tcc_model *model) { return model ? model->program.n_outputs : 0; }
+
+static tcc_status describe(const tcc_port_info *ports, int32_t count, int32_t index,
+                           tcc_port *out_port) {
+    if (index < 0 || index >= count || !out_port)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "no port %d of %d", index, count);
+    *out_port = ports[index].port;
+    return TCC_OK;
+}
+
+static tcc_status input_port(const tcc_model *model, int32_t index, tcc_port *out_port) {
+    return describe(model ? model->program.inputs : NULL, input_count(model), index, out_port);
+}
+
+static tcc_status output_port(const tcc_model *model, int32_t index, tcc_port *out_port) {
+    return describe(model ? model->program.outputs : NULL, output_count(model), index, out_port);
+}
+
+static const char *manifest(size_t *out_size) {
+    *out_size = (size_t)(tcc_artifact_info.manifest_end - tcc_artifact_info.manifest);
+    return tcc_artifact_info.manifest;
+}
+
+static tcc_status statistics(const tcc_model *model, const tcc_instance *instance,
+                             tcc_statistics *out) {
+    if (!model || !out) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
+    memset(out, 0, sizeof *out);
+    out->weight_bytes = model->weights.size;
+    out->state_bytes = (uint64_t)model->program.state_bytes;
+    out->threads = tcc_threads_resolve(__atomic_load_n(&model->threads, __ATOMIC_RELAXED));
+    if (instance) {
+        out->arena_bytes = instance->arena.size;
+        out->scratch_bytes = instance->scratch.size;
+        out->pool_bytes = instance->pool.held;
+        out->pool_high_water = instance->pool.high_water;
+        if (instance->threads) out->threads = instance->threads;
+    }
+    return TCC_OK;
+}
+
+const tcc_api *tcc_runtime_api(void) {
+    static const tcc_api table = {
+        .struct_size = sizeof(tcc_api),
+        .version = TCC_API_VERSION,
+        .model_get = tcc_model_get,
+        .model_release = tcc_model_release,
+        .model_set_threads = model_set_threads,
+        .input_count = input_count,
+        .output_count = output_count,
+        .input_port = input_port,
+        .output_port = output_port,
+        .manifest = manifest,
+        .instance_create = tcc_instance_create,
+        .instance_set_threads = instance_set_threads,
+        .instance_destroy = tcc_instance_destroy,
+        .run = tcc_instance_run,
+        .call = tcc_model_call,
+        .statistics = statistics,
+        .model_trim = tcc_model_trim,
+        .last_error = tcc_last_error,
+    };
+    return &table;
+}

@@ -1,0 +1,322 @@
+/* The tvm-ffi face of an artifact: the same model for `tvm_ffi.load_module` and what builds on it.
+ *
+ *   __tvm_ffi_main(inputs...)               -> the outputs: one tensor, an Array of them, or None
+ *   __tvm_ffi_run_into(inputs..., outputs...) -> None; the caller's output arrays are filled
+ *
+ * In-place outputs are the caller's input arrays, so `main` leaves them out of what it returns.
+ * The structs below restate the stable part of that ABI.  Without the library in the process the
+ * artifact loads and runs all the same; only these entry points fail. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef struct ffi_any {
+    int32_t type;
+    uint32_t padding;
+    union {
+        int64_t as_int;
+        void *as_pointer;
+    } value;
+} ffi_any;
+_Static_assert(sizeof(ffi_any) == 16, "an Any is two words");
+
+typedef struct ffi_object {
+    uint64_t counts;
+    int32_t type;
+    uint32_t padding;
+    void (*deleter)(void *self, int flags);
+} ffi_object;
+_Static_assert(sizeof(ffi_object) == 24, "a tensor lies 24 bytes into its object");
+_Static_assert(sizeof(tcc_tensor) == 48, "tcc_tensor is laid out as DLTensor");
+
+typedef struct ffi_bytes {
+    const char *data;
+    size_t size;
+} ffi_bytes;
+
+typedef struct ffi_managed_tensor {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct ffi_managed_tensor *self);
+    uint64_t flags;
+    tcc_tensor tensor;
+} ffi_managed_tensor;
+_Static_assert(sizeof(ffi_managed_tensor) == 80, "laid out as DLManagedTensorVersioned");
+
+enum { TYPE_NONE = 0, TYPE_TENSOR_POINTER = 7, TYPE_TENSOR = 70 };
+
+/* Looked up when first needed, not linked: the artifact may be in the process before tvm-ffi is. */
+static struct {
+    void (*set_error)(const char *kind, const char *message);
+    int (*make_string)(const ffi_bytes *input, ffi_any *out);
+    int (*make_tensor)(ffi_managed_tensor *from, int32_t alignment, int32_t contiguous, void **out);
+    int (*get_global)(const ffi_bytes *name, void **out);
+    int (*call)(void *function, ffi_any *arguments, int32_t count, ffi_any *result);
+    int (*release)(void *object);
+} ffi;
+
+static pthread_mutex_t ffi_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool ffi_found; /* release: the table is complete */
+
+static bool look_up(const char *name, void *out_function) {
+    void *function = dlsym(RTLD_DEFAULT, name);
+    memcpy(out_function, &function, sizeof function); /* C has no cast from data to code */
+    return function != NULL;
+}
+
+static bool find_ffi(void) {
+    if (__atomic_load_n(&ffi_found, __ATOMIC_ACQUIRE)) return true;
+    pthread_mutex_lock(&ffi_lock);
+    bool found = look_up("TVMFFIErrorSetRaisedFromCStr", &ffi.set_error) &&
+                 look_up("TVMFFIStringFromByteArray", &ffi.make_string) &&
+                 look_up("TVMFFITensorFromDLPackVersioned", &ffi.make_tensor) &&
+                 look_up("TVMFFIFunctionGetGlobal", &ffi.get_global) &&
+                 look_up("TVMFFIFunctionCall", &ffi.call) &&
+                 look_up("TVMFFIObjectDecRef", &ffi.release);
+    __atomic_store_n(&ffi_found, found, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&ffi_lock);
+    return found;
+}
+
+/* Whoever calls these entry points without tvm-ffi in the process sees the status only. */
+static int no_ffi(void) {
+    tcc_fail(TCC_UNSUPPORTED, "tvm-ffi is not loaded in this process");
+    return -1;
+}
+
+static int raise_error(tcc_status status) {
+    const char *kind = status == TCC_INVALID_ARGUMENT ? "ValueError"
+                       : status == TCC_OUT_OF_MEMORY  ? "MemoryError"
+                                                      : "RuntimeError";
+    ffi.set_error(kind, tcc_last_error());
+    return -1;
+}
+
+/* The model, kept from the first call to the end of the process. */
+static tcc_status get_model(tcc_model **out_model) {
+    static tcc_model *kept;
+    tcc_model *model = __atomic_load_n(&kept, __ATOMIC_ACQUIRE);
+    if (!model) {
+        TCC_RETURN_IF_ERROR(tcc_model_get(&model));
+        tcc_model *none = NULL;
+        if (!__atomic_compare_exchange_n(&kept, &none, model, false, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_ACQUIRE))
+            tcc_model_release(model);
+    }
+    *out_model = model;
+    return TCC_OK;
+}
+
+static tcc_status to_tensor(const ffi_any *any, int32_t index, tcc_tensor *out_tensor) {
+    const char *place = any->value.as_pointer;
+    if (any->type == TYPE_TENSOR && place)
+        memcpy(out_tensor, place + sizeof(ffi_object), sizeof *out_tensor);
+    else if (any->type == TYPE_TENSOR_POINTER && place)
+        memcpy(out_tensor, place, sizeof *out_tensor);
+    else
+        return tcc_fail(TCC_INVALID_ARGUMENT, "argument %d: expected a tensor, got type index %d",
+                        index, any->type);
+    return TCC_OK;
+}
+
+static tcc_status to_tensors(const ffi_any *arguments, int32_t count, tcc_tensor **out_tensors) {
+    tcc_tensor *tensors = tcc_allocate_zero((size_t)count, sizeof *tensors);
+    if (!tensors) return TCC_OUT_OF_MEMORY;
+    for (int32_t i = 0; i < count; i++) {
+        tcc_status status = to_tensor(&arguments[i], i, &tensors[i]);
+        if (status != TCC_OK) {
+            tcc_free(tensors);
+            return status;
+        }
+    }
+    *out_tensors = tensors;
+    return TCC_OK;
+}
+
+/* ---- results ------------------------------------------------------------------------------------ */
+
+typedef struct result_tensor {
+    ffi_managed_tensor managed; /* first: the deleter gets its address */
+    int64_t *shape;
+    void *data;
+} result_tensor;
+
+static void delete_result(ffi_managed_tensor *managed) {
+    result_tensor *result = (result_tensor *)managed;
+    free(result->data);
+    free(result->shape);
+    free(result);
+}
+
+static int allocate_result(void *context, int32_t output, const tcc_tensor *wanted,
+                           void **out_data) {
+    result_tensor **results = context;
+    size_t bits = wanted->dtype.bits;
+    for (int32_t i = 0; i < wanted->ndim; i++) bits *= (size_t)wanted->shape[i];
+    size_t bytes = (bits + 7) / 8;
+    result_tensor *result = calloc(1, sizeof *result);
+    if (!result) return -1;
+    result->managed = (ffi_managed_tensor){
+        .major = 1, .minor = 1, .deleter = delete_result, .tensor = *wanted};
+    result->shape = calloc((size_t)wanted->ndim * 2 + 1, sizeof *result->shape);
+    if (!result->shape || posix_memalign(&result->data, 64, bytes ? bytes : 64)) {
+        result->data = NULL;
+        delete_result(&result->managed);
+        return -1;
+    }
+    /* shape, then strides: consumers of newer DLPack versions may insist on strides */
+    int64_t stride = 1;
+    for (int32_t i = wanted->ndim - 1; i >= 0; i--) {
+        result->shape[i] = wanted->shape[i];
+        result->shape[wanted->ndim + i] = stride;
+        stride *= wanted->shape[i];
+    }
+    result->managed.tensor.shape = result->shape;
+    result->managed.tensor.strides = result->shape + wanted->ndim;
+    result->managed.tensor.data = result->data;
+    results[output] = result;
+    *out_data = result->data;
+    return 0;
+}
+
+static int make_array(ffi_any *items, int32_t count, ffi_any *result) {
+    static const ffi_bytes name = {"ffi.Array", 9};
+    void *function = NULL;
+    if (ffi.get_global(&name, &function)) return -1;
+    int failed = ffi.call(function, items, count, result);
+    ffi.release(function);
+    return failed;
+}
+
+/* Turns results into tensors; each result is used up or freed, whatever happens. */
+static int return_results(result_tensor **results, int32_t count, ffi_any *result) {
+    ffi_any *items = calloc((size_t)count + 1, sizeof *items);
+    int32_t made = 0;
+    int failed = items == NULL;
+    for (int32_t i = 0; i < count; i++) {
+        if (!results[i]) continue;
+        void *object = NULL;
+        if (!failed) failed = ffi.make_tensor(&results[i]->managed, 0, 0, &object);
+        if (failed)
+            delete_result(&results[i]->managed);
+        else
+            items[made++] = (ffi_any){TYPE_TENSOR, 0, {.as_pointer = object}};
+        results[i] = NULL;
+    }
+    if (!failed && made == 1)
+        *result = items[0];
+    else if (!failed && made > 1)
+        failed = make_array(items, made, result);
+    for (int32_t i = 0; i < made && (failed || made > 1); i++)
+        ffi.release(items[i].value.as_pointer);
+    free(items);
+    return failed;
+}
+
+/* ---- exports ------------------------------------------------------------------------------------ */
+
+EXPORT int __tvm_ffi_main(void *handle, const ffi_any *arguments, int32_t count, ffi_any *result) {
+    (void)handle;
+    tcc_model *model = NULL;
+    tcc_tensor *inputs = NULL;
+    *result = (ffi_any){TYPE_NONE, 0, {.as_int = 0}};
+    if (!find_ffi()) return no_ffi();
+    tcc_status status = get_model(&model);
+    if (status == TCC_OK) status = to_tensors(arguments, count, &inputs);
+    if (status != TCC_OK) return raise_error(status);
+    int32_t n_outputs = model->program.n_outputs;
+    result_tensor **results = tcc_allocate_zero((size_t)n_outputs, sizeof *results);
+    tcc_allocator allocator = {results, allocate_result};
+    status = results ? tcc_model_call(model, inputs, count, NULL, 0, &allocator, NULL)
+                     : TCC_OUT_OF_MEMORY;
+    tcc_free(inputs);
+    int failed = 0;
+    if (status == TCC_OK) {
+        failed = return_results(results, n_outputs, result);
+    } else {
+        for (int32_t i = 0; results && i < n_outputs; i++)
+            if (results[i]) delete_result(&results[i]->managed);
+        failed = raise_error(status);
+    }
+    tcc_free(results);
+    return failed;
+}
+
+EXPORT int __tvm_ffi_run_into(void *handle, const ffi_any *arguments, int32_t count,
+                              ffi_any *result) {
+    (void)handle;
+    tcc_model *model = NULL;
+    tcc_tensor *tensors = NULL;
+    *result = (ffi_any){TYPE_NONE, 0, {.as_int = 0}};
+    if (!find_ffi()) return no_ffi();
+    tcc_status status = get_model(&model);
+    if (status == TCC_OK) {
+        int32_t expected = model->program.n_inputs + model->program.n_outputs;
+        if (count != expected)
+            status = tcc_fail(TCC_INVALID_ARGUMENT,
+                              "expected %d arrays (%d inputs, then outputs), got %d", expected,
+                              model->program.n_inputs, count);
+    }
+    if (status == TCC_OK) status = to_tensors(arguments, count, &tensors);
+    if (status == TCC_OK) {
+        int32_t n = model->program.n_inputs;
+        status = tcc_model_call(model, tensors, n, tensors + n, count - n, NULL, NULL);
+    }
+    tcc_free(tensors);
+    return status == TCC_OK ? 0 : raise_error(status);
+}
+
+static int return_string(const char *text, ffi_any *result) {
+    ffi_bytes bytes = {text, strlen(text)};
+    return ffi.make_string(&bytes, result);
+}
+
+EXPORT int __tvm_ffi__metadata_main(void *handle, const ffi_any *arguments, int32_t count,
+                                    ffi_any *result) {
+    (void)handle, (void)arguments, (void)count;
+    static const char head[] = "{\"type_schema\": \"{\\\"type\\\":\\\"ffi.Function\\\",\\\"args\\\":"
+                               "[{\\\"type\\\":\\\"Any\\\"}";
+    static const char item[] = ",{\\\"type\\\":\\\"ffi.Tensor\\\"}";
+    tcc_model *model = NULL;
+    if (!find_ffi()) return no_ffi();
+    tcc_status status = get_model(&model);
+    if (status != TCC_OK) return raise_error(status);
+    size_t n = (size_t)model->program.n_inputs;
+    char *text = tcc_allocate(sizeof head + n * sizeof item + 8);
+    if (!text) return raise_error(TCC_OUT_OF_MEMORY);
+    strcpy(text, head);
+    for (size_t i = 0; i < n; i++) strcpy(text + sizeof head - 1 + i * (sizeof item - 1), item);
+    strcat(text, "]}\"}");
+    int failed = return_string(text, result);
+    tcc_free(text);
+    return failed;
+}
+
+EXPORT int __tvm_ffi__doc_main(void *handle, const ffi_any *arguments, int32_t count,
+                               ffi_any *result) {
+    (void)handle, (void)arguments, (void)count;
+    tcc_model *model = NULL;
+    if (!find_ffi()) return no_ffi();
+    tcc_status status = get_model(&model);
+    if (status != TCC_OK) return raise_error(status);
+    const tcc_program *program = &model->program;
+    char text[4096], dtype[16];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s: a model compiled by tcc.\n",
+                                   tcc_artifact_info.name);
+    for (int32_t i = 0; i < program->n_inputs + program->n_outputs && used < sizeof text; i++) {
+        bool input = i < program->n_inputs;
+        const tcc_port *port = input ? &program->inputs[i].port
+                                     : &program->outputs[i - program->n_inputs].port;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s %s: %s %s\n",
+                                 input ? "input" : "output", port->name,
+                                 tcc_dtype_name(port->dtype, dtype), port->text);
+    }
+    return return_string(text, result);
+}

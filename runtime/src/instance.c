@@ -1,0 +1,157 @@
+/* Instances: the memory of one run at a time. */
+#include <string.h>
+
+#include "runtime.h"
+
+static tcc_status set_threads(tcc_instance *instance) {
+    const tcc_program *program = &instance->model->program;
+    int32_t wanted = instance->threads_own;
+    if (wanted < 0) wanted = __atomic_load_n(&instance->model->threads, __ATOMIC_RELAXED);
+    if (instance->threads && wanted == instance->threads_wanted) return TCC_OK;
+    int32_t threads = tcc_threads_resolve(wanted);
+    /* whole pages, so that no two threads write to one cache line or huge page needlessly */
+    size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
+    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->scratch, stride * (size_t)threads));
+    instance->scratch_stride = stride;
+    instance->threads = threads;
+    instance->threads_wanted = wanted;
+    return TCC_OK;
+}
+
+static char nothing[64]; /* where buffers of no bytes lie */
+
+static tcc_span part_of(const void *base, int64_t offset, int64_t size) {
+    return size ? (tcc_span){(char *)base + offset, size} : (tcc_span){nothing, 0};
+}
+
+static void aim_constants(tcc_instance *instance) {
+    const tcc_program *program = &instance->model->program;
+    for (int64_t i = 0; i < program->n_buffers; i++) {
+        const tcc_buffer *buffer = &program->buffers[i];
+        if (buffer->place == TCC_PLACE_WEIGHT)
+            instance->spans[i] = part_of(instance->model->weights.base, buffer->a, buffer->b);
+        if (buffer->place == TCC_PLACE_STATE)
+            instance->spans[i] = part_of(instance->state.base, buffer->a, buffer->b);
+    }
+}
+
+static tcc_status allocate_tables(tcc_instance *instance) {
+    const tcc_program *program = &instance->model->program;
+    const struct {
+        void **table;
+        int64_t count;
+        size_t size;
+    } tables[] = {
+        {(void **)&instance->registers, program->n_registers, sizeof(int64_t)},
+        {(void **)&instance->spans, program->n_buffers, sizeof(tcc_span)},
+        {(void **)&instance->launch_buffers, program->max_buffers, sizeof(void *)},
+        {(void **)&instance->launch_ints, program->max_ints, sizeof(int64_t)},
+        {(void **)&instance->tensors, program->max_tensors, sizeof(tcc_op_tensor)},
+        {(void **)&instance->dims, program->max_dims, sizeof(int64_t)},
+        {(void **)&instance->results, program->max_results, sizeof(int64_t)},
+        {(void **)&instance->shape, program->max_rank, sizeof(int64_t)},
+        {(void **)&instance->bound, program->n_inputs, sizeof(tcc_span)},
+        {(void **)&instance->output_done, program->n_outputs, sizeof(bool)},
+    };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
+        if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
+    }
+    return TCC_OK;
+}
+
+tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance) {
+    if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
+    if (flags & ~TCC_POISON)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "unknown instance flags 0x%x", flags);
+    tcc_instance *instance = tcc_allocate_zero(1, sizeof *instance);
+    if (!instance) return TCC_OUT_OF_MEMORY;
+    instance->model = model;
+    instance->flags = flags;
+    instance->threads_own = -1;
+    instance->pool.poison = flags & TCC_POISON;
+    tcc_status status = allocate_tables(instance);
+    if (status == TCC_OK) status = tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes);
+    if (status == TCC_OK) status = set_threads(instance);
+    if (status != TCC_OK) {
+        tcc_instance_destroy(instance);
+        return status;
+    }
+    aim_constants(instance);
+    *out_instance = instance;
+    return TCC_OK;
+}
+
+void tcc_instance_destroy(tcc_instance *instance) {
+    if (!instance) return;
+    tcc_pool_reset(&instance->pool);
+    tcc_pool_trim(&instance->pool);
+    tcc_arena_release(&instance->arena);
+    tcc_arena_release(&instance->scratch);
+    tcc_arena_release(&instance->state);
+    tcc_free(instance->registers);
+    tcc_free(instance->spans);
+    tcc_free(instance->launch_buffers);
+    tcc_free(instance->launch_ints);
+    tcc_free(instance->tensors);
+    tcc_free(instance->dims);
+    tcc_free(instance->results);
+    tcc_free(instance->shape);
+    tcc_free(instance->bound);
+    tcc_free(instance->output_done);
+    tcc_free(instance);
+}
+
+/* The prologue has set the registers: sizes the arena and aims its buffers. */
+static tcc_status aim_arena(tcc_instance *instance) {
+    const tcc_program *program = &instance->model->program;
+    int64_t size = instance->registers[program->arena];
+    if (size < 0) return tcc_fail(TCC_INTERNAL, "the program's arena has a negative size");
+    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)size));
+    if (instance->flags & TCC_POISON) {
+        if (instance->arena.base) memset(instance->arena.base, 0xFF, instance->arena.size);
+        if (instance->scratch.base) memset(instance->scratch.base, 0xFF, instance->scratch.size);
+    }
+    for (int64_t i = 0; i < program->n_arena_buffers; i++) {
+        int64_t id = program->arena_buffers[i];
+        int64_t offset = instance->registers[program->buffers[id].a];
+        int64_t bytes = instance->registers[program->buffers[id].b];
+        if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
+            return tcc_fail(TCC_INTERNAL, "the program places a buffer outside its arena");
+        instance->spans[id] = part_of(instance->arena.base, offset, bytes);
+    }
+    return TCC_OK;
+}
+
+static tcc_status run_program(tcc_run *run) {
+    tcc_instance *instance = run->instance;
+    const tcc_program *program = &instance->model->program;
+    TCC_RETURN_IF_ERROR(set_threads(instance));
+    memset(instance->registers, 0, (size_t)program->n_registers * sizeof *instance->registers);
+    TCC_RETURN_IF_ERROR(tcc_ports_bind_inputs(run));
+    TCC_RETURN_IF_ERROR(tcc_ports_bind_outputs(run));
+    TCC_RETURN_IF_ERROR(tcc_interpret(run, program->prologue));
+    TCC_RETURN_IF_ERROR(tcc_ports_check_inputs(run));
+    TCC_RETURN_IF_ERROR(aim_arena(instance));
+    TCC_RETURN_IF_ERROR(tcc_interpret(run, program->body));
+    return tcc_ports_check_outputs_written(run);
+}
+
+tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
+                            tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
+                            void *stream) {
+    if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+    const tcc_program *program = &instance->model->program;
+    if (stream) return tcc_fail(TCC_INVALID_ARGUMENT, "a CPU model has no stream: pass NULL");
+    if (n_inputs != program->n_inputs || (n_inputs && !inputs))
+        return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d inputs, got %d", program->n_inputs,
+                        n_inputs);
+    if (!(n_outputs == 0 && !outputs && allocator) &&
+        (n_outputs != program->n_outputs || (n_outputs && !outputs)))
+        return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d outputs, got %d", program->n_outputs,
+                        n_outputs);
+    tcc_run run = {instance, inputs, outputs, allocator};
+    tcc_status status = run_program(&run);
+    tcc_pool_reset(&instance->pool);
+    return status;
+}

@@ -1,0 +1,218 @@
+/* Runs a decoded program.  Nothing here allocates, except what `Allocate` asks for. */
+#include <string.h>
+
+#include "runtime.h"
+
+static tcc_status broken(const char *what) {
+    return tcc_fail(TCC_INTERNAL, "the program %s", what);
+}
+
+static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
+    int64_t *registers = run->instance->registers, value = 0;
+    int64_t a = code->as.let.a, b = code->as.let.b;
+    int32_t op = code->as.let.op;
+    bool overflow = false;
+    if (op > TCC_INT_DIM) {
+        a = registers[a];
+        b = registers[b];
+    }
+    switch (op) {
+    case TCC_INT_CONST: value = a; break;
+    case TCC_INT_DIM: value = run->inputs[a].shape[b]; break;
+    case TCC_INT_ADD: overflow = __builtin_add_overflow(a, b, &value); break;
+    case TCC_INT_SUB: overflow = __builtin_sub_overflow(a, b, &value); break;
+    case TCC_INT_MUL: overflow = __builtin_mul_overflow(a, b, &value); break;
+    case TCC_INT_MIN: value = a < b ? a : b; break;
+    case TCC_INT_MAX: value = a > b ? a : b; break;
+    default:
+        if (b <= 0)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "a size is divided by %lld", (long long)b);
+        value = op == TCC_INT_MOD ? a % b + (a % b < 0 ? b : 0) : a / b - (a % b < 0);
+    }
+    if (TCC_UNLIKELY(overflow))
+        return tcc_fail(TCC_INVALID_ARGUMENT, "a size is too large (%lld and %lld)", (long long)a,
+                        (long long)b);
+    registers[code->as.let.target] = value;
+    return TCC_OK;
+}
+
+static tcc_status read_int(tcc_run *run, const tcc_code *code) {
+    const tcc_span *span = &run->instance->spans[code->as.read.buffer];
+    tcc_dtype dtype = code->as.read.dtype;
+    int64_t bytes = dtype.bits / 8, offset = code->as.read.element * bytes, value;
+    if (!span->data || offset > span->size - bytes) return broken("reads outside an array");
+    const char *source = span->data + offset;
+    uint64_t bits = 0;
+    memcpy(&bits, source, (size_t)bytes); /* little-endian: DESIGN's targets all are */
+    if (dtype.code == 0) {
+        int32_t shift = 64 - dtype.bits;
+        value = (int64_t)(bits << shift) >> shift;
+    } else {
+        if (bits > INT64_MAX) return tcc_fail(TCC_INVALID_ARGUMENT, "a size is above 2^63");
+        value = dtype.code == 6 ? bits != 0 : (int64_t)bits;
+    }
+    run->instance->registers[code->as.read.target] = value;
+    return TCC_OK;
+}
+
+static tcc_status check(const tcc_run *run, const tcc_code *code) {
+    int64_t a = run->instance->registers[code->as.check.a];
+    int64_t b = run->instance->registers[code->as.check.b];
+    bool holds = false;
+    switch (code->as.check.relation) {
+    case TCC_REL_EQ: holds = a == b; break;
+    case TCC_REL_LE: holds = a <= b; break;
+    case TCC_REL_LT: holds = a < b; break;
+    default: holds = a > 0 && b % a == 0; break;
+    }
+    if (!TCC_UNLIKELY(!holds)) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%.768s (%lld, %lld)", code->as.check.message,
+                    (long long)a, (long long)b);
+}
+
+static tcc_status allocate(tcc_run *run, const tcc_code *code) {
+    tcc_instance *instance = run->instance;
+    int32_t id = code->as.allocate.buffer;
+    const tcc_buffer *buffer = &instance->model->program.buffers[id];
+    tcc_span *span = &instance->spans[id];
+    int64_t size = instance->registers[code->as.allocate.size];
+    if (size < 0) return broken("allocates a negative size");
+    if (buffer->place == TCC_PLACE_OUTPUT)
+        return tcc_ports_allocate_output(run, (int32_t)buffer->a, size, span);
+    int64_t keep = code->as.allocate.keep ? span->size : 0;
+    void *memory = span->data;
+    TCC_RETURN_IF_ERROR(tcc_pool_resize(&instance->pool, &memory, (size_t)size,
+                                        (size_t)(keep < size ? keep : size)));
+    if (instance->pool.poison && keep < size)
+        memset((char *)memory + keep, 0xFF, (size_t)(size - keep));
+    *span = (tcc_span){memory, size};
+    return TCC_OK;
+}
+
+static tcc_status view(tcc_run *run, const tcc_code *code) {
+    tcc_instance *instance = run->instance;
+    tcc_span base = instance->spans[code->as.view.base];
+    int64_t offset = instance->registers[code->as.view.offset];
+    if (!base.data || offset < 0 || offset > base.size) return broken("aims outside a buffer");
+    instance->spans[code->as.view.buffer] = (tcc_span){base.data + offset, base.size - offset};
+    return TCC_OK;
+}
+
+static tcc_status launch(tcc_run *run, const tcc_code *code) {
+    tcc_instance *instance = run->instance;
+    void **buffers = instance->launch_buffers;
+    int64_t *ints = instance->launch_ints;
+    int64_t units = instance->registers[code->as.launch.grid];
+    if (units <= 0) return TCC_OK;
+    for (int32_t i = 0; i < code->as.launch.n_buffers; i++) {
+        buffers[i] = instance->spans[code->as.launch.buffers[i]].data;
+        if (TCC_UNLIKELY(!buffers[i])) return broken("uses a buffer that has no memory yet");
+    }
+    for (int32_t i = 0; i < code->as.launch.n_ints; i++)
+        ints[i] = instance->registers[code->as.launch.ints[i]];
+    if (code->as.launch.serial || units == 1 || instance->threads == 1) {
+        code->as.launch.kernel(buffers, ints, 0, units, instance->scratch.base);
+        return TCC_OK;
+    }
+    tcc_job job = {code->as.launch.kernel, buffers, ints, units, instance->scratch.base,
+                   instance->scratch_stride, instance->threads};
+    tcc_threads_launch(&job);
+    return TCC_OK;
+}
+
+static tcc_status fill_tensor(const tcc_instance *instance, const tcc_tensor_ref *ref,
+                              int64_t *dims, tcc_op_tensor *out_tensor) {
+    const tcc_span *span = &instance->spans[ref->buffer];
+    int64_t count = 1, bits = 0;
+    for (int32_t i = 0; i < ref->ndim; i++) {
+        dims[i] = instance->registers[ref->dims[i]];
+        if (dims[i] < 0 || __builtin_mul_overflow(count, dims[i], &count))
+            return broken("gives a function an array of no possible size");
+    }
+    if (__builtin_mul_overflow(count, ref->dtype.bits, &bits) || !span->data ||
+        bits / 8 + (bits % 8 != 0) > span->size)
+        return broken("gives a function an array larger than its memory");
+    *out_tensor = (tcc_op_tensor){span->data, ref->dtype, ref->ndim, dims, count};
+    return TCC_OK;
+}
+
+static tcc_status call(tcc_run *run, const tcc_code *code) {
+    tcc_instance *instance = run->instance;
+    int64_t *dims = instance->dims;
+    int32_t n_inputs = code->as.call.n_inputs, n_outputs = code->as.call.n_outputs;
+    for (int32_t i = 0; i < n_inputs + n_outputs; i++) {
+        const tcc_tensor_ref *ref = &code->as.call.tensors[i];
+        TCC_RETURN_IF_ERROR(fill_tensor(instance, ref, dims, &instance->tensors[i]));
+        dims += ref->ndim;
+    }
+    tcc_op_call arguments = {.inputs = instance->tensors,
+                             .outputs = instance->tensors + n_inputs,
+                             .n_inputs = n_inputs,
+                             .n_outputs = n_outputs,
+                             .ints = code->as.call.ints,
+                             .n_ints = code->as.call.n_ints,
+                             .results = instance->results,
+                             .n_results = code->as.call.n_results,
+                             .pool = &instance->pool};
+    TCC_RETURN_IF_ERROR(code->as.call.op(&arguments));
+    for (int32_t i = 0; i < code->as.call.n_results; i++)
+        instance->registers[code->as.call.results[i]] = instance->results[i];
+    return TCC_OK;
+}
+
+static tcc_status copy(tcc_run *run, const tcc_code *code) {
+    tcc_span target = run->instance->spans[code->as.copy.target];
+    tcc_span source = run->instance->spans[code->as.copy.source];
+    int64_t size = run->instance->registers[code->as.copy.size];
+    if (!target.data || !source.data || size < 0 || size > target.size || size > source.size)
+        return broken("copies outside a buffer");
+    if (size && target.data != source.data) memcpy(target.data, source.data, (size_t)size);
+    return TCC_OK;
+}
+
+static tcc_status read_condition(const tcc_run *run, int32_t buffer, bool *out_value) {
+    const tcc_span *span = &run->instance->spans[buffer];
+    if (!span->data || span->size < 1) return broken("reads a condition that is not there");
+    *out_value = *span->data != 0;
+    return TCC_OK;
+}
+
+static tcc_status loop(tcc_run *run, const tcc_code *code) {
+    int64_t *registers = run->instance->registers, trip = 0;
+    for (; trip < registers[code->as.loop.trips]; trip++) {
+        bool go_on = true;
+        registers[code->as.loop.counter] = trip;
+        if (code->as.loop.condition >= 0)
+            TCC_RETURN_IF_ERROR(read_condition(run, code->as.loop.condition, &go_on));
+        if (!go_on) break;
+        TCC_RETURN_IF_ERROR(tcc_interpret(run, code->as.loop.body));
+    }
+    registers[code->as.loop.counter] = trip;
+    return TCC_OK;
+}
+
+static tcc_status branch(tcc_run *run, const tcc_code *code) {
+    bool taken = false;
+    TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
+    return tcc_interpret(run, taken ? code->as.branch.then : code->as.branch.otherwise);
+}
+
+static tcc_status execute(tcc_run *run, const tcc_code *code) {
+    switch (code->kind) {
+    case TCC_CODE_LET: return evaluate(run, code);
+    case TCC_CODE_READ: return read_int(run, code);
+    case TCC_CODE_CHECK: return check(run, code);
+    case TCC_CODE_ALLOCATE: return allocate(run, code);
+    case TCC_CODE_VIEW: return view(run, code);
+    case TCC_CODE_LAUNCH: return launch(run, code);
+    case TCC_CODE_CALL: return call(run, code);
+    case TCC_CODE_COPY: return copy(run, code);
+    case TCC_CODE_BRANCH: return branch(run, code);
+    default: return loop(run, code);
+    }
+}
+
+tcc_status tcc_interpret(tcc_run *run, tcc_body body) {
+    for (int64_t i = 0; i < body.count; i++) TCC_RETURN_IF_ERROR(execute(run, &body.code[i]));
+    return TCC_OK;
+}

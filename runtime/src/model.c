@@ -1,0 +1,134 @@
+/* The artifact's one model: loaded at first use, counted, with its idle instances. */
+#include <pthread.h>
+#include <string.h>
+
+#include "runtime.h"
+
+/* An artifact holds one model, so its lifetime state is the file's own. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t returned; /* a stateful model's instance is idle again */
+    int64_t users;
+    bool fork_handled;
+    tcc_instance *idle;
+    tcc_instance *stateful; /* the only instance `call` uses, where state outlives a run */
+    bool stateful_busy;
+    tcc_model model;
+} the = {.lock = PTHREAD_MUTEX_INITIALIZER, .returned = PTHREAD_COND_INITIALIZER};
+
+static void before_fork(void) { pthread_mutex_lock(&the.lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&the.lock); }
+
+static void after_fork_in_child(void) {
+    /* an instance that another thread was running stays half-way for ever: leave it */
+    if (the.stateful_busy) {
+        the.stateful = NULL;
+        the.stateful_busy = false;
+    }
+    pthread_cond_init(&the.returned, NULL);
+    pthread_mutex_unlock(&the.lock);
+}
+
+static tcc_status load(void) {
+    const tcc_artifact *artifact = &tcc_artifact_info;
+    if (artifact->abi != TCC_ABI_VERSION)
+        return tcc_fail(TCC_UNSUPPORTED, "model '%s' has ABI %u, its runtime %d: compile it again",
+                        artifact->name, artifact->abi, TCC_ABI_VERSION);
+    TCC_RETURN_IF_ERROR(
+        tcc_features_check(artifact->features, artifact->n_features, artifact->name));
+    TCC_RETURN_IF_ERROR(tcc_program_decode(
+        artifact->program, (size_t)(artifact->program_end - artifact->program), artifact->kernels,
+        artifact->n_kernels, (int64_t)artifact->weight_bytes, &the.model.program));
+    tcc_status status =
+        tcc_weights_map(artifact->weight_bytes, artifact->weight_sha256, &the.model.weights);
+    if (status != TCC_OK) tcc_program_free(&the.model.program);
+    return status;
+}
+
+tcc_status tcc_model_get(tcc_model **out_model) {
+    if (!out_model) return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the model");
+    tcc_status status = TCC_OK;
+    pthread_mutex_lock(&the.lock);
+    if (!the.fork_handled)
+        the.fork_handled =
+            pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+    if (!the.users) status = load();
+    if (status == TCC_OK) {
+        the.users++;
+        *out_model = &the.model;
+    }
+    pthread_mutex_unlock(&the.lock);
+    return status;
+}
+
+void tcc_model_release(tcc_model *model) {
+    if (!model) return;
+    pthread_mutex_lock(&the.lock);
+    if (the.users > 0 && --the.users == 0) {
+        while (the.idle) {
+            tcc_instance *instance = the.idle;
+            the.idle = instance->next;
+            tcc_instance_destroy(instance);
+        }
+        tcc_instance_destroy(the.stateful);
+        the.stateful = NULL;
+        tcc_weights_unmap(&the.model.weights);
+        tcc_program_free(&the.model.program);
+        memset(&the.model, 0, sizeof the.model);
+    }
+    pthread_mutex_unlock(&the.lock);
+}
+
+static tcc_status borrow(tcc_model *model, tcc_instance **out_instance) {
+    bool stateful = model->program.state_bytes > 0;
+    pthread_mutex_lock(&the.lock);
+    while (stateful && the.stateful_busy) pthread_cond_wait(&the.returned, &the.lock);
+    tcc_instance *instance = stateful ? the.stateful : the.idle;
+    if (instance && !stateful) the.idle = instance->next;
+    the.stateful_busy = stateful;
+    pthread_mutex_unlock(&the.lock);
+    tcc_status status = TCC_OK;
+    if (!instance) status = tcc_instance_create(model, 0, &instance);
+    if (stateful) {
+        pthread_mutex_lock(&the.lock);
+        the.stateful = instance;
+        the.stateful_busy = status == TCC_OK;
+        if (status != TCC_OK) pthread_cond_signal(&the.returned);
+        pthread_mutex_unlock(&the.lock);
+    }
+    *out_instance = instance;
+    return status;
+}
+
+static void give_back(tcc_instance *instance) {
+    pthread_mutex_lock(&the.lock);
+    if (instance == the.stateful) {
+        the.stateful_busy = false;
+        pthread_cond_signal(&the.returned);
+    } else {
+        instance->next = the.idle;
+        the.idle = instance;
+    }
+    pthread_mutex_unlock(&the.lock);
+}
+
+tcc_status tcc_model_call(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,
+                          tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
+                          void *stream) {
+    if (!model) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
+    tcc_instance *instance = NULL;
+    TCC_RETURN_IF_ERROR(borrow(model, &instance));
+    tcc_status status =
+        tcc_instance_run(instance, inputs, n_inputs, outputs, n_outputs, allocator, stream);
+    give_back(instance);
+    return status;
+}
+
+void tcc_model_trim(tcc_model *model) {
+    if (!model) return;
+    pthread_mutex_lock(&the.lock);
+    for (tcc_instance *instance = the.idle; instance; instance = instance->next)
+        tcc_pool_trim(&instance->pool);
+    if (the.stateful && !the.stateful_busy) tcc_pool_trim(&the.stateful->pool);
+    pthread_mutex_unlock(&the.lock);
+}

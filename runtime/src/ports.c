@@ -1,0 +1,301 @@
+/* The caller's arrays against the model's ports. */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime.h"
+
+const char *tcc_dtype_name(tcc_dtype dtype, char text[16]) {
+    const char *stem = dtype.code == 0   ? "i"
+                       : dtype.code == 1 ? "u"
+                       : dtype.code == 2 ? "f"
+                       : dtype.code == 4 ? "bf"
+                                         : "type";
+    if (dtype.code == 6 && dtype.bits == 8)
+        snprintf(text, 16, "bool");
+    else
+        snprintf(text, 16, "%s%d", stem, dtype.bits);
+    return text;
+}
+
+static void shape_text(const int64_t *shape, int32_t ndim, char *text, size_t room) {
+    size_t used = (size_t)snprintf(text, room, "[");
+    for (int32_t i = 0; i < ndim && used < room; i++)
+        used += (size_t)snprintf(text + used, room - used, i ? ",%lld" : "%lld",
+                                 (long long)shape[i]);
+    if (used < room) snprintf(text + used, room - used, "]");
+}
+
+static tcc_status wrong_shape(const char *kind, const tcc_port *port, const int64_t *shape,
+                              int32_t ndim) {
+    char got[256];
+    shape_text(shape, ndim, got, sizeof got);
+    return tcc_fail(TCC_INVALID_ARGUMENT, "%s '%.128s': expected shape %.256s, got %s", kind,
+                    port->name, port->text, got);
+}
+
+/* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
+static int64_t byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype) {
+    int64_t total = dtype.bits;
+    bool empty = false;
+    for (int32_t i = 0; i < ndim; i++) {
+        if (shape[i] < 0) return -1;
+        if (shape[i] == 0) empty = true;
+        else if (__builtin_mul_overflow(total, shape[i], &total)) return -1;
+    }
+    return empty ? 0 : total / 8 + (total % 8 != 0);
+}
+
+static bool is_row_major(const tcc_tensor *tensor) {
+    if (!tensor->strides) return true;
+    int64_t expected = 1;
+    for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
+        if (tensor->shape[i] == 0) return true;
+        if (tensor->shape[i] != 1 && tensor->strides[i] != expected) return false;
+        expected *= tensor->shape[i];
+    }
+    return true;
+}
+
+static tcc_status check_descriptor(const char *kind, const tcc_port *port,
+                                   const tcc_tensor *tensor) {
+    char expected[16], got[16];
+    tcc_dtype dtype = tensor->dtype;
+    if (dtype.code != port->dtype.code || dtype.bits != port->dtype.bits || dtype.lanes != 1)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s '%.128s': expected element type %s, got %s", kind,
+                        port->name, tcc_dtype_name(port->dtype, expected),
+                        tcc_dtype_name(dtype, got));
+    if (tensor->device.type != 1)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "%s '%.128s': expected an array in CPU memory, got DLPack device type %d",
+                        kind, port->name, tensor->device.type);
+    if (tensor->ndim != port->ndim || (tensor->ndim > 0 && !tensor->shape)) {
+        bool shown = tensor->ndim >= 0 && tensor->shape;
+        return wrong_shape(kind, port, tensor->shape, shown ? tensor->ndim : 0);
+    }
+    for (int32_t i = 0; i < port->ndim; i++)
+        if (tensor->shape[i] < 0 || (port->shape[i] >= 0 && tensor->shape[i] != port->shape[i]))
+            return wrong_shape(kind, port, tensor->shape, tensor->ndim);
+    return TCC_OK;
+}
+
+/* Copies a strided array of whole-byte elements to row-major order. */
+static void gather(char *target, const char *source, const tcc_tensor *tensor, int32_t dim,
+                   int64_t element) {
+    if (dim == tensor->ndim) {
+        memcpy(target, source, (size_t)element);
+        return;
+    }
+    int64_t inner = element;
+    for (int32_t i = dim + 1; i < tensor->ndim; i++) inner *= tensor->shape[i];
+    int64_t step = tensor->strides[dim] * element;
+    if (step == inner && dim == tensor->ndim - 1) {
+        memcpy(target, source, (size_t)(inner * tensor->shape[dim]));
+        return;
+    }
+    for (int64_t i = 0; i < tensor->shape[dim]; i++)
+        gather(target + i * inner, source + i * step, tensor, dim + 1, element);
+}
+
+static bool feeds_state(const tcc_program *program, int32_t input) {
+    for (int32_t i = 0; i < program->n_outputs; i++)
+        if (program->outputs[i].port.state == input) return true;
+    return false;
+}
+
+/* The program's view of one input: the caller's memory, or a row-major copy of it. */
+static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
+    static char nothing[64]; /* where arrays of no elements may point */
+    tcc_instance *instance = run->instance;
+    const tcc_program *program = &instance->model->program;
+    const tcc_tensor *tensor = &run->inputs[index];
+    const tcc_port *port = &program->inputs[index].port;
+    TCC_RETURN_IF_ERROR(check_descriptor("input", port, tensor));
+    int64_t bytes = byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    if (bytes < 0) return wrong_shape("input", port, tensor->shape, tensor->ndim);
+    *out_span = (tcc_span){nothing, 0};
+    if (bytes == 0) return TCC_OK;
+    if (!tensor->data)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "input '%.128s': no data", port->name);
+    char *data = (char *)tensor->data + tensor->byte_offset;
+    int64_t element = tensor->dtype.bits / 8;
+    bool aligned = element == 0 || (uintptr_t)data % (uintptr_t)element == 0;
+    *out_span = (tcc_span){data, bytes};
+    if (is_row_major(tensor) && aligned) return TCC_OK;
+    if (tensor->dtype.bits % 8 || feeds_state(program, index))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "input '%.128s': expected a row-major, aligned array, because it %s",
+                        port->name,
+                        tensor->dtype.bits % 8 ? "has packed elements" : "is updated in place");
+    void *copy = NULL;
+    TCC_RETURN_IF_ERROR(tcc_pool_take(&instance->pool, (size_t)bytes, &copy));
+    if (tensor->strides)
+        gather(copy, data, tensor, 0, element);
+    else
+        memcpy(copy, data, (size_t)bytes);
+    out_span->data = copy;
+    return TCC_OK;
+}
+
+tcc_status tcc_ports_bind_inputs(tcc_run *run) {
+    tcc_instance *instance = run->instance;
+    const tcc_program *program = &instance->model->program;
+    for (int32_t i = 0; i < program->n_inputs; i++)
+        TCC_RETURN_IF_ERROR(bind_input(run, i, &instance->bound[i]));
+    for (int64_t i = 0; i < program->n_buffers; i++) {
+        const tcc_buffer *buffer = &program->buffers[i];
+        tcc_span *span = &instance->spans[i];
+        switch (buffer->place) {
+        case TCC_PLACE_INPUT: *span = instance->bound[buffer->a]; break;
+        case TCC_PLACE_OUTPUT: {
+            int32_t state = program->outputs[buffer->a].port.state;
+            *span = state >= 0 ? instance->bound[state] : (tcc_span){NULL, 0};
+            break;
+        }
+        case TCC_PLACE_ARENA:
+        case TCC_PLACE_DYNAMIC:
+        case TCC_PLACE_ALIAS: *span = (tcc_span){NULL, 0}; break;
+        default: break; /* weights and state never move */
+        }
+    }
+    return TCC_OK;
+}
+
+/* The sizes the prologue computed against the sizes that came. */
+tcc_status tcc_ports_check_inputs(const tcc_run *run) {
+    const tcc_program *program = &run->instance->model->program;
+    for (int32_t i = 0; i < program->n_inputs; i++) {
+        const tcc_port_info *info = &program->inputs[i];
+        for (int32_t dim = 0; dim < info->port.ndim; dim++)
+            if (run->instance->registers[info->dims[dim]] != run->inputs[i].shape[dim])
+                return wrong_shape("input", &info->port, run->inputs[i].shape, info->port.ndim);
+    }
+    return TCC_OK;
+}
+
+static bool overlap(const char *a, int64_t a_size, const char *b, int64_t b_size) {
+    return (uintptr_t)a < (uintptr_t)b + (uintptr_t)b_size &&
+           (uintptr_t)b < (uintptr_t)a + (uintptr_t)a_size;
+}
+
+static tcc_status check_given_output(tcc_run *run, int32_t index) {
+    const tcc_program *program = &run->instance->model->program;
+    const tcc_port *port = &program->outputs[index].port;
+    tcc_tensor *tensor = &run->outputs[index];
+    TCC_RETURN_IF_ERROR(check_descriptor("output", port, tensor));
+    int64_t bytes = byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    char *data = (char *)tensor->data + tensor->byte_offset;
+    if (bytes < 0 || !is_row_major(tensor) ||
+        (port->dtype.bits >= 8 && (uintptr_t)data % (port->dtype.bits / 8u)))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "output '%.128s': expected a row-major array aligned to one element",
+                        port->name);
+    if (port->state >= 0 && data != run->instance->bound[port->state].data)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "output '%.128s' updates input '%.128s' in place: pass the same array, or "
+                        "none",
+                        port->name, program->inputs[port->state].port.name);
+    for (int32_t i = 0; i < program->n_inputs && port->state < 0; i++)
+        if (overlap(data, bytes, run->instance->bound[i].data, run->instance->bound[i].size))
+            return tcc_fail(TCC_INVALID_ARGUMENT,
+                            "output '%.128s' shares memory with input '%.128s': pass another array",
+                            port->name, program->inputs[i].port.name);
+    for (int32_t i = 0; i < index; i++) {
+        const tcc_tensor *other = &run->outputs[i];
+        int64_t size = other->data ? byte_count(other->shape, other->ndim, other->dtype) : 0;
+        if (overlap(data, bytes, (char *)other->data + other->byte_offset, size))
+            return tcc_fail(TCC_INVALID_ARGUMENT,
+                            "output '%.128s' shares memory with output '%.128s': pass another array",
+                            port->name, program->outputs[i].port.name);
+    }
+    return TCC_OK;
+}
+
+tcc_status tcc_ports_bind_outputs(tcc_run *run) {
+    const tcc_program *program = &run->instance->model->program;
+    for (int32_t i = 0; i < program->n_outputs; i++) {
+        int32_t state = program->outputs[i].port.state;
+        run->instance->output_done[i] = state >= 0;
+        if (!run->outputs) continue;
+        if (run->outputs[i].data) TCC_RETURN_IF_ERROR(check_given_output(run, i));
+        if (state >= 0 && !run->outputs[i].data) {
+            run->outputs[i].data = run->instance->bound[state].data;
+            run->outputs[i].byte_offset = 0;
+        }
+    }
+    return TCC_OK;
+}
+
+static tcc_status ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
+                                char **out_data) {
+    const tcc_port *port = &run->instance->model->program.outputs[index].port;
+    void *data = NULL;
+    if (!run->allocator || !run->allocator->allocate)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "output '%.128s': neither an array nor an allocator",
+                        port->name);
+    if (run->allocator->allocate(run->allocator->context, index, wanted, &data))
+        return tcc_fail(TCC_OUT_OF_MEMORY, "output '%.128s': the allocator failed", port->name);
+    *out_data = data;
+    if (run->outputs) {
+        run->outputs[index].data = data;
+        run->outputs[index].ndim = port->ndim;
+        run->outputs[index].dtype = port->dtype;
+        run->outputs[index].byte_offset = 0;
+    }
+    return TCC_OK;
+}
+
+/* The run knows the size of output `index`: checks the caller's array or asks for one. */
+tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
+    static char nothing[64];
+    tcc_instance *instance = run->instance;
+    const tcc_port_info *info = &instance->model->program.outputs[index];
+    const tcc_port *port = &info->port;
+    int64_t *shape = instance->shape;
+    for (int32_t i = 0; i < port->ndim; i++) shape[i] = instance->registers[info->dims[i]];
+    int64_t bytes = byte_count(shape, port->ndim, port->dtype);
+    if (bytes < 0 || size > bytes)
+        return tcc_fail(TCC_INTERNAL, "output '%.128s' has %lld bytes by its shape, %lld by its size",
+                        port->name, (long long)bytes, (long long)size);
+    if (port->state >= 0) {
+        if (bytes <= instance->bound[port->state].size) return TCC_OK;
+        return wrong_shape("in-place output", port, shape, port->ndim);
+    }
+    if (instance->output_done[index])
+        return tcc_fail(TCC_INTERNAL, "output '%.128s' is allocated twice", port->name);
+    instance->output_done[index] = true;
+    char *data = NULL;
+    if (run->outputs && run->outputs[index].data) {
+        const tcc_tensor *given = &run->outputs[index];
+        for (int32_t i = 0; i < port->ndim; i++)
+            if (given->shape[i] != shape[i]) {
+                char needed[256];
+                shape_text(shape, port->ndim, needed, sizeof needed);
+                char got[256];
+                shape_text(given->shape, port->ndim, got, sizeof got);
+                return tcc_fail(TCC_INVALID_ARGUMENT, "output '%.128s': expected shape %s, got %s",
+                                port->name, needed, got);
+            }
+        data = (char *)given->data + given->byte_offset;
+    } else {
+        tcc_tensor wanted = {.device = {1, 0}, .ndim = port->ndim, .dtype = port->dtype,
+                             .shape = shape};
+        TCC_RETURN_IF_ERROR(ask_allocator(run, index, &wanted, &data));
+    }
+    if (bytes == 0)
+        data = nothing;
+    else if (!data)
+        return tcc_fail(TCC_OUT_OF_MEMORY, "output '%.128s': the allocator gave no memory",
+                        port->name);
+    *span = (tcc_span){data, bytes};
+    if (instance->flags & TCC_POISON && bytes) memset(data, 0xFF, (size_t)bytes);
+    return TCC_OK;
+}
+
+tcc_status tcc_ports_check_outputs_written(const tcc_run *run) {
+    const tcc_program *program = &run->instance->model->program;
+    for (int32_t i = 0; i < program->n_outputs; i++)
+        if (!run->instance->output_done[i])
+            return tcc_fail(TCC_INTERNAL, "output '%.128s' was not written",
+                            program->outputs[i].port.name);
+    return TCC_OK;
+}

@@ -1,0 +1,248 @@
+/* Decodes a program's header, ports and buffers; every value is checked where it is read. */
+#include "program.h"
+
+#include <string.h>
+
+static tcc_status damaged(const char *what) {
+    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its program has %s", what);
+}
+
+/* ---- words ---------------------------------------------------------------------------------- */
+
+tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value) {
+    *out_value = 0;
+    if (reader->position >= reader->count) return damaged("fewer words than it needs");
+    memcpy(out_value, reader->words + reader->position * 8, 8);
+    reader->position++;
+    return TCC_OK;
+}
+
+tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value) {
+    TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
+    if (*out_value < low || *out_value >= high) return damaged("a number out of range");
+    return TCC_OK;
+}
+
+tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value) {
+    TCC_RETURN_IF_ERROR(tcc_read_word(reader, out_value));
+    if (*out_value < 0 || *out_value > (reader->count - reader->position) / least)
+        return damaged("a count larger than itself");
+    return TCC_OK;
+}
+
+tcc_status tcc_read_string(tcc_reader *reader, const char **out_text) {
+    int64_t offset, length;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes, &offset));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes - offset, &length));
+    *out_text = reader->strings + offset;
+    return (*out_text)[length] == 0 ? TCC_OK : damaged("a string without an end");
+}
+
+tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype) {
+    int64_t value;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1 << 16, &value));
+    *out_dtype = (tcc_dtype){(uint8_t)(value >> 8), (uint8_t)(value & 0xFF), 1};
+    return out_dtype->bits ? TCC_OK : damaged("an element type of no bits");
+}
+
+tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
+                            const int64_t **out_values) {
+    int64_t *values = NULL;
+    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *values, (void **)&values));
+    for (int64_t i = 0; i < count; i++) TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, high, &values[i]));
+    *out_values = values;
+    return TCC_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Allocations form a list through a header in front of each. */
+typedef union header {
+    void *next;
+    char room[16];
+} header;
+
+tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory) {
+    header *memory = tcc_allocate_zero(1, (size_t)count * size + sizeof *memory);
+    if (!memory) return TCC_OUT_OF_MEMORY;
+    memory->next = reader->program->memory;
+    reader->program->memory = memory;
+    *out_memory = memory + 1;
+    return TCC_OK;
+}
+
+void tcc_program_free(tcc_program *program) {
+    while (program->memory) {
+        header *memory = program->memory;
+        program->memory = memory->next;
+        tcc_free(memory);
+    }
+}
+
+/* ---- sections ---------------------------------------------------------------------------------- */
+
+static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
+                             const tcc_port_info **out_ports) {
+    tcc_port_info *ports = NULL;
+    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *ports, (void **)&ports));
+    for (int64_t i = 0; i < count; i++) {
+        tcc_port *port = &ports[i].port;
+        int64_t rank, state, *shape = NULL;
+        TCC_RETURN_IF_ERROR(tcc_read_string(reader, &port->name));
+        TCC_RETURN_IF_ERROR(tcc_read_dtype(reader, &port->dtype));
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAX_RANK + 1, &rank));
+        TCC_RETURN_IF_ERROR(
+            tcc_read_indices(reader, rank, reader->program->n_registers, &ports[i].dims));
+        TCC_RETURN_IF_ERROR(tcc_read_string(reader, &port->text));
+        TCC_RETURN_IF_ERROR(
+            tcc_read_in(reader, -1, output ? reader->program->n_inputs : 0, &state));
+        TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, rank, sizeof *shape, (void **)&shape));
+        for (int64_t dim = 0; dim < rank; dim++) shape[dim] = -1; /* until the plan knows better */
+        port->shape = shape;
+        port->ndim = (int32_t)rank;
+        port->state = (int32_t)state;
+        if (rank > reader->program->max_rank) reader->program->max_rank = rank;
+    }
+    *out_ports = ports;
+    return TCC_OK;
+}
+
+static tcc_status check_buffer(tcc_reader *reader, tcc_buffer *buffer, bool *output_seen) {
+    tcc_program *program = reader->program;
+    switch (buffer->place) {
+    case TCC_PLACE_INPUT:
+        return buffer->a >= 0 && buffer->a < program->n_inputs ? TCC_OK
+                                                               : damaged("a buffer of no input");
+    case TCC_PLACE_OUTPUT:
+        if (buffer->a < 0 || buffer->a >= program->n_outputs || output_seen[buffer->a])
+            return damaged("a buffer of no output, or two of one");
+        output_seen[buffer->a] = true;
+        return TCC_OK;
+    case TCC_PLACE_WEIGHT:
+        if (buffer->a < 0 || buffer->b < 0 || buffer->a > reader->weight_bytes ||
+            buffer->b > reader->weight_bytes - buffer->a)
+            return damaged("a weight outside the weights");
+        return TCC_OK;
+    case TCC_PLACE_ARENA:
+        if (buffer->a < 0 || buffer->a >= program->n_registers || buffer->b < 0 ||
+            buffer->b >= program->n_registers)
+            return damaged("an arena range without registers");
+        program->n_arena_buffers++;
+        return TCC_OK;
+    case TCC_PLACE_STATE: {
+        int64_t size = buffer->a;
+        if (size < 0 || size > (INT64_C(1) << 40) || program->state_bytes > (INT64_C(1) << 40))
+            return damaged("a state of no sensible size");
+        buffer->a = program->state_bytes; /* from here on an offset */
+        buffer->b = size;
+        program->state_bytes += (size + 63) / 64 * 64;
+        return TCC_OK;
+    }
+    default:
+        return TCC_OK;
+    }
+}
+
+static tcc_status read_buffers(tcc_reader *reader) {
+    tcc_program *program = reader->program;
+    tcc_buffer *buffers = NULL;
+    bool *output_seen = NULL;
+    int64_t *arena_buffers = NULL;
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(reader, program->n_buffers, sizeof *buffers, (void **)&buffers));
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(reader, program->n_outputs, sizeof(bool), (void **)&output_seen));
+    for (int64_t i = 0; i < program->n_buffers; i++) {
+        int64_t place;
+        const char *label;
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_PLACE_COUNT, &place));
+        TCC_RETURN_IF_ERROR(tcc_read_word(reader, &buffers[i].a));
+        TCC_RETURN_IF_ERROR(tcc_read_word(reader, &buffers[i].b));
+        TCC_RETURN_IF_ERROR(tcc_read_string(reader, &label));
+        buffers[i].place = (int32_t)place;
+        TCC_RETURN_IF_ERROR(check_buffer(reader, &buffers[i], output_seen));
+    }
+    TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, program->n_arena_buffers,
+                                            sizeof *arena_buffers, (void **)&arena_buffers));
+    for (int64_t i = 0, n = 0; i < program->n_buffers; i++)
+        if (buffers[i].place == TCC_PLACE_ARENA) arena_buffers[n++] = i;
+    for (int32_t i = 0; i < program->n_outputs; i++)
+        if (!output_seen[i] && program->outputs[i].port.state < 0)
+            return damaged("an output that nothing writes");
+    program->buffers = buffers;
+    program->arena_buffers = arena_buffers;
+    return TCC_OK;
+}
+
+static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
+    tcc_program *program = reader->program;
+    int64_t n_inputs, n_outputs;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAX_REGISTERS, &program->n_registers));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, INT64_C(1) << 40, &program->scratch));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, program->n_registers, &program->arena));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 7, &n_inputs));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 7, &n_outputs));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 5, &program->n_buffers));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 2, &program->n_kernels));
+    if (n_inputs > 1 << 20 || n_outputs > 1 << 20 || program->n_buffers > 1 << 24)
+        return damaged("too many parts");
+    if (program->n_kernels != n_kernels) return damaged("another number of kernels than the file");
+    program->n_inputs = (int32_t)n_inputs;
+    program->n_outputs = (int32_t)n_outputs;
+    TCC_RETURN_IF_ERROR(read_ports(reader, n_inputs, false, &program->inputs));
+    TCC_RETURN_IF_ERROR(read_ports(reader, n_outputs, true, &program->outputs));
+    TCC_RETURN_IF_ERROR(read_buffers(reader));
+    for (int64_t i = 0; i < n_kernels; i++) {
+        const char *name;
+        TCC_RETURN_IF_ERROR(tcc_read_string(reader, &name));
+    }
+    tcc_body body;
+    TCC_RETURN_IF_ERROR(tcc_read_body(reader, 0, &body));
+    if (reader->position != reader->count) return damaged("words behind its end");
+    return tcc_program_plan(reader, body);
+}
+
+static uint32_t crc32_of(const uint8_t *bytes, size_t size) {
+    uint32_t table[16], crc = 0xFFFFFFFFu;
+    for (uint32_t i = 0; i < 16; i++) {
+        table[i] = i;
+        for (int bit = 0; bit < 4; bit++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320u : 0);
+    }
+    for (size_t i = 0; i < size; i++) {
+        crc ^= bytes[i];
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
+    }
+    return ~crc;
+}
+
+tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
+                              int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program) {
+    memset(out_program, 0, sizeof *out_program);
+    int64_t header[TCC_PROGRAM_HEADER];
+    if (size < sizeof header) return damaged("no header");
+    memcpy(header, bytes, sizeof header);
+    if (header[0] != TCC_PROGRAM_MAGIC) return damaged("no magic number");
+    if (header[1] != TCC_PROGRAM_VERSION)
+        return tcc_fail(TCC_UNSUPPORTED,
+                        "the program has version %lld, this runtime knows version %d: compile the "
+                        "model again",
+                        (long long)header[1], TCC_PROGRAM_VERSION);
+    int64_t room = (int64_t)size / 8;
+    if (size % 8 || header[2] < TCC_PROGRAM_HEADER || header[2] > room || header[3] < 0 ||
+        header[3] != (room - header[2]) * 8)
+        return damaged("another size than it says");
+    if (header[4] != crc32_of((const uint8_t *)bytes + sizeof header, size - sizeof header))
+        return damaged("a wrong checksum");
+    tcc_reader reader = {.words = bytes,
+                         .position = TCC_PROGRAM_HEADER,
+                         .count = header[2],
+                         .strings = (const char *)bytes + header[2] * 8,
+                         .string_bytes = header[3],
+                         .program = out_program,
+                         .kernels = kernels,
+                         .weight_bytes = weight_bytes};
+    tcc_status status = read_sections(&reader, n_kernels);
+    if (status != TCC_OK) tcc_program_free(out_program);
+    return status;
+}

@@ -1,0 +1,50 @@
+/* The byte form of host programs; backends/host.py writes it.  All numbers are little-endian int64:
+ *
+ *   magic, version, words, string bytes, CRC-32 of all that follows, then
+ *   registers, scratch, arena register, inputs, outputs, buffers, kernels   (counts)
+ *   ports     name, dtype, rank, dim registers..., text, state               inputs, then outputs
+ *   buffers   place, a, b, label
+ *   kernels   name
+ *   body      count, instructions...
+ *   strings   UTF-8, each ended by NUL; a string above is (offset, length); padded to 8 bytes
+ *
+ * dtype is code << 8 | bits.  An instruction is its code and its operands in the order of the
+ * Python class, tuples as (count, items), but launches and calls have all counts first. */
+#ifndef TCC_PROGRAM_H
+#define TCC_PROGRAM_H
+
+#include "runtime.h"
+
+#define TCC_PROGRAM_MAGIC INT64_C(0x0147525043435474) /* "tTCCPRG\1" */
+enum { TCC_PROGRAM_VERSION = 1, TCC_PROGRAM_HEADER = 5, TCC_MAX_DEPTH = 64, TCC_MAX_RANK = 64 };
+#define TCC_MAX_REGISTERS (INT64_C(1) << 24)
+
+typedef struct tcc_reader {
+    const char *words;
+    int64_t position, count;
+    const char *strings;
+    int64_t string_bytes;
+    tcc_program *program;
+    const tcc_kernel *kernels;
+    int64_t weight_bytes;
+} tcc_reader;
+
+tcc_status tcc_read_word(tcc_reader *reader, int64_t *out_value);
+/* A word in low <= value < high. */
+tcc_status tcc_read_in(tcc_reader *reader, int64_t low, int64_t high, int64_t *out_value);
+/* A count of things that take at least `least` words each. */
+tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value);
+tcc_status tcc_read_string(tcc_reader *reader, const char **out_text);
+tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype);
+/* `count` words in 0 <= value < high. */
+tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
+                            const int64_t **out_values);
+/* Zeroed memory that tcc_program_free gives back. */
+tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory);
+
+tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body);
+
+/* Splits off the prologue and proves that the arena's registers are written there and only there. */
+tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body);
+
+#endif

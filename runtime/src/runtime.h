@@ -1,0 +1,337 @@
+/* Internal types shared by the runtime's files.  One paragraph per file of src/. */
+#ifndef TCC_RUNTIME_H
+#define TCC_RUNTIME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tcc.h"
+
+#if defined(__GNUC__)
+#define TCC_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define TCC_COLD __attribute__((cold, noinline))
+#define TCC_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#else
+#error "the runtime needs a compiler with GNU extensions (gcc, clang, zig cc)"
+#endif
+
+#define TCC_RETURN_IF_ERROR(expression)                                                            \
+    do {                                                                                           \
+        tcc_status status_of_call = (expression);                                                  \
+        if (TCC_UNLIKELY(status_of_call != TCC_OK)) return status_of_call;                         \
+    } while (0)
+
+/* ---- status.c: the message of the calling thread ------------------------------------------- */
+
+/* Sets the thread's message and returns `status`. */
+tcc_status tcc_fail(tcc_status status, const char *format, ...) TCC_PRINTF(2, 3) TCC_COLD;
+const char *tcc_last_error(void);
+
+/* ---- alloc.c: where the runtime's own tables come from ---------------------------------------- */
+
+/* As malloc and calloc; NULL with the thread's message set.  The test build can make the n-th
+ * allocation fail. */
+void *tcc_allocate(size_t bytes);
+void *tcc_allocate_zero(size_t count, size_t bytes);
+void tcc_free(void *memory);
+
+/* ---- arena.c: large ranges from the system ----------------------------------------------------- */
+
+typedef struct tcc_arena {
+    void *base; /* 64-byte aligned; 2 MiB aligned, with huge pages asked for, from 1 MiB on */
+    size_t size;
+    void *mapping;
+    size_t mapped;
+} tcc_arena;
+
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost. */
+tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
+void tcc_arena_release(tcc_arena *arena);
+
+/* ---- pool.c: memory for sizes that data decides ------------------------------------------------ */
+
+typedef struct tcc_block tcc_block;
+
+typedef struct tcc_pool {
+    tcc_block *free_blocks[160]; /* by size class */
+    tcc_block *live;             /* blocks in use since the last tcc_pool_reset */
+    size_t held, used, high_water;
+    bool poison;
+} tcc_pool;
+
+/* `size` bytes, 64-byte aligned, valid until freed or reset. */
+tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory);
+/* Grows in place where the block has room; else moves `keep` bytes to a new one. */
+tcc_status tcc_pool_resize(tcc_pool *pool, void **memory, size_t size, size_t keep);
+void tcc_pool_give(tcc_pool *pool, void *memory);
+/* Takes back all live blocks: the end of a run. */
+void tcc_pool_reset(tcc_pool *pool);
+/* Gives free blocks back to the system. */
+void tcc_pool_trim(tcc_pool *pool);
+
+/* ---- threads.c: the process's workers ----------------------------------------------------------- */
+
+typedef void (*tcc_kernel)(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end,
+                           void *scratch);
+
+typedef struct tcc_job {
+    tcc_kernel kernel;
+    void *const *buffers;
+    const int64_t *ints;
+    int64_t units;
+    char *scratch; /* thread t has scratch + t * scratch_stride */
+    size_t scratch_stride;
+    int32_t threads; /* at most this many, the caller included */
+} tcc_job;
+
+/* Threads that `wanted` (0: the default) stands for: 1 to TCC_MAX_THREADS. */
+#define TCC_MAX_THREADS 256
+int32_t tcc_threads_resolve(int32_t wanted);
+/* Runs units 0 .. units-1, each once, and returns when all are done.  Where another caller has the
+ * workers the calling thread does all. */
+void tcc_threads_launch(const tcc_job *job);
+
+/* ---- program.c: the decoded host program --------------------------------------------------------- */
+
+enum {
+    TCC_PLACE_INPUT,
+    TCC_PLACE_OUTPUT,
+    TCC_PLACE_WEIGHT,
+    TCC_PLACE_ARENA,
+    TCC_PLACE_STATE,
+    TCC_PLACE_DYNAMIC,
+    TCC_PLACE_ALIAS,
+    TCC_PLACE_COUNT
+};
+
+typedef struct tcc_buffer {
+    int32_t place;
+    int64_t a, b; /* port; or offset and size: bytes of weights, registers of the arena */
+} tcc_buffer;
+
+enum {
+    TCC_CODE_LET,
+    TCC_CODE_READ,
+    TCC_CODE_CHECK,
+    TCC_CODE_ALLOCATE,
+    TCC_CODE_VIEW,
+    TCC_CODE_LAUNCH,
+    TCC_CODE_CALL,
+    TCC_CODE_COPY,
+    TCC_CODE_BRANCH,
+    TCC_CODE_LOOP,
+    TCC_CODE_COUNT
+};
+
+enum { TCC_INT_CONST, TCC_INT_DIM, TCC_INT_ADD, TCC_INT_SUB, TCC_INT_MUL, TCC_INT_FLOORDIV,
+       TCC_INT_MOD, TCC_INT_MIN, TCC_INT_MAX, TCC_INT_COUNT };
+enum { TCC_REL_EQ, TCC_REL_LE, TCC_REL_LT, TCC_REL_DIVIDES, TCC_REL_COUNT };
+
+typedef struct tcc_code tcc_code;
+
+typedef struct tcc_body {
+    const tcc_code *code;
+    int64_t count;
+} tcc_body;
+
+typedef struct tcc_tensor_ref {
+    int32_t buffer;
+    tcc_dtype dtype;
+    int32_t ndim;
+    const int64_t *dims; /* registers */
+} tcc_tensor_ref;
+
+struct tcc_op_call;
+typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
+
+struct tcc_code {
+    int32_t kind;
+    union {
+        struct { int32_t op; int64_t target, a, b; } let;
+        struct { int64_t target, element; int32_t buffer; tcc_dtype dtype; } read;
+        struct { int32_t relation; int64_t a, b; const char *message; } check;
+        struct { int32_t buffer; bool keep; int64_t size; } allocate;
+        struct { int32_t buffer, base; int64_t offset; } view;
+        struct {
+            tcc_kernel kernel;
+            int32_t n_buffers, n_ints;
+            const int64_t *buffers, *ints;
+            int64_t grid;
+            bool serial;
+        } launch;
+        struct {
+            tcc_op op;
+            int32_t n_inputs, n_outputs, n_ints, n_results;
+            const tcc_tensor_ref *tensors; /* inputs, then outputs */
+            const int64_t *ints, *results;
+        } call;
+        struct { int32_t target, source; int64_t size; } copy;
+        struct { int32_t condition; tcc_body then, otherwise; } branch;
+        struct { int64_t trips, counter; int32_t condition; tcc_body body; } loop;
+    } as;
+};
+
+typedef struct tcc_port_info {
+    tcc_port port;
+    const int64_t *dims; /* registers */
+} tcc_port_info;
+
+typedef struct tcc_program {
+    int64_t n_registers, n_buffers, n_kernels, scratch, arena;
+    int32_t n_inputs, n_outputs;
+    const tcc_port_info *inputs, *outputs;
+    const tcc_buffer *buffers;
+    const int64_t *arena_buffers; /* ids of the buffers placed in the arena */
+    int64_t n_arena_buffers;
+    tcc_body prologue; /* the body's leading lets, checks and reads of inputs: it sizes the arena */
+    tcc_body body;     /* the rest */
+    int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
+    int64_t state_bytes;
+    void *memory; /* list of what decoding allocated */
+} tcc_program;
+
+/* Decodes and checks `bytes`; every index, size and depth in the result is in range.  Fails with
+ * TCC_CORRUPT, never by a signal, whatever the bytes are. */
+tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
+                              int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program);
+void tcc_program_free(tcc_program *program);
+
+/* ---- weights.c: the constant data behind the ELF file ----------------------------------------------- */
+
+typedef struct tcc_weights {
+    const char *base;
+    size_t size;
+    void *mapping;
+    size_t mapped;
+} tcc_weights;
+
+/* Maps the weights whose content hash is `sha256` from this object's file, or the side file the
+ * trailer names.  `size` 0 maps nothing. */
+tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights);
+void tcc_weights_unmap(tcc_weights *weights);
+
+/* ---- features.c: what the CPU must have ------------------------------------------------------------- */
+
+/* x86-64: CPUID leaf, sub-leaf, register (0 eax .. 3 edx), bit, and the XCR0 bits the system must
+ * have enabled.  aarch64: `leaf` is the auxiliary vector's key, `bit` the bit of its value. */
+typedef struct tcc_feature {
+    const char *name;
+    uint32_t leaf, subleaf, reg, bit;
+    uint64_t xcr0;
+} tcc_feature;
+
+tcc_status tcc_features_check(const tcc_feature *features, int32_t count, const char *model);
+
+/* ---- the link step's object: what one artifact consists of ------------------------------------------- */
+
+#define TCC_ABI_VERSION 1
+
+typedef struct tcc_artifact {
+    uint32_t abi;
+    const char *name;
+    const uint8_t *program;
+    const uint8_t *program_end;
+    const char *manifest;
+    const char *manifest_end;
+    const tcc_kernel *kernels;
+    int64_t n_kernels;
+    const tcc_feature *features;
+    int32_t n_features;
+    uint64_t weight_bytes;
+    uint8_t weight_sha256[32];
+} tcc_artifact;
+
+extern const tcc_artifact tcc_artifact_info;
+
+/* ---- model.c, instance.c, interpret.c ------------------------------------------------------------------ */
+
+struct tcc_model {
+    tcc_program program;
+    tcc_weights weights;
+    int32_t threads; /* wanted; 0 is the default */
+};
+
+typedef struct tcc_span {
+    char *data; /* NULL: not allocated, not aimed yet */
+    int64_t size;
+} tcc_span;
+
+struct tcc_instance {
+    const tcc_model *model;
+    tcc_instance *next; /* in the model's list of idle instances */
+    uint32_t flags;
+    int32_t threads;        /* what the last run used; 0 before the first */
+    int32_t threads_wanted; /* what `threads` stands for */
+    int32_t threads_own;    /* overrides the model's number; -1: does not */
+    tcc_arena arena, scratch, state;
+    size_t scratch_stride;
+    tcc_pool pool;
+    int64_t *registers;
+    tcc_span *spans;         /* by buffer id */
+    void **launch_buffers;   /* room for the largest instruction */
+    int64_t *launch_ints;
+    struct tcc_op_tensor *tensors;
+    int64_t *dims;
+    int64_t *results;
+    int64_t *shape;  /* of the output being allocated */
+    tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
+    bool *output_done;
+};
+
+/* The run in progress, as the interpreter sees it. */
+typedef struct tcc_run {
+    tcc_instance *instance;
+    const tcc_tensor *inputs;
+    tcc_tensor *outputs; /* NULL: all from the allocator */
+    const tcc_allocator *allocator;
+} tcc_run;
+
+tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
+void tcc_instance_destroy(tcc_instance *instance);
+tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
+                            tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
+                            void *stream);
+
+tcc_status tcc_interpret(tcc_run *run, tcc_body body);
+
+/* ports.c: the caller's arrays against the ports. */
+tcc_status tcc_ports_bind_inputs(tcc_run *run);
+tcc_status tcc_ports_check_inputs(const tcc_run *run); /* after the prologue */
+tcc_status tcc_ports_bind_outputs(tcc_run *run);
+tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span);
+tcc_status tcc_ports_check_outputs_written(const tcc_run *run);
+const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
+
+tcc_status tcc_model_get(tcc_model **out_model);
+void tcc_model_release(tcc_model *model);
+tcc_status tcc_model_call(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,
+                          tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
+                          void *stream);
+void tcc_model_trim(tcc_model *model);
+
+const tcc_api *tcc_runtime_api(void);
+
+/* ---- ops/: C functions that CallOp reaches ------------------------------------------------------------- */
+
+typedef struct tcc_op_tensor {
+    void *data;
+    tcc_dtype dtype;
+    int32_t ndim;
+    const int64_t *dims;
+    int64_t count; /* product of dims */
+} tcc_op_tensor;
+
+typedef struct tcc_op_call {
+    const tcc_op_tensor *inputs, *outputs;
+    int32_t n_inputs, n_outputs;
+    const int64_t *ints;
+    int32_t n_ints;
+    int64_t *results; /* n_results values that the function must set */
+    int32_t n_results;
+    tcc_pool *pool; /* for temporaries */
+} tcc_op_call;
+
+/* The function called `name`, or NULL. */
+tcc_op tcc_op_find(const char *name);
+
+#endif

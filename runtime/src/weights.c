@@ -1,0 +1,148 @@
+/* Finds and maps the weights.
+ *
+ * They lie behind the last byte of the ELF image of this very file (or in a side file whose name the
+ * link step recorded), at the page-aligned offset that the file's last 64 bytes tell:
+ *
+ *   "TCCWGTS\0", u64 version, u64 offset, u64 size, u8 sha256[32]
+ *
+ * File pages are shared between processes.  They are mapped on huge pages where the file system can
+ * do that; where it cannot, large weights are copied once per process to anonymous huge pages, which
+ * is worth more than the sharing (one TLB miss per 2 MiB instead of per 4 KiB). */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+enum { TRAILER = 64, VERSION = 1 };
+static const size_t huge_page = (size_t)2 << 20;
+static const size_t huge_from = (size_t)8 << 20;
+
+typedef struct trailer {
+    char magic[8];
+    uint64_t version, offset, size;
+    uint8_t sha256[32];
+} trailer;
+_Static_assert(sizeof(trailer) == TRAILER, "the trailer has no padding");
+
+/* The path of the object that holds this code.  The dynamic linker's name may be relative to a
+ * folder that is no longer current, so the kernel's own list comes first. */
+static bool own_path(char *path, size_t room) {
+    uintptr_t here = (uintptr_t)&tcc_artifact_info;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[4096 + 128];
+    while (maps && fgets(line, sizeof line, maps)) {
+        unsigned long begin, end;
+        int at = 0;
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &at) < 2 || !at) continue;
+        if (here < begin || here >= end || line[at] != '/') continue;
+        fclose(maps);
+        line[strcspn(line, "\n")] = 0;
+        return (size_t)snprintf(path, room, "%s", line + at) < room;
+    }
+    if (maps) fclose(maps);
+    Dl_info info;
+    if (!dladdr(&tcc_artifact_info, &info) || !info.dli_fname) return false;
+    return (size_t)snprintf(path, room, "%s", info.dli_fname) < room;
+}
+
+static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
+    struct stat stat;
+    if (fstat(file, &stat) || stat.st_size < TRAILER) return false;
+    *out_length = stat.st_size;
+    return pread(file, out_trailer, TRAILER, stat.st_size - TRAILER) == TRAILER &&
+           memcmp(out_trailer->magic, "TCCWGTS", 8) == 0 && out_trailer->version == VERSION;
+}
+
+/* Opens `path` if it ends with the weights wanted; -1 otherwise. */
+static int open_weights(const char *path, size_t size, const uint8_t sha256[32], int64_t *out_offset) {
+    trailer found;
+    int64_t length;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return -1;
+    long page = sysconf(_SC_PAGESIZE);
+    if (read_trailer(file, &length, &found) && found.size == size &&
+        memcmp(found.sha256, sha256, 32) == 0 && found.offset % (uint64_t)page == 0 &&
+        found.offset <= (uint64_t)(length - TRAILER) &&
+        size <= (uint64_t)(length - TRAILER) - found.offset) {
+        *out_offset = (int64_t)found.offset;
+        return file;
+    }
+    close(file);
+    return -1;
+}
+
+static tcc_status copy_to_huge_pages(tcc_weights *weights) {
+    size_t room = (weights->size + huge_page - 1) / huge_page * huge_page + huge_page;
+    char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of weights)", room);
+    char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
+    (void)madvise(base, room - huge_page, MADV_HUGEPAGE);
+    memcpy(base, weights->base, weights->size);
+    (void)mprotect(memory, room, PROT_READ); /* a guard against our own faults; not needed to run */
+    munmap(weights->mapping, weights->mapped);
+    *weights = (tcc_weights){base, weights->size, memory, room};
+    return TCC_OK;
+}
+
+static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *out_weights) {
+    /* reserve first, so that the file's 2 MiB steps fall on 2 MiB addresses */
+    size_t room = size + huge_page;
+    char *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return tcc_fail(TCC_OUT_OF_MEMORY, "no address space for %zu bytes of weights", size);
+    char *base = memory + (huge_page - (uintptr_t)memory % huge_page) % huge_page;
+    if (mmap(base, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, offset) == MAP_FAILED) {
+        munmap(memory, room);
+        return tcc_fail(TCC_OUT_OF_MEMORY, "mapping %zu bytes of weights failed: %s", size,
+                        strerror(errno));
+    }
+    *out_weights = (tcc_weights){base, size, memory, room};
+    if (size < huge_from) return TCC_OK;
+    (void)madvise(base, size, MADV_HUGEPAGE);
+    if (madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return TCC_OK;
+    tcc_status status = copy_to_huge_pages(out_weights);
+    if (status != TCC_OK) tcc_weights_unmap(out_weights);
+    return status;
+}
+
+tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights) {
+    memset(out_weights, 0, sizeof *out_weights);
+    if (size == 0) return TCC_OK;
+    char path[4096 + 16];
+    int64_t offset = 0;
+    if (!own_path(path, sizeof path - 8))
+        return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
+    int file = open_weights(path, size, sha256, &offset);
+    if (file < 0) {
+        size_t length = strlen(path);
+        memcpy(path + length, ".weights", 9);
+        file = open_weights(path, size, sha256, &offset);
+        path[length] = 0;
+    }
+    if (file < 0)
+        return tcc_fail(TCC_CORRUPT,
+                        "the weights of '%s' are missing or damaged, in the file and in "
+                        "'%s.weights' beside it: compile the model again, or copy both files",
+                        path, path);
+    tcc_status status = map_file(file, offset, size, out_weights);
+    close(file);
+    return status;
+}
+
+void tcc_weights_unmap(tcc_weights *weights) {
+    if (weights->mapping) munmap(weights->mapping, weights->mapped);
+    memset(weights, 0, sizeof *weights);
+}

@@ -1,0 +1,69 @@
+"""The virtual environment `.venv` that the other scripts run in.  Standard library only."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+
+
+def ensure(*extras: str) -> Path:
+    """The Python of `.venv` with tcc (editable) and these extras; made or renewed if needed.
+
+    It is brought up to date when pyproject.toml or the Python version changed.  Where the package
+    registry cannot be reached, it uses the packages of the Python that runs this script.
+    """
+    stamp = VENV / "stamp"
+    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
+    held = stamp.read_text().split() if stamp.is_file() and PYTHON.is_file() else []
+    wanted = sorted({*held[1:], *extras})
+    if held != [key, *wanted]:
+        _install(wanted)
+        stamp.write_text(" ".join((key, *wanted)))
+    show(PYTHON, ROOT / "scripts" / "devtree", quiet=True)
+    return PYTHON
+
+
+def environment() -> dict[str, str]:
+    """This process's variables for a child that runs in `.venv`.
+
+    Tools that read files (import-linter) need the development tree: they cannot see the packages
+    of an editable install.
+    """
+    return os.environ | {
+        "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": str(ROOT / "build" / "devtree"),
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
+
+
+def show(*command: str | Path, quiet: bool = False) -> int:
+    """Prints a command, runs it in the root with `.venv` first in PATH, returns its exit code."""
+    texts = [str(part) for part in command]
+    if not quiet:
+        root = f"{ROOT}{os.sep}"
+        print("$", " ".join(text.replace(root, "") for text in texts), flush=True)
+    return subprocess.run(texts, cwd=ROOT, env=environment(), check=False).returncode
+
+
+def _install(extras: list[str]) -> None:
+    print(f"setting up .venv with tcc[{','.join(extras)}]", flush=True)
+    config = VENV / "pyvenv.cfg"
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not PYTHON.exists() or f"version = {version}" not in config.read_text().splitlines():
+        venv.create(VENV, with_pip=True, clear=True)
+    pip = (PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
+    if show(*pip, "-e", f".[{','.join(extras)}]", quiet=True) == 0:
+        return
+    print("the registry cannot be used; trying this Python's own packages instead", flush=True)
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    target = VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (target / "libraries.pth").write_text("\n".join(sorted(paths)))
+    if show(*pip, "--no-deps", "--no-build-isolation", "-e", ".", quiet=True) != 0:
+        sys.exit("cannot set up .venv: no registry, and this Python lacks setuptools")

@@ -1,0 +1,46 @@
+"""Sizes and pages: files stay readable, folders explain themselves."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("compiler", "passes", "backends", "runtime", "tests", "models", "scripts")
+SUFFIXES = {".py", ".c", ".h", ".S", ""}
+MOST_LINES = 600
+PAGE = 90  # lines of a README; generated tables do not count
+
+
+def source_files() -> list[Path]:
+    files = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")))
+    return [path for path in files if path.is_file() and path.suffix in SUFFIXES]
+
+
+def folders_with_sources() -> list[Path]:
+    """The top folders, and those inside the four source folders that hold files to explain."""
+    found = [ROOT / name for name in FOLDERS if (ROOT / name).is_dir()]
+    for name in FOLDERS[:4]:
+        modules = (path for path in (ROOT / name).rglob("*.py") if path.stat().st_size)
+        found += sorted({path.parent for path in modules} - set(found))
+    return found
+
+
+def test_files_stay_short() -> None:
+    lengths = {path: len(path.read_bytes().splitlines()) for path in source_files()}
+    assert len(lengths) > 20
+    assert {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > MOST_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    "folder", folders_with_sources(), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_folders_have_a_page(folder: Path) -> None:
+    page = folder / "README.md"
+    assert page.is_file(), f"{folder} has no README.md"
+    kept, generated = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        generated = generated or line.startswith("<!-- begin generated")
+        if not generated:
+            kept.append(line)
+        generated = generated and not line.startswith("<!-- end generated")
+    assert 3 <= len(kept) <= PAGE

@@ -1,0 +1,47 @@
+"""The byte form of programs."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import programs
+import pytest
+from tcc.backends.host import decode_program, encode_program
+from tcc.errors import InternalError, UserError
+
+
+def test_round_trip_of_every_instruction() -> None:
+    program = programs.every_instruction()
+    assert decode_program(encode_program(program)) == program
+
+
+def test_equal_programs_give_equal_bytes() -> None:
+    assert encode_program(programs.every_instruction()) == encode_program(
+        programs.every_instruction()
+    )
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    program = replace(programs.every_instruction(), scratch=1 << 63)
+    with pytest.raises(InternalError, match="64 bits"):
+        encode_program(program)
+
+
+def test_every_flipped_byte_and_every_cut_is_refused() -> None:
+    data = encode_program(programs.mlp()[0])
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x41
+        with pytest.raises(UserError):
+            decode_program(bytes(damaged))
+    for cut in range(len(data)):
+        with pytest.raises(UserError):
+            decode_program(data[:cut])
+
+
+def test_another_version_is_named() -> None:
+    data = bytearray(encode_program(programs.mlp()[0]))
+    struct.pack_into("<q", data, 8, 7)
+    with pytest.raises(UserError, match="version 7"):
+        decode_program(bytes(data))

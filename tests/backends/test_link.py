@@ -1,0 +1,224 @@
+"""The link step: reproducible files, honest manifests, clear failures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import programs
+import pytest
+from tcc.artifact import find_weights, read_manifest, verify_weights
+from tcc.backends.link import c_name
+from tcc.errors import InternalError, ToolError, UserError
+from tcc.runtime import load
+from tcc.target import isa_feature
+
+
+@pytest.fixture(scope="module")
+def artifact(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program, weights = programs.mlp()
+    out = tmp_path_factory.mktemp("link") / "mini.so"
+    programs.link(program, kernels, out, weights=[weights])
+    return out
+
+
+def test_equal_inputs_in_two_folders_give_equal_bytes(
+    kernels: bytes, tmp_path: Path, artifact: Path
+) -> None:
+    program, weights = programs.mlp()
+    out = tmp_path / "some" / "where else" / "other.so"
+    programs.link(program, kernels, out, weights=[weights[:100], memoryview(weights[100:])])
+    assert out.read_bytes() == artifact.read_bytes()
+    assert out.with_suffix(".h").read_text() == artifact.with_suffix(".h").read_text()
+    assert sorted(p.name for p in out.parent.iterdir()) == ["other.h", "other.so"]
+
+
+def test_the_manifest_is_read_without_loading_the_code(artifact: Path) -> None:
+    manifest = read_manifest(artifact)
+    assert manifest["name"] == "mini"
+    assert manifest["tcc"] == "test"
+    assert manifest["inputs"] == [
+        {"name": "x", "dtype": "f32", "shape": [None], "text": "[n]", "state": -1}
+    ]
+    assert manifest["weights"]["bytes"] == 256
+    assert manifest == load(artifact).manifest
+
+
+def test_only_the_interface_is_exported(artifact: Path) -> None:
+    command = ("nm", "-D", "--defined-only", str(artifact))
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
+    names = {line.split()[-1].split("@")[0] for line in lines if line}
+    assert names == {
+        "mini_api", "tcc_artifact_api", "__tvm_ffi_main", "__tvm_ffi_run_into",
+        "__tvm_ffi__metadata_main", "__tvm_ffi__doc_main",
+    }  # fmt: skip
+
+
+def test_only_the_c_library_is_needed(artifact: Path) -> None:
+    command = ("readelf", "-d", str(artifact))
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = {line.split("[")[1].rstrip("]") for line in text.split("\n") if "NEEDED" in line}
+    loader = {name for name in needed if name.startswith("ld-linux")}  # thread-local storage
+    assert needed - loader <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
+
+
+def test_weights_are_found_checked_and_page_aligned(artifact: Path, tmp_path: Path) -> None:
+    weights = find_weights(artifact, read_manifest(artifact))
+    assert weights is not None
+    assert weights.offset % 65536 == 0
+    verify_weights(weights)
+    data = bytearray(artifact.read_bytes())
+    data[weights.offset + 10] ^= 1
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(data)
+    found = find_weights(damaged, read_manifest(damaged))
+    assert found is not None
+    with pytest.raises(UserError, match="damaged"):
+        verify_weights(found)
+
+
+def test_large_weights_start_at_a_huge_page(kernels: bytes, tmp_path: Path) -> None:
+    program, weights = programs.mlp()
+    out = tmp_path / "large.so"
+    big = np.zeros(9 << 20, np.uint8)
+    programs.link(program, kernels, out, weights=[weights, big])
+    found = find_weights(out, read_manifest(out))
+    assert found is not None
+    assert found.offset % (2 << 20) == 0
+    result = load(out)(np.zeros(64, np.float32))
+    assert np.array_equal(result, np.arange(1, 65, dtype=np.float32))
+
+
+def test_a_side_file_holds_the_weights_on_request(kernels: bytes, tmp_path: Path) -> None:
+    program, weights = programs.mlp()
+    out = tmp_path / "side.so"
+    programs.link(program, kernels, out, weights=[weights], side_file=True)
+    module = load(out)
+    assert module(np.zeros(3, np.float32)).tolist() == [1, 2, 3]
+    copy = tmp_path / "copies" / "c.so"
+    copy.parent.mkdir()
+    module.save(copy)
+    assert load(copy)(np.zeros(1, np.float32)).tolist() == [1]
+    copy.with_name("c.so.weights").unlink()
+    with pytest.raises(UserError, match="weights"):
+        read_manifest(copy)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 100, 5000, -300, -64, -1])
+def test_files_cut_short_are_refused(artifact: Path, tmp_path: Path, keep: int) -> None:
+    cut = tmp_path / "cut.so"
+    cut.write_bytes(artifact.read_bytes()[:keep])
+    with pytest.raises(UserError):
+        read_manifest(cut)
+
+
+def test_flipped_bytes_of_the_elf_headers_never_crash_the_reader(
+    artifact: Path, tmp_path: Path
+) -> None:
+    data = artifact.read_bytes()
+    table = int.from_bytes(data[40:48], "little")
+    flipped = tmp_path / "flipped.so"
+    for at in (*range(64), *range(table, table + 64 * 40, 3)):
+        damaged = bytearray(data)
+        damaged[at % len(data)] ^= 0xFF
+        flipped.write_bytes(damaged)
+        try:
+            assert read_manifest(flipped)["name"] == "mini"
+        except UserError:
+            continue
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_manifest(tmp_path / "missing.so")
+    text = tmp_path / "text.so"
+    text.write_text("x" * 1000)
+    with pytest.raises(UserError, match="not a tcc artifact"):
+        read_manifest(text)
+    with pytest.raises(UserError, match="no section"):
+        read_manifest(Path("/bin/sh"))
+
+
+def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
+    data = artifact.read_bytes().replace(b'"abi": 1', b'"abi": 9')
+    other = tmp_path / "other.so"
+    other.write_bytes(data)
+    with pytest.raises(UserError, match="ABI 9"):
+        read_manifest(other)
+
+
+def test_no_compiler_is_a_clear_error(
+    kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program, weights = programs.mlp()
+    with pytest.raises(ToolError, match="install gcc or clang"):
+        programs.link(program, kernels, tmp_path / "x.so", weights=[weights])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_kernel_fails_and_leaves_nothing(kernels: bytes, tmp_path: Path) -> None:
+    program, weights = programs.mlp()
+    with pytest.raises(ToolError, match="relu"):
+        programs.link(program, b"", tmp_path / "x.so", weights=[weights])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_compiler_shows_its_command(
+    kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "cc --no-such-option")
+    program, weights = programs.mlp()
+    with pytest.raises(ToolError, match="no-such-option"):
+        programs.link(program, kernels, tmp_path / "x.so", weights=[weights])
+
+
+def test_a_cpu_feature_that_is_missing_is_named_before_anything_runs(
+    kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, weights = programs.mlp()
+    out = tmp_path / "x.so"
+    with pytest.raises(InternalError, match="no-such"):
+        programs.link(program, kernels, out, weights=[weights], features=["no-such"])
+    row = isa_feature("sse3")
+    impossible = type(row)("made-up-feature", 7, 0, 3, 31, 1 << 62)
+    monkeypatch.setattr("tcc.backends.link.isa_feature", lambda name: impossible)
+    programs.link(program, kernels, out, weights=[weights], features=["made-up-feature"])
+    with pytest.raises(RuntimeError, match="made-up-feature"):
+        load(out)
+
+
+def test_cpu_features_of_this_machine_pass(kernels: bytes, tmp_path: Path) -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    known = [f for f in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw") if f in flags]
+    program, weights = programs.mlp()
+    manifest = programs.link(program, kernels, tmp_path / "x.so", weights=[weights], features=known)
+    assert manifest["features"] == known
+    load(tmp_path / "x.so")
+
+
+def test_names_become_identifiers() -> None:
+    assert c_name("resnet-50.v1") == "resnet_50_v1"
+    assert c_name("3d net") == "model_3d_net"
+    assert c_name("") == "model"
+
+
+def test_the_header_compiles_alone_with_hostile_names(kernels: bytes, tmp_path: Path) -> None:
+    b = programs.Builder()
+    one = b.const(1)
+    b.input('*/ "x"\\\n', "f32", [one], "[1] */")
+    y = b.output("ÿ", "f32", [one], "[1]")
+    b.allocate(y, b.const(4))
+    b.launch("fill", one, [y], [one])
+    programs.link(b.program(), kernels, tmp_path / "odd.so", name="odd")
+    source = tmp_path / "use.c"
+    source.write_text(
+        '#include "odd.h"\n_Static_assert(ODD_INPUT_0_BYTES == 4 && ODD_OUTPUTS == 1, "");\n'
+        "const char *name = ODD_INPUT_0_NAME;\n"
+    )
+    command = ("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-c", "use.c", "-o", "use.o")
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert json.loads(json.dumps(read_manifest(tmp_path / "odd.so")))["inputs"][0]["shape"] == [1]

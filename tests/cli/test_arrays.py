@@ -1,0 +1,68 @@
+"""Input arrays from texts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tcc.cli.arrays import make_inputs, write_arrays
+from tcc.errors import UserError
+from tcc.runtime import Port
+
+X = Port("x", "f32", (None, 3), "[n,3]")
+IDS = Port("ids", "i64", (2,), "[2]")
+
+
+def test_fillings_name_shape_and_type() -> None:
+    made = make_inputs((X, IDS), ["x=2x3xf32=1.5", "ids=4"], seed=0)
+    np.testing.assert_array_equal(made["x"], np.full((2, 3), 1.5, np.float32), strict=True)
+    assert made["ids"].shape == (4,)
+    assert made["ids"].dtype == np.int64
+
+
+def test_a_scalar_and_a_bool() -> None:
+    made = make_inputs((X, IDS), ["x=f32=-inf", "ids=2xbool=1"], seed=0)
+    np.testing.assert_array_equal(made["x"], np.float32(-np.inf).reshape(()), strict=True)
+    np.testing.assert_array_equal(made["ids"], np.array([True, True]), strict=True)
+
+
+def test_files_are_taken_as_they_are(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.int16).reshape(2, 3)
+    np.save(tmp_path / "x.npy", array)
+    made = make_inputs((X,), [f"x=@{tmp_path}/x.npy"], seed=0)
+    np.testing.assert_array_equal(made["x"], array, strict=True)
+
+
+def test_random_values_depend_on_the_seed_alone() -> None:
+    first, again, other = (make_inputs((X, IDS), [], seed=seed) for seed in (1, 1, 2))
+    assert first["x"].shape == (1, 3)
+    assert first["x"].dtype == np.float32
+    assert set(first["ids"]) <= {0, 1}
+    np.testing.assert_array_equal(first["x"], again["x"])
+    assert not np.array_equal(first["x"], other["x"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "y=1", "x=2x3xf32=a", "x=2y3", "x=2xq7", "ids=2xu8=300", "ids=2xi64=1.5", "x=2xbool=2"],
+)
+def test_bad_texts_are_the_users_error(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_inputs((X, IDS), [text], seed=0)
+    assert text in caught.value.where
+
+
+def test_bad_files_are_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "text.npy").write_text("no array")
+    np.savez(tmp_path / "many.npz", a=np.zeros(1))
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    for name in ("absent.npy", "text.npy", "many.npz", "objects.npy"):
+        with pytest.raises(UserError):
+            make_inputs((X,), [f"x=@{tmp_path / name}"], seed=0)
+
+
+def test_outputs_are_written_one_file_each(tmp_path: Path) -> None:
+    arrays = {"a/b": np.zeros(2), "a:b": np.ones(3)}
+    write_arrays(arrays, tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0-a_b.npy", "1-a_b.npy"]
+    write_arrays({"../up": np.zeros(2)}, tmp_path / "safe")
+    assert [p.name for p in (tmp_path / "safe").iterdir()] == [".._up.npy"]

@@ -1,0 +1,79 @@
+"""Exit codes, streams and help of every command."""
+
+import json
+
+import click
+import pytest
+from tcc import cli
+from tcc.errors import InternalError, ToolError, UserError
+from tcc.ops import OPS
+
+COMMANDS = sorted(cli.cli.commands)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute([command, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert f"tcc {command}" in out.partition("Example:")[2]
+    assert err == ""
+
+
+def test_the_commands_are_these() -> None:
+    assert COMMANDS == ["bench", "compile", "doctor", "inspect", "ops", "run", "verify"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bogus"], ["compile"], ["compile", "--bogus", "x"], ["bench", "x", "--rounds", "0"], []],
+)
+def test_usage_errors_exit_with_1(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: tcc" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (UserError("what", where="w", why="y", hint="h"), 1, "error: what\n  at: w\n"),
+        (ToolError("cc failed", why="ld: no"), 1, "error: cc failed\n  because: ld: no\n"),
+        (InternalError("broken"), 2, "internal error: broken\n  this is a fault of tcc"),
+        (ZeroDivisionError("one\ntwo"), 2, "internal error: ZeroDivisionError: one\n"),
+        (KeyboardInterrupt(), 1, "interrupted\n"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_errors_become_exit_codes_and_short_messages(
+    error: BaseException,
+    code: int,
+    text: str,
+    debug: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @click.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(cli.cli.commands, "fail", fail)
+    assert cli.execute(["--debug", "fail"] if debug else ["fail"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert text in err
+    assert ("Traceback" in err) == debug
+
+
+def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.execute(["doctor", "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["processor"].startswith("cpu:x86-64 (")
+    assert {"tcc", "python", "numpy", "cc", "zig", "huge pages"} <= set(facts)
+
+
+def test_ops_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["ops", "--json"]) == 0
+    assert [r["name"] for r in json.loads(capsys.readouterr().out)] == list(OPS)
+    assert cli.execute(["ops", "NoSuchOp"]) == 1
+    assert "there is no op 'NoSuchOp'" in capsys.readouterr().err

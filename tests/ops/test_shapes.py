@@ -1,0 +1,115 @@
+"""Shape rules: what broadcasts, what agrees, and what the messages name."""
+
+from __future__ import annotations
+
+import pytest
+from tcc.ir.index import Index, const, symbol
+from tcc.ir.types import BOOL, F16, F32, U8, tensor
+from tcc.ops import OPS
+from tcc.ops.activation import GeluAttrs
+from tcc.ops.arithmetic import BitShiftAttrs
+from tcc.ops.loss import LossAttrs
+from tcc.ops.magnitude import LrnAttrs
+from tcc.ops.normalization import EpsilonAttrs, GroupNormAttrs
+from tcc.ops.quantize import QuantizeAttrs
+from tcc.ops.reduce import ReduceAttrs
+from tcc.ops.shapes import AxisAttrs, agree, broadcast_shapes, first_shape, reduced_shape
+
+N, M = symbol("n", 1), symbol("m", 1)
+
+
+def dims(*values: Index | int) -> tuple[Index, ...]:
+    return tuple(v if isinstance(v, Index) else const(v) for v in values)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "result"),
+    [
+        (((), ()), ()),
+        (((3, 1), (7,)), (3, 7)),
+        (((N, 1), (1, M)), (N, M)),
+        (((N, 5), (N, 5)), (N, 5)),
+        (((N,), (4,)), (4,)),
+        (((0, 3), (1, 3)), (0, 3)),
+        (((2,), (5, 1), (4, 1, 1)), (4, 5, 2)),
+    ],
+)
+def test_broadcasting(
+    shapes: tuple[tuple[Index | int, ...], ...], result: tuple[Index | int, ...]
+) -> None:
+    assert broadcast_shapes(*(dims(*s) for s in shapes)) == dims(*result)
+
+
+@pytest.mark.parametrize(("a", "b"), [((3,), (4,)), ((N,), (M,)), ((0,), (2,))])
+def test_dims_that_do_not_broadcast(a: tuple[Index | int, ...], b: tuple[Index | int, ...]) -> None:
+    with pytest.raises(ValueError, match=f"dims {a[0]} and {b[0]} do not broadcast"):
+        broadcast_shapes(dims(*a), dims(*b))
+
+
+def test_a_reduced_axis_stays_as_one_or_goes() -> None:
+    assert reduced_shape(dims(N, 3, M), (0, 2), True) == dims(1, 3, 1)
+    assert reduced_shape(dims(N, 3, M), (0, 2), False) == dims(3)
+    with pytest.raises(ValueError, match="repeat"):
+        reduced_shape(dims(N, 3), (1, 1), True)
+    with pytest.raises(ValueError, match="axis 2 is not an axis of a tensor of rank 2"):
+        reduced_shape(dims(N, 3), (2,), True)
+
+
+def test_a_constant_wins_over_a_symbol() -> None:
+    assert agree(N, const(4), "channels") is const(4)
+    assert agree(const(4), N, "channels") is const(4)
+    with pytest.raises(ValueError, match="channels: n and m differ"):
+        agree(N, M, "channels")
+
+
+def test_the_first_shape_is_not_enlarged() -> None:
+    assert first_shape((tensor(F32, N, 3), tensor(F32, 3), None)) == dims(N, 3)
+    with pytest.raises(ValueError, match="does not broadcast"):
+        first_shape((tensor(F32, 3), tensor(F32, N, 3)))
+
+
+VECTOR = tensor(F32, 3)
+REFUSED = [
+    ("add", (VECTOR, tensor(F16, 3)), None, "f32 and f16 differ"),
+    ("sqrt", (tensor(BOOL, 3),), None, "may not be bool"),
+    ("where", (VECTOR, VECTOR, VECTOR), None, "condition"),
+    ("bit_shift", (VECTOR, VECTOR), BitShiftAttrs("LEFT"), "may not be f32"),
+    ("reduce_sum", (VECTOR,), ReduceAttrs((1,), True), "axis 1"),
+    ("softmax", (VECTOR,), AxisAttrs(1), "axis 1"),
+    ("clip", (VECTOR, tensor(F32, 2, 3)), None, "does not broadcast"),
+    ("instance_normalization", (tensor(F32, 1, 4, 5), VECTOR, VECTOR), EpsilonAttrs(), "channels"),
+    (
+        "group_normalization",
+        (tensor(F32, 1, 3, 5), VECTOR, VECTOR),
+        GroupNormAttrs(2),
+        "3 channels do not form 2 groups",
+    ),
+    (
+        "group_normalization",
+        (tensor(F32, 1, 3, 5), VECTOR, VECTOR),
+        GroupNormAttrs(0),
+        "3 channels do not form 0 groups",
+    ),
+    (
+        "quantize_linear",
+        (tensor(F32, 6), VECTOR),
+        QuantizeAttrs(U8, 0, -2),
+        "block size -2 is negative",
+    ),
+    ("quantize_linear", (tensor(F32, 6), VECTOR), QuantizeAttrs(U8, 0), "scales along the axis"),
+    ("lrn", (tensor(F32, 1, 3),), LrnAttrs(0), "size is 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "types", "attrs", "message"), REFUSED)
+def test_inference_says_what_it_refuses(
+    name: str, types: tuple[object, ...], attrs: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        OPS[name].infer(types, attrs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attrs", [GeluAttrs, BitShiftAttrs, LossAttrs])
+def test_attributes_refuse_unknown_words(attrs: type[object]) -> None:
+    with pytest.raises(ValueError, match=r"there is no .* 'sideways'"):
+        attrs("sideways")  # type: ignore[call-arg]

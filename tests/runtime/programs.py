@@ -1,0 +1,263 @@
+"""Hand-made programs and C kernels: what a compiler would give, small enough to check by eye."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tcc.backends.host import encode_program
+from tcc.backends.link import BytesLike, link_artifact
+from tcc.ir.program import (
+    Alias,
+    Allocate,
+    Arena,
+    Branch,
+    Buffer,
+    BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Output,
+    Place,
+    Port,
+    Program,
+    ReadInt,
+    Register,
+    Relation,
+    State,
+    TensorRef,
+    View,
+    Weight,
+)
+from tcc.ir.types import DTYPES
+
+KERNELS = r"""
+#include <stdint.h>
+#define KERNEL(name) __attribute__((visibility("hidden"))) void name(void *const *b, \
+    const int64_t *n, int64_t begin, int64_t end, void *scratch)
+/* y[u] = max(x[u], 0) */
+KERNEL(relu) {
+    const float *x = b[0]; float *y = b[1]; (void)n; (void)scratch;
+    for (int64_t u = begin; u < end; u++) y[u] = x[u] > 0 ? x[u] : 0;
+}
+/* c[u] = a[u] + b[u] */
+KERNEL(add) {
+    const float *x = b[0], *w = b[1]; float *y = b[2]; (void)n; (void)scratch;
+    for (int64_t u = begin; u < end; u++) y[u] = x[u] + w[u];
+}
+/* row u of y = row u of x times i, over n[0] columns, through scratch */
+KERNEL(scale_rows) {
+    const float *x = b[0]; float *y = b[1], *room = scratch;
+    for (int64_t u = begin; u < end; u++) {
+        for (int64_t i = 0; i < n[0]; i++) room[i] = x[u * n[0] + i] * (float)n[1];
+        for (int64_t i = 0; i < n[0]; i++) y[u * n[0] + i] = room[i];
+    }
+}
+/* total += x[0]; y[0] = total */
+KERNEL(accumulate) {
+    const float *x = b[0]; float *total = b[1], *y = b[2]; (void)n; (void)scratch;
+    for (int64_t u = begin; u < end; u++) { *total += *x; *y = *total; }
+}
+/* flag = x[0] > 0 */
+KERNEL(positive) {
+    const float *x = b[0]; uint8_t *flag = b[1]; (void)n; (void)scratch;
+    for (int64_t u = begin; u < end; u++) *flag = x[0] > 0;
+}
+/* y[u] = n[0] */
+KERNEL(fill) {
+    float *y = b[0]; (void)scratch;
+    for (int64_t u = begin; u < end; u++) y[u] = (float)n[0];
+}
+/* y[u] = sum of a slow series that depends on u only */
+KERNEL(slow) {
+    const float *x = b[0]; float *y = b[1]; (void)scratch;
+    for (int64_t u = begin; u < end; u++) {
+        float sum = 0;
+        for (int64_t i = 0; i < n[0]; i++) sum = sum * 0.5f + x[u];
+        y[u] = sum;
+    }
+}
+"""
+KERNEL_NAMES = ("relu", "add", "scale_rows", "accumulate", "positive", "fill", "slow")
+
+
+@dataclass
+class Builder:
+    """Collects registers, buffers, ports and instructions."""
+
+    inputs: list[Port] = field(default_factory=list)
+    outputs: list[Port] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    body: list[Instr] = field(default_factory=list)
+    registers: int = 0
+    scratch: int = 0
+    arena: Register = 0
+
+    def __post_init__(self) -> None:
+        self.arena = self.let(IntOp.CONST, 0)
+
+    def register(self) -> Register:
+        self.registers += 1
+        return self.registers - 1
+
+    def let(self, op: IntOp, a: int, b: int = 0) -> Register:
+        target = self.register()
+        self.body.append(Let(target, op, a, b))
+        return target
+
+    def const(self, value: int) -> Register:
+        return self.let(IntOp.CONST, value)
+
+    def buffer(self, place: Place, label: str = "") -> BufferId:
+        self.buffers.append(Buffer(place, label))
+        return len(self.buffers) - 1
+
+    def input(self, name: str, dtype: str, dims: Sequence[Register], text: str) -> int:
+        self.inputs.append(Port(name, DTYPES[dtype], tuple(dims), text))
+        return len(self.inputs) - 1
+
+    def output(
+        self, name: str, dtype: str, dims: Sequence[Register], text: str, state: int = -1
+    ) -> BufferId:
+        self.outputs.append(Port(name, DTYPES[dtype], tuple(dims), text, state))
+        return self.buffer(Output(len(self.outputs) - 1), name)
+
+    def allocate(self, buffer: BufferId, size: Register, keep: bool = False) -> None:
+        self.body.append(Allocate(buffer, size, keep))
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Register,
+        buffers: Sequence[BufferId],
+        ints: Sequence[Register] = (),
+        serial: bool = False,
+    ) -> None:
+        number = KERNEL_NAMES.index(kernel)
+        self.body.append(Launch(number, grid, tuple(buffers), tuple(ints), serial))
+
+    def program(self) -> Program:
+        return Program(
+            tuple(self.inputs), tuple(self.outputs), self.registers, tuple(self.buffers),
+            KERNEL_NAMES, self.scratch, self.arena, tuple(self.body),
+        )  # fmt: skip
+
+
+def compile_kernels(folder: Path) -> bytes:
+    """The object with all of KERNELS."""
+    (folder / "kernels.c").write_text(KERNELS)
+    command = ("cc", "-O2", "-fPIC", "-std=c11", "-Wall", "-Werror", "-c", "kernels.c", "-o", "k.o")
+    subprocess.run(command, cwd=folder, check=True)
+    return (folder / "k.o").read_bytes()
+
+
+def link(
+    program: Program,
+    kernels: bytes,
+    out: Path,
+    *,
+    name: str = "mini",
+    weights: Sequence[BytesLike] = (),
+    features: Sequence[str] = (),
+    side_file: bool = False,
+) -> dict[str, Any]:
+    """Links a hand-made program as the driver would; returns the manifest."""
+    return link_artifact(
+        [kernels], encode_program(program), program.kernels, {"tcc": "test"}, weights, name, out,
+        features, side_file=side_file,
+    )  # fmt: skip
+
+
+def mlp() -> tuple[Program, bytes]:
+    """y = relu(x) + w for x: f32[n] with n <= 64, and the weights: 1, 2, ..., 64."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    most, four, zero = b.const(64), b.const(4), b.const(0)
+    b.body.append(Check(Relation.LE, n, most, "input 'x': n is at most 64"))
+    size = b.let(IntOp.MUL, n, four)
+    b.arena = size
+    b.input("x", "f32", [n], "[n]")
+    x, w = b.buffer(Input(0), "x"), b.buffer(Weight(0, 256), "w")
+    middle, y = b.buffer(Arena(zero, size)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.launch("relu", n, [x, middle])
+    b.launch("add", n, [middle, w, y])
+    return b.program(), np.arange(1, 65, dtype=np.float32).tobytes()
+
+
+def every_instruction() -> Program:
+    """A program with each kind of instruction and place, for round trips; it is never run."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    k, flag = b.const(3), b.register()
+    b.input("x", "f32", [n], "[n]")
+    b.input("k", "i64", [], "[]")
+    x, kb = b.buffer(Input(0), "x"), b.buffer(Input(1), "k")
+    y = b.output("y", "f32", [k], "[3]")
+    b.output("x_out", "f32", [n], "[n]", state=0)
+    w, a = b.buffer(Weight(0, 64)), b.buffer(Arena(0, k))
+    state, dynamic = b.buffer(State(100)), b.buffer(Dynamic())
+    alias, indices = b.buffer(Alias()), b.buffer(Dynamic())
+    b.body += [
+        ReadInt(flag, kb, DTYPES["i64"], 0),
+        Check(Relation.DIVIDES, k, n, "n is a multiple of 3"),
+    ]
+    for op in (IntOp.ADD, IntOp.SUB, IntOp.MUL, IntOp.FLOORDIV, IntOp.MOD, IntOp.MIN, IntOp.MAX):
+        b.let(op, n, k)
+    b.allocate(y, k)
+    b.body += [
+        Allocate(dynamic, n),
+        Allocate(indices, n, True),
+        View(alias, dynamic, k),
+        CallOp(
+            "top_k",
+            (TensorRef(x, DTYPES["f32"], (n,)),),
+            (TensorRef(y, DTYPES["f32"], (k,)), TensorRef(indices, DTYPES["i64"], (k,))),
+            (0, 1, 1),
+        ),
+        Copy(y, dynamic, k),
+        Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
+    ]
+    b.launch("fill", k, [y], [n])
+    return b.program()
+
+
+def no_loops() -> Program:
+    """`every_instruction` without its loop, so that damage cannot make it run for ever."""
+    program = every_instruction()
+    return replace(program, body=tuple(i for i in program.body if not isinstance(i, Loop)))
+
+
+def nested(depth: int) -> Program:
+    """Branches inside branches, all on the one input."""
+    b = Builder()
+    b.input("flag", "bool", [], "[]")
+    flag = b.buffer(Input(0))
+    body: tuple[Instr, ...] = ()
+    for _ in range(depth):
+        body = (Branch(flag, body, ()),)
+    b.body.extend(body)
+    return b.program()
+
+
+def doubling() -> Program:
+    """y = x + x for x: f32[n]; no weights."""
+    b = Builder()
+    n = b.let(IntOp.DIM, 0, 0)
+    size = b.let(IntOp.MUL, n, b.const(4))
+    b.input("x", "f32", [n], "[n]")
+    x, y = b.buffer(Input(0)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.launch("add", n, [x, x, y])
+    return b.program()

@@ -1,0 +1,131 @@
+"""Damaged programs never crash the runtime: decoding and running under sanitizers."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import subprocess
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import programs
+import pytest
+from tcc.backends.host import HEADER_WORDS, encode_program
+from tcc.backends.toolchain import runtime_folder, runtime_sources
+
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver of hostile.c with the whole runtime, built with sanitizers."""
+    folder = tmp_path_factory.mktemp("hostile")
+    base = runtime_folder()
+    flags = ("-std=c11", "-O0", "-DTCC_TEST_FAIL_ALLOCATION", *SANITIZERS)
+    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
+    sources = [str(path) for path in runtime_sources()]
+    driver = str(Path(__file__).with_name("hostile.c"))
+    command = (
+        "cc",
+        *flags,
+        *includes,
+        driver,
+        *sources,
+        "-o",
+        "hostile",
+        "-lm",
+        "-lpthread",
+        "-ldl",
+    )
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "hostile"
+
+
+def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, int]:
+    """How many of the records decode, how many of them run, and how many there are."""
+    path = hostile.with_name("records")
+    path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
+    options = "allocator_may_return_null=1:detect_leaks=1:max_allocation_size_mb=256"
+    result = subprocess.run(
+        (str(hostile), str(path), str(len(programs.KERNEL_NAMES)), *mode),
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "ASAN_OPTIONS": options},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    decoded, ran, of = map(int, result.stdout.split())
+    return decoded, ran, of
+
+
+def sealed(words: list[int], strings: bytes) -> bytes:
+    """The record with a right checksum, so that the decoder itself has to find the damage."""
+    body = struct.pack(f"<{len(words) - HEADER_WORDS}q", *words[HEADER_WORDS:])
+    words[4] = zlib.crc32(body + strings)
+    return struct.pack(f"<{len(words)}q", *words) + strings
+
+
+def parts(record: bytes) -> tuple[list[int], bytes]:
+    count = struct.unpack_from("<q", record, 16)[0]
+    return list(struct.unpack_from(f"<{count}q", record)), record[count * 8 :]
+
+
+def test_whole_programs_decode_and_run(hostile: Path) -> None:
+    assert run(hostile, [encode_program(programs.mlp()[0])]) == (1, 1, 1)
+    assert run(hostile, [encode_program(programs.every_instruction())])[0] == 1
+
+
+def test_cut_and_flipped_programs_are_refused(hostile: Path) -> None:
+    record = encode_program(programs.every_instruction())
+    cuts = [record[:n] for n in range(len(record))]
+    flips = []
+    for at in range(len(record)):
+        flipped = bytearray(record)
+        flipped[at] ^= 1 << at % 8
+        flips.append(bytes(flipped))
+    assert run(hostile, cuts + flips)[0] == 0
+
+
+def test_every_word_replaced_never_crashes(hostile: Path) -> None:
+    """Loops are left out: a damaged trip count is a long run, not a crash."""
+    values = (0, 1, 2, 7, 60, -1, -2, 1 << 20, 1 << 31, (1 << 62) + 3, (1 << 63) - 1, -(1 << 63))
+    records = []
+    for program in (programs.mlp()[0], programs.no_loops()):
+        words, strings = parts(encode_program(program))
+        for at in range(HEADER_WORDS, len(words)):
+            for value in values:
+                damaged = list(words)
+                damaged[at] = value
+                records.append(sealed(damaged, strings))
+    decoded, ran, of = run(hostile, records)
+    assert 0 < ran < decoded < of
+
+
+def test_random_damage_never_crashes(hostile: Path) -> None:
+    rng = random.Random(2)
+    words, strings = parts(encode_program(programs.no_loops()))
+    records = []
+    for _ in range(3000):
+        damaged = list(words)
+        for _ in range(rng.randrange(1, 5)):
+            at = rng.randrange(HEADER_WORDS, len(words))
+            damaged[at] = rng.choice((damaged[rng.randrange(5, len(words))], rng.randrange(-3, 30)))
+        if rng.random() < 0.3:
+            at = rng.randrange(HEADER_WORDS, len(words))
+            del damaged[at : at + rng.randrange(1, 4)]
+            damaged[2] = len(damaged)
+        records.append(sealed(damaged, strings))
+    assert run(hostile, records)[2] == 3000
+
+
+def test_deep_nesting_is_refused(hostile: Path) -> None:
+    deep = programs.nested(60), programs.nested(200)
+    assert run(hostile, [encode_program(program) for program in deep])[0] == 1
+
+
+def test_every_failing_allocation_is_reported_and_leaks_nothing(hostile: Path) -> None:
+    record = encode_program(programs.mlp()[0])
+    decoded, ran, of = run(hostile, [record], "fail")
+    assert ran == 1
+    assert of - decoded > 10  # so many allocations of decoding failed, each in its own try
+    assert decoded > 5

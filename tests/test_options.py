@@ -1,0 +1,96 @@
+"""Options: the same choices from Python and from a command line, and refusals that name them."""
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+from tcc.errors import UserError
+from tcc.options import FLAGS, Options, read_options, read_shape
+
+
+def test_every_field_has_exactly_one_flag() -> None:
+    assert [flag.name for flag in FLAGS] == [item.name for item in fields(Options)]
+    assert len({flag.spelling for flag in FLAGS}) == len(FLAGS)
+    assert all(flag.help.endswith(".") or "..." in flag.help for flag in FLAGS)
+
+
+def test_python_and_command_line_agree() -> None:
+    python = read_options(
+        {
+            "inputs": {"x": (1, 3), "s": ()},
+            "state": {"past": "present"},
+            "level": 3,
+            "jobs": 2,
+            "dump": Path("d"),
+        }
+    )
+    texts = read_options(
+        {
+            "inputs": ("x=1x3", "s="),
+            "state": ("past=present",),
+            "level": "3",
+            "jobs": "2",
+            "dump": "d",
+        },
+        python=False,
+    )
+    assert python == texts
+    assert python.inputs == (("x", (1, 3)), ("s", ()))
+
+
+def test_what_is_not_given_keeps_its_default() -> None:
+    assert read_options({"target": None, "level": None, "jobs": 1}) == Options(jobs=1)
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Options().level = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("level", "4", "none of 0, 1, 2, 3"),
+        ("level", "fast", "none of 0, 1, 2, 3"),
+        ("numerics", "fast", "none of default, strict"),
+        ("jobs", "0", "at least 1"),
+        ("jobs", "two", "at least 1"),
+        ("inputs", ["x"], "NAME=SHAPE"),
+        ("inputs", ["=2"], "NAME=SHAPE"),
+        ("inputs", ["x=1,3"], "not a shape"),
+        ("inputs", ["x=1x-3"], "not a shape"),
+        ("inputs", ["x=1", "x=2"], "twice"),
+        ("inputs", {"x": (1, -3)}, "not a shape"),
+        ("state", ["past"], "PAST=PRESENT"),
+        ("state", ["past="], "not a name"),
+        ("target", "", "not a name"),
+        ("name", "1st", "C identifier"),
+        ("name", "a b", "C identifier"),
+    ],
+)
+def test_bad_values_name_the_flag_and_the_reason(name: str, value: object, why: str) -> None:
+    (flag,) = (flag for flag in FLAGS if flag.name == name)
+    with pytest.raises(UserError) as caught:
+        read_options({name: value}, python=False)
+    assert caught.value.where == flag.spelling
+    assert why in caught.value.why
+    with pytest.raises(UserError) as caught:
+        read_options({name: value})
+    assert caught.value.where == f"{name}="
+
+
+def test_unknown_keywords_are_refused() -> None:
+    with pytest.raises(UserError, match="unknown option 'presicion'") as caught:
+        read_options({"presicion": "f32"})
+    assert "target, cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize(("text", "shape"), [("", ()), ("7", (7,)), ("1x0x12", (1, 0, 12))])
+def test_shapes_read(text: str, shape: tuple[int, ...]) -> None:
+    assert read_shape(text) == shape
+
+
+@pytest.mark.parametrize("text", ["x", "1x", "x2", "1X2", "²", "1.5"])
+def test_shapes_refuse(text: str) -> None:
+    with pytest.raises(ValueError, match="not a shape"):
+        read_shape(text)

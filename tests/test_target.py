@@ -1,0 +1,119 @@
+"""Targets: spellings, the table of processors, and CPUID's places against LLVM's detection."""
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from llvmlite import binding
+from tcc.backends.cpu.detect import _cache_sizes, detect
+from tcc.errors import UserError
+from tcc.target import CPUS, ISA, Profile, parse_target, x86_profile
+
+CPUID = """
+#include <cpuid.h>
+#include <stdio.h>
+int main(void) {
+    unsigned leaf, subleaf, reg, bit, r[4];
+    while (scanf("%u %u %u %u", &leaf, &subleaf, &reg, &bit) == 4)
+        printf("%d\\n", __get_cpuid_count(leaf, subleaf, r, r + 1, r + 2, r + 3) &&
+                           r[reg] >> bit & 1);
+    return 0;
+}
+"""
+
+
+def no_detection() -> Profile:
+    raise AssertionError("a named processor needs no detection")
+
+
+def test_spellings_of_the_host_cpu_mean_the_same() -> None:
+    profile = CPUS["x86-64-v3"]
+    plain, full = (parse_target(t, "host", lambda: profile) for t in ("cpu", "cpu:x86-64"))
+    assert plain == full
+    assert plain.profile is profile
+    assert plain.triple == "x86_64-unknown-linux-gnu"
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cpu:", "cpu:riscv", "cuda:sm_90", "CPU"])
+def test_unknown_targets_name_the_known_ones(text: str) -> None:
+    with pytest.raises(UserError, match="unknown target") as caught:
+        parse_target(text, "host", no_detection)
+    assert "cpu, cpu:x86-64" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(CPUS))
+def test_named_processors_need_no_detection(name: str) -> None:
+    profile = parse_target("cpu", name, no_detection).profile
+    assert profile.cpu == name
+    assert profile.l1 < profile.l2 < profile.l3
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "tile"),
+    [("x86-64-v2", 128, (6, 2)), ("x86-64-v3", 256, (6, 2)), ("znver4", 512, (6, 4))],
+)
+def test_vectors_follow_the_features(name: str, bits: int, tile: tuple[int, int]) -> None:
+    profile = CPUS[name]
+    assert (profile.vector_bits, profile.tile) == (bits, tile)
+    rows, vectors = profile.tile
+    assert rows * vectors + vectors + 1 <= profile.vector_registers, "accumulators and operands fit"
+
+
+def test_profiles_keep_the_features_of_the_table_only_and_in_order() -> None:
+    shuffled = [*reversed(CPUS["x86-64-v3"].features), "rtm", "sha"]
+    assert x86_profile("x86-64-v3", shuffled, l1=1, l2=2, l3=3).features == (
+        CPUS["x86-64-v3"].features
+    )
+    with pytest.raises(UserError, match="too old"):
+        x86_profile("core2", ["sse3", "ssse3"], l1=1, l2=2, l3=3)
+
+
+@pytest.mark.parametrize("name", list(CPUS))
+def test_llvm_knows_the_names_and_keeps_whole_vectors(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    profile = CPUS[name]
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    machine = binding.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(
+        cpu=name, features=profile.llvm_features
+    )
+    lanes = profile.lanes(32)
+    code = machine.emit_assembly(
+        binding.parse_assembly(
+            f"define <{lanes} x float> @f(<{lanes} x float> %a, <{lanes} x float> %b) {{\n"
+            f"  %c = fadd <{lanes} x float> %a, %b\n  ret <{lanes} x float> %c\n}}"
+        )
+    )
+    registers = {128: "xmm", 256: "ymm", 512: "zmm"}
+    assert registers[profile.vector_bits] in code
+    assert code.count("addps") == 1
+    assert capfd.readouterr().err == "", "LLVM warns of names it does not know"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 only")
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_cpuid_reports_each_feature_where_the_table_says(tmp_path: Path) -> None:
+    (tmp_path / "cpuid.c").write_text(CPUID)
+    subprocess.run(["cc", "cpuid.c", "-o", "cpuid"], cwd=tmp_path, check=True)
+    asked = "\n".join(f"{f.leaf} {f.subleaf} {f.reg} {f.bit}" for f in ISA)
+    done = subprocess.run(
+        [tmp_path / "cpuid"], input=asked, capture_output=True, text=True, check=True
+    )
+    reported = {f.name for f, bit in zip(ISA, done.stdout.split(), strict=True) if bit == "1"}
+    llvm = binding.get_host_cpu_features()
+    assert reported == {f.name for f in ISA if llvm.get(f.name)}
+    assert detect().features == tuple(f.name for f in ISA if f.name in reported)
+
+
+def test_cache_sizes_come_from_data_and_unified_caches(tmp_path: Path) -> None:
+    rows = (("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "2M"))
+    for index, (level, kind, size) in enumerate(rows):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            (folder / name).write_text(f"{text}\n")
+    assert _cache_sizes(tmp_path) == {1: 48 << 10, 2: 2 << 20}
+    assert _cache_sizes(tmp_path / "absent") == {}
