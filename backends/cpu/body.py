@@ -169,7 +169,7 @@ class Statements:
 
     def _canonical(self, value: Value) -> Value:
         """The value in the standard chunks, which all that a loop carries has."""
-        chunks = vector_chunks(last_axis(value.shape), self._indices.code.module.profile.lanes)
+        chunks = vector_chunks(last_axis(value.shape), self._indices.code.module.lanes)
         if value.chunks == chunks:
             return value
         regs = tuple(

@@ -129,7 +129,7 @@ def compute(indices: Indices, node: Compute, values: Mapping[int, Value]) -> Val
     shape = node.out.shape
     args = [values[n] for n in range(len(node.args))]
     body = Body(indices, node.body, args, shape)
-    chunks = vector_chunks(last_axis(shape), indices.code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
     regs = tuple(
         body.at(node.body, position, chunk) for position in row_positions(shape) for chunk in chunks
     )

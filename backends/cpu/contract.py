@@ -108,7 +108,7 @@ class _Contraction:
 
     def _along_result(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.profile.lanes)
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         points = list(self._points(node.out_axes[:-1]))
         sums = [
             part(self.code, self.acc, self._row(self.acc, node.out_axes, point), chunk)
@@ -137,7 +137,7 @@ class _Contraction:
 
     def _dots(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.profile.lanes)
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         outer = tuple(x for x in self.summed if x != last)
         out: list[Reg] = []
         for point in self._points(node.out_axes):
@@ -210,8 +210,11 @@ class _Contraction:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
-        if self.dtype.is_float:
+        if self.dtype.is_float and self.code.module.target.profile.fma:
             return round_to(self.code, self.code.fma(x, y, total), self.dtype)
+        if self.dtype.is_float:
+            product = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
+            return self._add(product, total)
         return self.code.op("add", self.code.op("mul", x, y), total)
 
     def _add(self, x: Reg, y: Reg) -> Reg:

@@ -231,7 +231,7 @@ def load(
 def _load_rows(node: Load, where: Access, scalars: bool) -> Value:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
     chunks = (
-        scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.profile.lanes)
+        scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
     )
     regs = []
     for position in row_positions(node.out.shape):
@@ -348,7 +348,7 @@ def _masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) ->
     )
 
 
-_SHORT = {"float": "f32", "double": "f64", "half": "f16"}
+_SHORT = {"float": "f32", "double": "f64"}
 
 
 # ---- stores -----------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def store(
         value = rearrange(indices.code, value, moved, tuple(value.shape[n] for n in moved))
         where = access(indices, buffers, node, value.shape, ())
     shape = where.shape
-    chunks = vector_chunks(last_axis(shape), where.code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
     if value.chunks != chunks and last_axis(value.shape) == last_axis(shape):
         chunks = value.chunks
     for position in row_positions(shape):

@@ -24,7 +24,7 @@ Place = tuple[int, int]  # a register of the source and a lane of it
 def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
     """`value` repeated along its axes of size one."""
     shape = node.out.shape
-    chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), code.module.lanes)
     regs = tuple(
         part(code, value, row_number(value.shape, position), chunk)
         for position in row_positions(shape)
@@ -40,7 +40,7 @@ def relayout(code: Code, node: Relayout, value: Value) -> Value:
 
 def rearrange(code: Code, value: Value, order: tuple[int, ...], shape: tuple[int, ...]) -> Value:
     """`value` with its axes permuted by `order`, then reshaped to `shape`."""
-    chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), code.module.lanes)
     wanted = _wanted(order, value)
     rows = wanted.reshape(prod(shape[:-1]), last_axis(shape), 2)
     targets = [

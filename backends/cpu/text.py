@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tcc.backends.cpu.profile import CpuProfile
+from tcc.target import Target
 
 _T = TypeVar("_T")
 
@@ -72,9 +72,24 @@ def lane_consts(values: Sequence[int], elem: str) -> Reg:
 class Module:
     """What functions share: declarations, constants and helpers, each written once."""
 
-    def __init__(self, profile: CpuProfile) -> None:
-        self.profile = profile
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self._parts: dict[str, str] = {}
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a vector, for every element type: as many as 32-bit elements fit."""
+        return self.target.profile.lanes(32)
+
+    @property
+    def scales_by_exponent(self) -> bool:
+        """Whether `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
+        return self.target.profile.vector_bits == 512
+
+    @property
+    def converts_half(self) -> bool:
+        """Whether there are instructions between f16 and f32."""
+        return "f16c" in self.target.profile.features
 
     def add(self, name: str, make: Callable[[], str]) -> None:
         if name not in self._parts:

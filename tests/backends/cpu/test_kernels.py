@@ -254,7 +254,7 @@ def test_split_and_merged_axes(check):
     check(kernel, [normal(2, 3, 64), zeros(2, 3, 8, 8)])
 
 
-def test_steps_of_a_loop_are_known_to_the_simplifier(check, profile):
+def test_steps_of_a_loop_are_known_to_the_simplifier(check, target):
     k = iterator("k", 128)
     block = Block("x", F32, (32,))
     (l0,) = lanes((32,))
@@ -270,7 +270,7 @@ def test_steps_of_a_loop_are_known_to_the_simplifier(check, profile):
     check(kernel, [normal(2, 64), zeros(128)])
     from tcc.backends.cpu.emit import emit_kernel
 
-    assert "extractelement" not in emit_kernel(kernel, "k", profile).llvm
+    assert "extractelement" not in emit_kernel(kernel, "k", target).llvm
 
 
 @pytest.mark.parametrize("dtype", [I32, I64, U8], ids=str)
@@ -496,7 +496,7 @@ def test_index_values(check, dtype):
     check(kernel, [np.zeros((3, *shape), dtype.carrier)])
 
 
-def test_rows_are_computed_before_they_are_repeated(profile):
+def test_rows_are_computed_before_they_are_repeated(target):
     """A chain over one value for each row costs one scalar for each row."""
     from tcc.backends.cpu.emit import emit_kernel
 
@@ -510,7 +510,7 @@ def test_rows_are_computed_before_they_are_repeated(profile):
         Compute(c, apply("mul", argument(0, F32), scale), (a, b)),
         Store(y, lanes(shape), c),
     )
-    text = emit_kernel(TileKernel((x, s, y), (), (), (), body), "k", profile).llvm
+    text = emit_kernel(TileKernel((x, s, y), (), (), (), body), "k", target).llvm
     assert text.count("call float @llvm.sqrt.f32") == 4
     assert "@llvm.sqrt.v" not in text
 
