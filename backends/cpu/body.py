@@ -12,12 +12,13 @@ from tcc.backends.cpu.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.compute import compute
-from tcc.backends.cpu.contract import contract, scalar_operands
+from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
 from tcc.backends.cpu.memory import bound_values, load, store
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
+from tcc.backends.cpu.uses import wanted_as_scalars
 from tcc.ir.index import as_int, iterator
 from tcc.ir.tile import (
     Block,
@@ -47,7 +48,7 @@ class Statements:
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits a kernel's body."""
-        self._scalars = _wanted_as_scalars(body)
+        self._scalars = wanted_as_scalars(body)
         self._statements(body)
 
     def _statements(self, body: Sequence[Stmt]) -> None:
@@ -90,7 +91,7 @@ class Statements:
         scalars = node.out in self._scalars
         self._values[node.out] = load(node, self._indices, self._buffers, bound, scalars)
 
-    # ---- control ----------------------------------------------------------------------------------
+    # ---- control ------------------------------------------------------------------------------
 
     def _loop(self, node: Loop) -> None:
         code, indices = self._indices.code, self._indices
@@ -192,49 +193,3 @@ def _incoming(reg: Reg, *edges: tuple[Reg, str]) -> str:
 
 def _phi(reg: Reg, *edges: tuple[Reg, str]) -> str:
     return f"  {reg.text} = {_incoming(reg, *edges)}"
-
-
-# ---- which loads are wanted element by element -----------------------------------------------
-
-
-def _wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
-    """Blocks whose every use repeats one element at a time over the lanes."""
-    wanted: dict[Block, bool] = {}
-    _uses(body, wanted)
-    return frozenset(block for block, scalar in wanted.items() if scalar)
-
-
-def _uses(body: Sequence[Stmt], wanted: dict[Block, bool]) -> None:
-    def use(block: Block, scalar: bool) -> None:
-        wanted[block] = wanted.get(block, True) and scalar
-
-    for node in body:
-        match node:
-            case Contract():
-                scalars = scalar_operands(node)
-                for block in (node.a, node.b):
-                    use(block, block in scalars)
-                use(node.acc, False)
-            case Loop():
-                _uses(node.body, wanted)
-                for block in (*node.inits, *node.yields):
-                    use(block, False)
-            case If():
-                _uses(node.then, wanted)
-                _uses(node.otherwise, wanted)
-            case Compute():
-                for block in node.args:
-                    use(block, False)
-            case Reduce():
-                for block in node.blocks:
-                    use(block, False)
-            case Broadcast() | Relayout() | Store():
-                use(node.block, False)
-                if isinstance(node, Store):
-                    for _, block in node.indirect:
-                        use(block, False)
-            case Load():
-                for _, block in node.indirect:
-                    use(block, False)
-            case Sync():
-                pass

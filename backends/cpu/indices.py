@@ -42,7 +42,7 @@ class Indices:
         return reg
 
     def lanes(self, index: Index, lane: Var, count: int, width: int) -> Reg:
-        """`index` for `lane` = 0 .. count - 1 as a vector of i64; lanes from `count` on are free."""
+        """`index` for `lane` = 0 .. count - 1 as a vector of i64; further lanes are free."""
         reg: Reg = self.code.remember(
             ("lanes", index, lane, count, width), lambda: self._lanes(index, lane, count, width)
         )

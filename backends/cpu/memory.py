@@ -39,7 +39,6 @@ from tcc.backends.cpu.text import Code, Reg, int_const, lane_consts, vector_type
 from tcc.ir.index import (
     Index,
     Var,
-    as_index,
     const,
     free_vars,
     linear_in,
@@ -83,14 +82,14 @@ class Access:
 
     def at(self, position: tuple[int, ...], last: Index) -> tuple[Index, tuple[Guard, ...]]:
         """Offset and guards with all lanes bound; `last` takes the place of the last one."""
-        values: list[Index | int] = [*position, last][: len(self.lanes)]
+        values = [*map(const, position), last][: len(self.lanes)]
         offset = self._rest
         for coeff, value in zip(self._coeffs, values, strict=True):
-            if coeff is not None and value != 0:
+            if coeff is not None:
                 offset = offset + coeff * value
         if self._affine and not self.guards:
             return offset, ()
-        mapping = {v: as_index(n) for v, n in zip(self.lanes, values, strict=True)}
+        mapping = dict(zip(self.lanes, values, strict=True))
         mapping |= self._bindings(position, last)
         guards = tuple(Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in self.guards)
         return bind(offset, mapping), guards
@@ -230,9 +229,7 @@ def load(
 
 def _load_rows(node: Load, where: Access, scalars: bool) -> Value:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
-    chunks = (
-        scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
-    )
+    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
     regs = []
     for position in row_positions(node.out.shape):
         for chunk in chunks:
@@ -249,7 +246,7 @@ def _load_chunk(
         return where.code.gather(each, chunk.width)
     if chunk.width == 1:
         return _load_element(where, position, chunk.start, fill)
-    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
     mask = mask_of(where.indices, guards, chunk)
     if mask.never:
         return literal(fill, where.buffer.dtype, chunk.width)
@@ -386,7 +383,7 @@ def _store_chunk(where: Access, position: tuple[int, ...], chunk: Chunk, reg: Re
         for n in range(chunk.count):
             _store_element(where, position, chunk.start + n, code.extract(reg, n))
         return
-    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
     mask = mask_of(where.indices, guards, chunk)
     if mask.never:
         return

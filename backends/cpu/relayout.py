@@ -65,7 +65,7 @@ def _wanted(order: tuple[int, ...], value: Value) -> npt.NDArray[np.int64]:
     return grid.transpose(*order, len(value.shape)).reshape(-1, 2)
 
 
-# ---- transposes ---------------------------------------------------------------------------------
+# ---- transposes ------------------------------------------------------------------------------
 
 
 def _transposes(
@@ -120,7 +120,7 @@ def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
     return [code.shuffle(rows[r], None, range(start, start + count)) for r, start in starts]
 
 
-# ---- any other place ------------------------------------------------------------------------------
+# ---- any other place -------------------------------------------------------------------------
 
 
 def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:
