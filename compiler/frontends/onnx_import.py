@@ -29,6 +29,7 @@ from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import Graph, GraphBuilder
 
 _MOST_NODES = 1_000_000
+_DEEPEST = 64  # each level costs the interpreter's stack some ten frames
 
 
 def import_model(
@@ -53,6 +54,11 @@ def import_model(
 
 def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
     session = scope.session
+    session.depth += 1
+    if session.depth > _DEEPEST:
+        raise UserError(
+            f"bodies and functions nest more than {_DEEPEST} deep", where=scope.path[-200:]
+        )
     for node in nodes:
         session.nodes += 1
         if session.nodes > _MOST_NODES:
@@ -65,6 +71,7 @@ def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
             if number >= len(results) or results[number] is None:
                 raise ctx.fail(f"output {number} is not supported")
             scope.define(name, results[number], ctx.loc)
+    session.depth -= 1
 
 
 def _convert(ctx: NodeContext) -> Sequence[Operand | None]:

@@ -65,10 +65,11 @@ def _read(path: Path) -> bytes:
             why=getattr(error, "strerror", None) or str(error),
             hint="check the path",
         ) from error
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)
+        raise UserError("the model is not a file", where=str(path), hint=_ONNX)
     with os.fdopen(descriptor, "rb") as file:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise UserError("the model is not a file", where=str(path), hint=_ONNX)
         if info.st_size > _LARGEST:
             raise UserError(
                 "the model file is too large",

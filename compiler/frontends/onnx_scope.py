@@ -108,6 +108,7 @@ class Session:
     run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
+    depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
 
     def fresh_symbol(self, hint: str, lo: int = 0) -> Index:

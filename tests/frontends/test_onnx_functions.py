@@ -56,7 +56,7 @@ def test_attributes_reach_into_bodies() -> None:
 )
 def test_functions_that_call_themselves_are_refused(functions: str) -> None:
     model = model_of("g (float x) => (float y) { y = local.f (x) }", functions=functions)
-    with pytest.raises(UserError, match="local|f cannot be imported") as found:
+    with pytest.raises(UserError, match="cannot be imported") as found:
         load_model(model)
     assert "calls itself" in found.value.why
 

@@ -67,7 +67,7 @@ def test_paths_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
         path.mkdir()
     elif kind == "pipe":
         os.mkfifo(path)
-    with pytest.raises(UserError, match="the model (cannot be read|is not a file)"):
+    with pytest.raises(UserError, match=r"the model (cannot be read|is not a file)"):
         read_model(path)
 
 
