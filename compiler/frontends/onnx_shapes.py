@@ -102,7 +102,7 @@ def _non_negative(*indices: Index) -> None:
 
 
 def exact_quotient(num: Index, den: Index) -> Index:
-    """`num // den` where it is known to leave no rest; equal factors cancel even if they may be 0."""
+    """`num // den` where no rest is left; equal factors cancel even if they may be 0."""
     if den.const or len(den.terms) != 1:
         return floordiv(num, den)
     ((factors, by),) = den.terms
