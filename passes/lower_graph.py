@@ -132,6 +132,8 @@ class Frame:
             size = storage_count(self.layout(value)) * value.type.dtype.bytes
             buffer = self.temporary(size, value.name)
         elif isinstance(self.context.buffers[buffer].place, Output):
+            for dim in value.type.shape:  # the runtime shows them to the caller's allocator
+                self.size(dim)
             self.out.append(Allocate(buffer, self.bytes_of(value)))
         self.buffers[value] = buffer
         return buffer
@@ -335,6 +337,7 @@ def _input_port(frame: Frame, port: int, value: Value) -> Port:
             wanted = frame.size(dim)
             message = f"input {value.name}, dimension {d}: {dim.key} is due"
             frame.out.append(Check(Relation.EQ, given, wanted, message))
+            given = wanted
         dims.append(given)
     return Port(value.name, value.type.dtype, tuple(dims), _shape_text(value))
 
@@ -374,6 +377,8 @@ def _output_port(frame: Frame, port: int, value: Value) -> Port:
         buffer = target if mine and target is not None else None
         if buffer is None:
             buffer = frame.new_buffer(Output(port), value.name)
+        for dim in value.type.shape:
+            frame.size(dim)
         frame.out.append(Allocate(buffer, frame.bytes_of(value)))
         frame.copy(buffer, frame.read(value), value.type)
     dims = tuple(frame.size(d) for d in value.type.shape)

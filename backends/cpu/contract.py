@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from math import prod
 
 from tcc.backends.cpu.blocks import (
     Chunk,
@@ -23,6 +24,7 @@ from tcc.backends.cpu.blocks import (
     splat_element,
     vector_chunks,
 )
+from tcc.backends.cpu.relayout import rearrange
 from tcc.backends.cpu.scalars import convert
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg
@@ -55,6 +57,7 @@ class _Contraction:
     def __init__(self, code: Code, node: Contract, acc: Value, a: Value, b: Value) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
         self.acc, self.a, self.b = acc, _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
+        self.a_axes, self.b_axes = node.a_axes, node.b_axes
         self.sizes: dict[str, int] = {}
         for axes, shape in (
             (node.out_axes, node.out.shape),
@@ -69,18 +72,34 @@ class _Contraction:
     def run(self) -> Value:
         node = self.node
         last = node.out_axes[-1] if node.out_axes else None
-        if last is not None and self.sizes[last] > 1:
-            ends = [bool(x) and x[-1] == last for x in (node.a_axes, node.b_axes)]
-            inside = [last in x for x in (node.a_axes, node.b_axes)]
-            if ends == inside and any(ends):
-                return self._along_result(last)
-        if self._ends_alike() and self.sizes[node.a_axes[-1]] > 1:
-            return self._dots(node.a_axes[-1])
+        if self._dots_pay():
+            return self._dots(self.a_axes[-1])
+        if last is not None and self.sizes[last] > 1 and last in self.a_axes + self.b_axes:
+            self.a, self.a_axes = self._ending_in(last, self.a, self.a_axes)
+            self.b, self.b_axes = self._ending_in(last, self.b, self.b_axes)
+            return self._along_result(last)
         return self._elements()
 
-    def _ends_alike(self) -> bool:
-        a, b = self.node.a_axes, self.node.b_axes
-        return bool(a) and bool(b) and a[-1] == b[-1] and a[-1] in self.summed
+    def _dots_pay(self) -> bool:
+        """Whether both end in a summed axis, long enough to pay for a sum of lanes per element."""
+        a, b, out = self.a_axes, self.b_axes, self.node.out_axes
+        if not a or not b or a[-1] != b[-1] or a[-1] not in self.summed:
+            return False
+        if not out or self.sizes[out[-1]] == 1:
+            return self.sizes[a[-1]] > 1
+        # The other way is to transpose the operand that has the result's last axis.
+        return 32 * prod(self.sizes[x] for x in out[:-1]) < self.sizes[a[-1]]
+
+    def _ending_in(
+        self, last: str, value: Value, axes: tuple[str, ...]
+    ) -> tuple[Value, tuple[str, ...]]:
+        """`value` with the axis `last`, if it has it, at the end."""
+        if last not in axes or axes[-1] == last:
+            return value, axes
+        moved = (*(x for x in axes if x != last), last)
+        order = tuple(axes.index(x) for x in moved)
+        shape = tuple(self.sizes[x] for x in moved)
+        return rearrange(self.code, value, order, shape), moved
 
     # ---- the result's last axis in lanes ----------------------------------------------------------
 
@@ -97,8 +116,8 @@ class _Contraction:
             for n, point in enumerate(points):
                 at = {**point, **inner}
                 for m, chunk in enumerate(chunks):
-                    x = self._operand(self.a, node.a_axes, at, last, chunk)
-                    y = self._operand(self.b, node.b_axes, at, last, chunk)
+                    x = self._operand(self.a, self.a_axes, at, last, chunk)
+                    y = self._operand(self.b, self.b_axes, at, last, chunk)
                     number = n * len(chunks) + m
                     sums[number] = self._multiply_add(x, y, sums[number])
         return Value(self.dtype, node.out.shape, chunks, tuple(sums))
@@ -123,8 +142,8 @@ class _Contraction:
             for inner in self._points(outer):
                 at = {**point, **inner}
                 for chunk in chunks:
-                    x = part(self.code, self.a, self._row(self.a, node.a_axes, at), chunk)
-                    y = part(self.code, self.b, self._row(self.b, node.b_axes, at), chunk)
+                    x = part(self.code, self.a, self._row(self.a, self.a_axes, at), chunk)
+                    y = part(self.code, self.b, self._row(self.b, self.b_axes, at), chunk)
                     x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
                     zero = constant(0, self.dtype, chunk.width)
                     total = partial.get(chunk.width, zero)
@@ -158,14 +177,14 @@ class _Contraction:
     # ---- anything else ------------------------------------------------------------------------------
 
     def _elements(self) -> Value:
-        node, code = self.node, self.code
+        node = self.node
         out: list[Reg] = []
         for point in self._points(node.out_axes):
             total = self._element(self.acc, node.out_axes, point)
             for inner in self._points(self.summed):
                 at = {**point, **inner}
-                x = self._element(self.a, node.a_axes, at)
-                y = self._element(self.b, node.b_axes, at)
+                x = self._element(self.a, self.a_axes, at)
+                y = self._element(self.b, self.b_axes, at)
                 total = self._multiply_add(x, y, total)
             out.append(total)
         return self._from_elements(out)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tcc.target import Target
+
 
 @dataclass(frozen=True, slots=True)
 class CpuProfile:
@@ -34,3 +36,15 @@ LINUX_X86_64 = "x86_64-unknown-linux-gnu"
 
 X86_64_V3 = CpuProfile(LINUX_X86_64, "x86-64-v3", "", 256, 16)
 X86_64_V4 = CpuProfile(LINUX_X86_64, "x86-64-v4", "", 512, 32)
+
+
+def cpu_profile(target: Target) -> CpuProfile:
+    """What code generation must know of `target`."""
+    profile = target.profile
+    return CpuProfile(
+        target.triple,
+        profile.cpu,
+        profile.llvm_features,
+        profile.vector_bits,
+        profile.vector_registers,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 from tcc.backends.cpu.blocks import (
     Value,
     last_axis,
@@ -33,10 +34,14 @@ def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
 
 
 def relayout(code: Code, node: Relayout, value: Value) -> Value:
-    """`value` with its axes permuted, then reshaped."""
-    shape = node.out.shape
+    """The result of a Relayout."""
+    return rearrange(code, value, node.order, node.out.shape)
+
+
+def rearrange(code: Code, value: Value, order: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+    """`value` with its axes permuted by `order`, then reshaped to `shape`."""
     chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
-    wanted = _wanted(node, value)
+    wanted = _wanted(order, value)
     rows = wanted.reshape(prod(shape[:-1]), last_axis(shape), 2)
     targets = [
         ([(int(r), int(lane)) for r, lane in row[c.start : c.start + c.count]], c.width)
@@ -51,13 +56,13 @@ def relayout(code: Code, node: Relayout, value: Value) -> Value:
     return Value(value.dtype, shape, chunks, tuple(regs))
 
 
-def _wanted(node: Relayout, value: Value) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _wanted(order: tuple[int, ...], value: Value) -> npt.NDArray[np.int64]:
     """For every element of the result, in order, where it is: [register, lane]."""
     per_row = len(value.chunks)
     lanes = [(n, lane) for n, chunk in enumerate(value.chunks) for lane in range(chunk.count)]
     places = [(row * per_row + n, lane) for row in range(value.rows) for n, lane in lanes]
     grid = np.array(places, np.int64).reshape(*value.shape, 2)
-    return grid.transpose(*node.order, len(value.shape)).reshape(-1, 2)
+    return grid.transpose(*order, len(value.shape)).reshape(-1, 2)
 
 
 # ---- square transposes --------------------------------------------------------------------------

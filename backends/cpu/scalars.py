@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from tcc.backends.cpu import integers
 from tcc.backends.cpu.blocks import register_element
+from tcc.backends.cpu.math_code import lane_by_lane
 from tcc.backends.cpu.math_table import MATH
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const
@@ -187,13 +188,8 @@ _FLOAT: Mapping[str, Callable[[Code, Sequence[Reg]], Reg]] = MappingProxyType(
 
 
 def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
-    """The C library's function, lane by lane."""
-    elem, width = args[0].elem, args[0].width
-    symbol = name + ("f" if elem == "float" else "")
-    lanes = [
-        code.call(symbol, elem, 1, *(code.extract(arg, n) for arg in args)) for n in range(width)
-    ]
-    return code.gather(lanes, width)
+    """The C library's function `name`, for f32 or f64."""
+    return lane_by_lane(code, name + ("f" if args[0].elem == "float" else ""), args)
 
 
 # ---- casts --------------------------------------------------------------------------------------

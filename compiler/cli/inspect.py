@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import click
+from tcc.artifact import read_manifest
 from tcc.cli.choices import PATH, json_flag
-from tcc.driver import read_manifest
 
 
 @click.command()

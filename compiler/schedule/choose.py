@@ -37,14 +37,16 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     blocks: dict[Var, int] = {}
     if vector is not None:
         blocks[vector] = _vector_block(vector, registers)
-    panel_outer = True
+    streamed: frozenset[Var] | None = None
     if factors is not None and vector is not None:
         sides = (depends(stage, factors.a), depends(stage, factors.b))
         blocks.update(_contraction_blocks(group, stage, sides, vector, registers))
-        panel_outer = _operand_size(sides[1], vector) >= _operand_size(sides[0], vector)
+        if vector not in stage.reduce:
+            this, other = sides if vector in sides[0] else sides[::-1]
+            streamed = this if _points(tuple(this)) >= _points(tuple(other)) else None
     elif vector is not None and vector in group.common and stage.reduce:
         blocks.update(_row_blocks(group, stage, vector, registers))
-    parallel, serial = _loop_order(group, blocks, vector, panel_outer)
+    parallel, serial = _loop_order(group, blocks, vector, streamed)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     return Schedule(named, vector.name if vector else None, parallel, serial)
 
@@ -154,24 +156,21 @@ def _row_blocks(
 # ---- loops --------------------------------------------------------------------------------------
 
 
-def _operand_size(side: frozenset[Var], vector: Var) -> int:
-    total = 1
-    for var in side | {vector} if vector in side else side:
-        total *= trips(var)
-    return total
-
-
 def _loop_order(
-    group: TileGroup, blocks: dict[Var, int], vector: Var | None, panel_outer: bool
+    group: TileGroup,
+    blocks: dict[Var, int],
+    vector: Var | None,
+    streamed: frozenset[Var] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Storage order, with a contraction's larger operand streamed once by the outer loop."""
+    """Storage order; but a contraction's larger operand, which varies with the loops `streamed`,
+    is walked once, by the outer loops."""
     order = [v for v in group.common if v is not vector]
-    rows = [v for v in order if v in blocks]
     if vector is not None and vector in group.common:
-        if rows and panel_outer:
-            order.insert(order.index(rows[0]), vector)
-        else:
+        if streamed is None:
             order.append(vector)
+        else:
+            outer = [v for v in order if v in streamed]
+            order = [*outer, vector, *(v for v in order if v not in streamed)]
     unit = sum(work(s) * weight(s) for s in group.stages)
     parallel: list[str] = []
     for var in order:

@@ -78,8 +78,10 @@ class _Lowering:
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
         self.count = 0
+        # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
         self.buffers = tuple(
-            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope) for n, b in enumerate(group.buffers)
+            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
+            for n, b in enumerate(group.buffers)
         )
         # The vector loop is the last axis of every block.
         self.common = sorted(group.common, key=lambda v: v.name == schedule.vector)

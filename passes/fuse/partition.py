@@ -89,6 +89,8 @@ class _Partition:
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
         for node in reversed(self.graph.nodes):
+            if not self._needed(node):
+                continue
             targets = self._user_groups(node)
             if targets and all(self._joins(node, g) for g in targets):
                 for group in targets:
@@ -99,6 +101,11 @@ class _Partition:
                 self._add(node, group)
         return tuple(reversed(order))
 
+    def _needed(self, node: Node) -> bool:
+        """Whether anything that runs reads the node; nodes without outputs act by themselves."""
+        read = any(u in self.groups for v in node.outputs for u in self.users.get(v, ()))
+        return read or not node.outputs or any(v in self.kept for v in node.outputs)
+
     def _user_groups(self, node: Node) -> list[Group]:
         """The groups that read the node, or none if it must be stored anyway."""
         if any(v in self.kept for v in node.outputs):
@@ -106,7 +113,7 @@ class _Partition:
         found: list[Group] = []
         for value in node.outputs:
             for user in self.users.get(value, ()):
-                found += (g for g in self.groups[user] if g not in found)
+                found += (g for g in self.groups.get(user, ()) if g not in found)
         return found if len(found) == 1 or self.traits[node].kind is Kind.MAP else []
 
     def _add(self, node: Node, group: Group) -> None:

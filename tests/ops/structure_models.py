@@ -203,7 +203,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "compress": node("Compress", "size"),
         "unique": node("Unique", "size", outputs=4),
         "non_max_suppression": node("NonMaxSuppression", "size"),
-        "grid_sample": node("GridSample"),
         "affine_grid": _affine_grid,
         "deform_conv": _deform_conv,
         "roi_align": _roi_align,

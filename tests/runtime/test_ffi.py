@@ -12,7 +12,6 @@ import pytest
 import torch
 import tvm_ffi
 from programs import Builder
-
 from tcc.ir.program import Copy, Input
 from tcc.runtime import load
 

@@ -1,4 +1,4 @@
-"""Programs run: branches, loops, views, dynamic and in-place outputs, state; and what is refused."""
+"""Programs run: branches, loops, views, dynamic and in-place outputs, state; what is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import programs
 import pytest
 import torch
 from programs import Builder
-
 from tcc.ir.program import (
     Alias,
     Arena,
@@ -73,7 +72,9 @@ def test_one_artifact_serves_all_sizes(mlp: Module, n: int) -> None:
 
 
 def test_ports_describe_themselves(mlp: Module) -> None:
-    assert [(p.name, p.dtype, p.shape, p.text) for p in mlp.inputs] == [("x", "f32", (None,), "[n]")]
+    assert [(p.name, p.dtype, p.shape, p.text) for p in mlp.inputs] == [
+        ("x", "f32", (None,), "[n]")
+    ]
     assert mlp.outputs[0].name == "y"
     assert repr(mlp) == "Module(x: f32[n] -> y: f32[n])"
 
@@ -448,5 +449,5 @@ def test_loading_from_a_relative_path_survives_a_change_of_folder(
 def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.so"
     cut.write_bytes(mlp_path.read_bytes()[:-64])
-    with pytest.raises(RuntimeError, match="weights of '.*cut.so' are missing"):
+    with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
         load(cut)

@@ -96,6 +96,16 @@ def profile(request: pytest.FixtureRequest) -> CpuProfile:
 
 
 @pytest.fixture
+def run(profile: CpuProfile) -> Callable[..., list[np.ndarray]]:
+    """Compiles a kernel, runs it, and returns all its buffers."""
+
+    def execute(kernel: TileKernel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return Compiled(kernel, profile).run(arrays, {})
+
+    return execute
+
+
+@pytest.fixture
 def check(profile: CpuProfile) -> Check:
     """Compiles a kernel, runs it, and compares its outputs with the evaluator's."""
 
