@@ -67,11 +67,7 @@ def _read(path: Path) -> bytes:
         ) from error
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
-<<<<<<< HEAD
-        os.close(descriptor)
-=======
         os.close(descriptor)  # Python would not take a folder's descriptor as a file
->>>>>>> main
         raise UserError("the model is not a file", where=str(path), hint=_ONNX)
     with os.fdopen(descriptor, "rb") as file:
         if info.st_size > _LARGEST:
