@@ -47,7 +47,7 @@ def import_model(
     scope = Scope(session, builder, model.opsets)
     proto = model.proto.graph
     define_inputs(scope, proto, shapes or {})
-    scope.define_initializers(proto)
+    scope.define_initializers(proto, model.weights)
     _run_nodes(scope, proto.node)
     return finish_graph(scope, proto)
 
