@@ -32,6 +32,7 @@ from tcc.ops import (
     roi,
     scan,
     signal,
+    sizes,
     softmax,
     unary,
     window,
@@ -63,6 +64,7 @@ _FAMILIES = (
     grid.OPS,
     roi.OPS,
     signal.OPS,
+    sizes.OPS,
 )
 
 
