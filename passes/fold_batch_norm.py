@@ -12,17 +12,22 @@ behind a convolution, its transpose or gemm, or scale behind a matmul, that coul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, captures, walk_nodes
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ops import OPS
 
 _CONVOLUTIONS = ("conv", "conv_transpose")
+# The operands of which a node may be an affine map by channel.
+_OPERANDS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"batch_normalization": (0,), "mul": (0, 1), "add": (0, 1), "sub": (0,), "div": (0,)}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +48,20 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
 
 class _Fold:
-    """One sweep; `uses` counts the readers of each value, the graph's outputs included."""
+    """One sweep; `uses` counts the readers of each value: outputs count twice, and so does what a
+    body reads of the graph around it, which stays there."""
 
     def __init__(self, graph: Graph) -> None:
         self.uses: dict[Value, int] = dict.fromkeys(graph.outputs, 2)
+        for node in walk_nodes(graph):
+            self.uses.update((v, 2) for body in bodies(node) for v in body.outputs)
         for node in walk_nodes(graph):
             for value in (*(v for v in node.inputs if v), *captures(node)):
                 self.uses[value] = self.uses.get(value, 0) + 1
 
     def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-        for number in (0, 1) if node.op.name in ("mul", "add") else (0,):
-            value, old = inputs[number], node.inputs[number] if node.inputs else None
+        for number in _OPERANDS.get(node.op.name, ()):
+            value, old = inputs[number], node.inputs[number]
             producer = None if value is None else b.producer(value)
             if producer is None or old is None or self.uses.get(old) != 1:
                 continue
@@ -87,7 +95,7 @@ def _affine(
     assert value is not None
     length = as_int(value.type.shape[axis])
     name = node.op.name
-    if length is None or name not in ("batch_normalization", "mul", "add", "sub", "div"):
+    if length is None:
         return None
     if name == "batch_normalization":
         return _parameters(b, node, inputs) if axis == 1 else None
