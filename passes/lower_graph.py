@@ -18,6 +18,7 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Index, Var, as_int, const, symbol, var_of
 from tcc.ir.layout import Layout, axis_vars, layout, place, row_major
+from tcc.ir.op import Array
 from tcc.ir.program import (
     Allocate,
     Arena,
@@ -41,7 +42,7 @@ from tcc.ir.program import (
     Weight,
 )
 from tcc.ir.scalar import index_value, literal
-from tcc.ir.types import BOOL, I64, TensorType, element_count
+from tcc.ir.types import I64, TensorType, dtype_of, element_count
 from tcc.passes.fuse.partition import partition
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
@@ -152,14 +153,19 @@ class Frame:
             self.context.constants[key] = len(self.context.buffers) - 1
         return self.context.constants[key]
 
+    def literal(self, array: Array) -> BufferId:
+        """A weight buffer that holds `array`."""
+        handle = self.placed.graph.store.put(array)
+        where = row_major(tuple(map(const, array.shape)))
+        key = (handle.digest, where)
+        if key not in self.context.constants:
+            offset, size = self.context.weights.place(handle, dtype_of(array), where)
+            self.context.constants[key] = self.new_buffer(Weight(offset, size), "literal")
+        return self.context.constants[key]
+
     def true(self) -> BufferId:
         """A buffer that holds the bool true."""
-        handle = self.placed.graph.store.put(np.asarray(True))
-        key = (handle.digest, row_major(()))
-        if key not in self.context.constants:
-            offset, size = self.context.weights.place(handle, BOOL, key[1])
-            self.context.constants[key] = self.new_buffer(Weight(offset, size), "true")
-        return self.context.constants[key]
+        return self.literal(np.asarray(True))
 
     def tensor(self, value: Value, buffer: BufferId | None = None) -> TensorRef:
         """`value` for a C function."""
@@ -330,7 +336,8 @@ def _input_port(frame: Frame, port: int, value: Value) -> Port:
         var = var_of(dim)
         if var is not None and not frame.registers.bound(var.name):
             frame.registers.bind(var.name, given)
-            _check_facts(frame, value, d, var, given)
+            what = f"input {value.name}, dimension {d} ({var.name})"
+            check_facts(frame, what, var, given)
         else:
             wanted = frame.size(dim)
             message = f"input {value.name}, dimension {d}: {dim.key} is due"
@@ -340,9 +347,8 @@ def _input_port(frame: Frame, port: int, value: Value) -> Port:
     return Port(value.name, value.type.dtype, tuple(dims), _shape_text(value))
 
 
-def _check_facts(frame: Frame, value: Value, d: int, var: Var, given: Register) -> None:
-    """What the compiler took for granted of a symbol is checked at entry."""
-    what = f"input {value.name}, dimension {d} ({var.name})"
+def check_facts(frame: Frame, what: str, var: Var, given: Register) -> None:
+    """What the compiler took for granted of a symbol is checked where it is bound."""
     if var.lo > 0:
         low = frame.size(const(var.lo))
         frame.out.append(Check(Relation.LE, low, given, f"{what}: at least {var.lo} is due"))

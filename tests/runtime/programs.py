@@ -222,7 +222,7 @@ def every_instruction() -> Program:
         Allocate(indices, n, True),
         View(alias, dynamic, k),
         CallOp(
-            "topk",
+            "top_k",
             (TensorRef(x, DTYPES["f32"], (n,)),),
             (TensorRef(y, DTYPES["f32"], (k,)), TensorRef(indices, DTYPES["i64"], (k,))),
             (0, 1, 1),

@@ -144,7 +144,7 @@ def test_sort(ops: Ops, dtype: str, descending: int) -> None:
 def test_topk(ops: Ops, dtype: str, largest: int, k: int) -> None:
     x = sample(dtype, (3, 17, 2), k)
     values, indices = np.empty((3, k, 2), x.dtype), np.empty((3, k, 2), np.int64)
-    ops("topk", [x], [values, indices], [1, largest, 1])
+    ops("top_k", [x], [values, indices], [1, largest, 1])
     expected = np.apply_along_axis(order, 1, x, bool(largest))[:, :k]
     assert np.array_equal(indices, expected)
     assert np.array_equal(values, np.take_along_axis(x, expected, 1), equal_nan=x.dtype.kind == "f")
@@ -153,7 +153,7 @@ def test_topk(ops: Ops, dtype: str, largest: int, k: int) -> None:
 def test_topk_of_many(ops: Ops) -> None:
     x = np.random.default_rng(0).standard_normal(10000).astype(np.float32)
     values, indices = np.empty(100, np.float32), np.empty(100, np.int64)
-    ops("topk", [x], [values, indices], [0, 1, 1])
+    ops("top_k", [x], [values, indices], [0, 1, 1])
     assert np.array_equal(values, np.sort(x)[::-1][:100])
     assert np.array_equal(x[indices], values)
 
@@ -170,7 +170,7 @@ def test_bfloat16_orders_by_its_top_bits(ops: Ops) -> None:
 def test_topk_refuses_more_than_there_is(ops: Ops) -> None:
     x = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match="k is 4, but the axis has 3"):
-        ops("topk", [x], [np.empty((2, 4), np.float32), np.empty((2, 4), np.int64)], [1, 1, 1])
+        ops("top_k", [x], [np.empty((2, 4), np.float32), np.empty((2, 4), np.int64)], [1, 1, 1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -178,10 +178,10 @@ def test_nonzero(ops: Ops, dtype: str) -> None:
     for shape in ((20,), (3, 4, 5), (), (2, 0)):
         x = sample(dtype, shape, 1)
         expected = np.stack(np.nonzero(np.atleast_1d(x)))[: x.ndim] if x.ndim else None
-        count = ops("nonzero_count", [x], results=1)[0]
+        count = ops("non_zero_count", [x], results=1)[0]
         assert count == np.count_nonzero(x)
         y = np.empty((x.ndim, count), np.int64)
-        ops("nonzero", [x], [y])
+        ops("non_zero", [x], [y])
         assert expected is None or np.array_equal(y, expected)
 
 
@@ -285,7 +285,7 @@ def test_ops_refuse_operands_that_do_not_fit(ops: Ops) -> None:
     with pytest.raises(ValueError, match="other operands"):
         ops("sort", [x], [x, i], [0])
     with pytest.raises(ValueError, match="fewer elements"):
-        ops("nonzero", [x], [np.zeros((2, 4), np.int64)])
+        ops("non_zero", [x], [np.zeros((2, 4), np.int64)])
 
 
 def test_the_pool_grows_keeps_and_gives_back(ops: Ops) -> None:

@@ -38,5 +38,8 @@ tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_unique(tcc_op_call *call);
 tcc_status tcc_op_nms(tcc_op_call *call);
+tcc_status tcc_op_scatter_elements(tcc_op_call *call);
+tcc_status tcc_op_scatter_nd(tcc_op_call *call);
+tcc_status tcc_op_max_unpool(tcc_op_call *call);
 
 #endif

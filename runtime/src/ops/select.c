@@ -1,8 +1,8 @@
 /* Ops whose result size is a count of true elements; the count comes first, so that the program can
  * allocate exactly.
  *
- * nonzero_count:  inputs (x), results (count)
- * nonzero:        inputs (x), outputs (indices i64 [rank, count])
+ * non_zero_count: inputs (x), results (count)
+ * non_zero:       inputs (x), outputs (indices i64 [rank, count])
  * compress_count: inputs (x, condition bool [m]), ints (axis, or -1 for flattened), results (count)
  * compress:       inputs (x, condition bool [m]), outputs (y), ints (axis, or -1 for flattened)
  *

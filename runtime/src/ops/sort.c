@@ -1,5 +1,5 @@
 /* sort: inputs (x), outputs (values, indices i64) or (indices), ints (axis, descending).
- * topk: inputs (x), outputs (values, indices i64), ints (axis, largest, sorted); k is the outputs'
+ * top_k: inputs (x), outputs (values, indices i64), ints (axis, largest, sorted); k is the outputs'
  * size along the axis.  Among equal elements the lower index comes first, both ways. */
 #include <string.h>
 

@@ -10,11 +10,14 @@ tcc_op tcc_op_find(const char *name) {
     } table[] = {
         {"compress", tcc_op_compress},
         {"compress_count", tcc_op_compress_count},
+        {"max_unpool", tcc_op_max_unpool},
         {"non_max_suppression", tcc_op_nms},
-        {"nonzero", tcc_op_nonzero},
-        {"nonzero_count", tcc_op_nonzero_count},
+        {"non_zero", tcc_op_nonzero},
+        {"non_zero_count", tcc_op_nonzero_count},
+        {"scatter_elements", tcc_op_scatter_elements},
+        {"scatter_nd", tcc_op_scatter_nd},
         {"sort", tcc_op_sort},
-        {"topk", tcc_op_topk},
+        {"top_k", tcc_op_topk},
         {"unique", tcc_op_unique},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
