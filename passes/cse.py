@@ -10,7 +10,7 @@ outputs of the model, which have names of their own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,18 +21,18 @@ from tcc.ir.rewrite import map_bodies, substituted
 
 def merge_equal_nodes(graph: Graph) -> Graph:
     """`graph` with one node for all that are equal; itself if none are."""
-    return _merge(graph, set(graph.outputs))
+    return _merge(graph, set(graph.outputs), {})
 
 
-def _merge(graph: Graph, named: set[Value]) -> Graph:
-    """`named` are the values that must keep existing."""
+def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Graph:
+    """`named` are the values that must keep existing; `outer` is what merged around a body."""
     first: dict[Hashable, Node] = {}
-    new: dict[Value, Value] = {}
+    new: dict[Value, Value] = dict(outer)
     kept: list[Node] = []
     changed = False
     for node in graph.nodes:
         if bodies(node):
-            inner = replace(node, attrs=map_bodies(node.attrs, lambda g: _merge(g, set())))
+            inner = replace(node, attrs=map_bodies(node.attrs, lambda g: _merge(g, set(), new)))
             same = all(a is b for a, b in zip(bodies(inner), bodies(node), strict=True))
             changed, node = changed or not same, node if same else inner
         elif node.outputs and Trait.OPAQUE not in node.op.traits:
@@ -41,7 +41,7 @@ def _merge(graph: Graph, named: set[Value]) -> Graph:
                 new.update(zip(node.outputs, found.outputs, strict=True))
                 continue
         kept.append(node)
-    if not new and not changed:
+    if len(new) == len(outer) and not changed:
         return graph
     return substituted(replace(graph, nodes=tuple(kept)), new)
 

@@ -146,9 +146,7 @@ def _sub_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
     return np.ascontiguousarray(moved).reshape(-1, inputs, *(a.taps for a in axes))
 
 
-def _repeated(
-    b: GraphBuilder, bias: Value, axes: Sequence[_Axis], groups: int
-) -> Value | None:
+def _repeated(b: GraphBuilder, bias: Value, axes: Sequence[_Axis], groups: int) -> Value | None:
     """A constant bias for every residue of every group."""
     array = b.array(bias)
     if array is None:

@@ -87,9 +87,7 @@ def _channel_axis(producer: Node) -> int | None:
 # ---- what a node does to its operand --------------------------------------------------------------
 
 
-def _affine(
-    b: GraphBuilder, node: Node, inputs: Inputs, number: int, axis: int
-) -> Affine | None:
+def _affine(b: GraphBuilder, node: Node, inputs: Inputs, number: int, axis: int) -> Affine | None:
     """The node as an affine map of operand `number` along `axis`, else None."""
     value = inputs[number]
     assert value is not None

@@ -58,7 +58,12 @@ def _reciprocal(site: Site) -> Array | None:
     if site.node.op.name != "div":
         return None
     divisor = site.array(1)
-    if divisor is None or divisor.dtype.kind != "f" or not divisor.size or site.array(0) is not None:
+    if (
+        divisor is None
+        or divisor.dtype.kind != "f"
+        or not divisor.size
+        or site.array(0) is not None
+    ):
         return None
     if site.inputs[1] is None or site.inputs[1].type.dtype.name == "bf16":
         return None

@@ -166,9 +166,7 @@ def _zero_fill(site: Site, pad: Any) -> bool:
 
 def _conv_of(site: Site, found: tuple[Value, Any]) -> Result:
     image, attrs = found
-    return site.builder.add(
-        site.node.op, [image, *site.inputs[1:]], attrs, loc=site.node.loc
-    )
+    return site.builder.add(site.node.op, [image, *site.inputs[1:]], attrs, loc=site.node.loc)
 
 
 def _padded_conv_example() -> Graph:

@@ -76,13 +76,13 @@ def compiled(tmp_path: Path) -> Run:
     """Compiles a graph without any graph pass and loads it."""
 
     def run(graph: Graph) -> Module:
-        program, table, weights = lower_program(
-            graph, KernelPlanner(Registers(16, 16)), lower_node
-        )
+        program, table, weights = lower_program(graph, KernelPlanner(Registers(16, 16)), lower_node)
         program = plan_memory(program)
         profile = host_profile()
         names = tuple(f"tcc_k{n}" for n in range(len(table.bounds)))
-        texts = [emit_kernel(b.kernel, n, profile) for b, n in zip(table.bounds, names, strict=True)]
+        texts = [
+            emit_kernel(b.kernel, n, profile) for b, n in zip(table.bounds, names, strict=True)
+        ]
         objects: Sequence[bytes] = [compile_object(t.llvm, profile) for t in texts]
         scratch = max([t.scratch for t in texts], default=0)
         program = replace(program, kernels=names, scratch=scratch)

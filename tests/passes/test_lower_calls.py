@@ -92,9 +92,7 @@ def test_max_unpool_and_suppression(compiled: Run) -> None:
     boxes, scores = b.input("boxes", tensor(F32, 2, 9, 4)), b.input("scores", tensor(F32, 2, 3, 9))
     most, iou = b.constant(np.asarray(4), "most"), b.input("iou", tensor(F32))
     op = OPS["non_max_suppression"]
-    (kept,) = b.add(
-        op, [boxes, scores, most, iou], op.attrs(0, symbol("kept")), names=["kept"]
-    )
+    (kept,) = b.add(op, [boxes, scores, most, iou], op.attrs(0, symbol("kept")), names=["kept"])
     graph = b.finish([wide, kept])
     module = compiled(graph)
     rng = np.random.default_rng(2)
@@ -218,5 +216,3 @@ def test_a_growing_cache_is_refused() -> None:
     grown = b.add(OPS["concat"], [past, x], OPS["concat"].attrs(0), names=["present"])
     with pytest.raises(UserError, match="cannot grow"):
         bind_states(b.finish(grown), [("past", "present")])
-
-
