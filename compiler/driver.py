@@ -14,7 +14,6 @@ from tcc import __version__, runtime
 from tcc.artifact import read_manifest
 from tcc.backends.cpu.compile import compile_kernels
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.profile import cpu_profile
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
@@ -88,7 +87,7 @@ def compile_model(
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
         tiles = [bound.kernel for bound in kernels.bounds]
-        code = compile_kernels(tiles, names, cpu_profile(target), options.jobs)
+        code = compile_kernels(tiles, names, target, options.jobs)
     with trace.stage("pack weights"):
         packed = [part() for part in weights.parts()]
     program = replace(program, kernels=names, scratch=code.scratch)
