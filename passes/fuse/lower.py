@@ -281,8 +281,8 @@ class _StageLowering:
         if not loops:
             return self._accumulate(done, carried)
         var, rest = loops[0], loops[1:]
-        lanes_kept = var.name in self.parent.schedule.vectors
         block = self.parent.schedule.block(var.name)
+        lanes_kept = block > 1 and var.name in self.parent.schedule.vectors
         size, known = extent(var), as_int(extent(var))
         tiled = block > 1
         if known == 0:
@@ -387,8 +387,8 @@ class _StageLowering:
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         if self.factors is not None:
             return self._contract(reduce, carried[0])
-        vector = [s for s in reduce if s.var.name in self.parent.schedule.vectors]
-        extra = [s for s in reduce if s not in vector and s.axis]
+        vector = [s for s in reduce if s.axis and s.var.name in self.parent.schedule.vectors]
+        extra = [s for s in reduce if s.axis and s not in vector]
         # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
         emitter = _BodyEmitter(self, spans)
