@@ -25,11 +25,11 @@ from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
 from tcc.passes.lower_graph import KernelTable, lower_program
-from tcc.passes.lower_node import lower_node
-from tcc.passes.manager import run_passes
-from tcc.passes.pipeline import pipeline
+from tcc.passes.lower_node import check_runnable, lower_node
+from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
+from tcc.passes.state import bind_states
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
@@ -80,7 +80,9 @@ def compile_model(
     trace.dump("import", lambda: graph_text(graph))
     ops = len(graph.nodes)
     with trace.stage("optimise"):
-        graph = run_passes(graph, pipeline(options), options.level, trace)
+        graph = run_pipeline(graph, options.level, trace)
+        graph = bind_states(graph, options.state)
+    check_runnable(graph)
     with trace.stage("lower"):
         program, kernels, weights = lower_program(graph, _planner(target), lower_node)
         program = plan_memory(program)
