@@ -11,6 +11,7 @@ typedef struct filler {
     const int64_t *widths;
     uint64_t value;
     size_t element;
+    int32_t last; /* the innermost dimension that has a halo */
 } filler;
 
 static void fill_run(const filler *f, char *to, int64_t count) {
@@ -28,7 +29,7 @@ static void fill_run(const filler *f, char *to, int64_t count) {
 
 /* Fills the halo of the sub-array at `to` that spans dimensions `dim` and on, `count` elements. */
 static void fill_dim(const filler *f, char *to, int32_t dim, int64_t count) {
-    if (dim == f->x->ndim || count == 0) return;
+    if (dim > f->last || count == 0) return;
     int64_t size = f->x->dims[dim], inner = count / size;
     int64_t before = f->widths[2 * dim], after = f->widths[2 * dim + 1];
     size_t step = (size_t)inner * f->element;
@@ -47,7 +48,9 @@ tcc_status tcc_op_fill_halo(tcc_op_call *call) {
         if (before < 0 || after < 0 || before > x->dims[dim] || after > x->dims[dim] - before)
             return tcc_fail(TCC_INTERNAL, "fill_halo: wider than the array");
     }
-    filler f = {x, call->ints + 1, (uint64_t)call->ints[0], x->dtype.bits / 8u};
+    filler f = {x, call->ints + 1, (uint64_t)call->ints[0], x->dtype.bits / 8u, -1};
+    for (int32_t dim = 0; dim < ndim; dim++)
+        if (f.widths[2 * dim] || f.widths[2 * dim + 1]) f.last = dim;
     fill_dim(&f, x->data, 0, x->count);
     return TCC_OK;
 }
