@@ -115,7 +115,7 @@ def compile_model(
 
 def _planner(target: Target) -> KernelPlanner:
     profile = target.profile
-    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers))
+    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
 
 
 def _manifest(
