@@ -5,22 +5,33 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tcc import runtime
+from tcc import __version__, runtime
 from tcc.artifact import read_manifest
+from tcc.backends.cpu.compile import compile_kernels
 from tcc.backends.cpu.detect import detect
+from tcc.backends.host import encode_program
+from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
-from tcc.errors import InternalError, UserError
+from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
+from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
+from tcc.passes.lower_graph import KernelTable, lower_program
+from tcc.passes.lower_node import lower_node
+from tcc.passes.manager import run_passes
+from tcc.passes.pipeline import pipeline
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.plan_memory import plan_memory
 from tcc.runtime import Module
+from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
@@ -67,7 +78,58 @@ def compile_model(
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
-    raise InternalError(f"nothing compiles for {target.text} yet")
+    ops = len(graph.nodes)
+    with trace.stage("optimise"):
+        graph = run_passes(graph, pipeline(options), options.level, trace)
+    with trace.stage("lower"):
+        program, kernels, weights = lower_program(graph, _planner(target), lower_node)
+        program = plan_memory(program)
+    names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
+    with trace.stage("generate code"):
+        tiles = [bound.kernel for bound in kernels.bounds]
+        code = compile_kernels(tiles, names, target, options.jobs)
+    with trace.stage("pack weights"):
+        packed = [part() for part in weights.parts()]
+    program = replace(program, kernels=names, scratch=code.scratch)
+    verify_program(program)
+    with trace.stage("link"):
+        manifest = link_artifact(
+            code.objects,
+            encode_program(program),
+            names,
+            _manifest(target, ops, kernels, names),
+            packed,
+            c_name(options.name or output.stem),
+            output,
+            target.profile.features,
+            triple=target.triple,
+        )
+    summary = Summary(
+        target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
+        weights.size,
+    )  # fmt: skip
+    return Compiled(output, summary, trace.timings)
+
+
+def _planner(target: Target) -> KernelPlanner:
+    profile = target.profile
+    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers))
+
+
+def _manifest(
+    target: Target, ops: int, kernels: KernelTable, names: tuple[str, ...]
+) -> dict[str, Any]:
+    """What the artifact says of itself, as far as the compiler knows it."""
+    listed = [
+        {"symbol": name, "source": loc} for name, loc in zip(names, kernels.locs, strict=True)
+    ]
+    return {
+        "tcc": __version__,
+        "target": {"text": target.text, "triple": target.triple, "cpu": target.profile.cpu},
+        "precision": "f32",
+        "ops": ops,
+        "variants": [{"features": list(target.profile.features), "kernels": listed}],
+    }
 
 
 def compile(

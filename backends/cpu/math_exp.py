@@ -41,8 +41,8 @@ def _power_of_two(code: Code, exponent: Reg) -> Reg:
 
 
 def _integer(code: Code, n: Reg) -> Reg:
-    # Saturating: NaN must not be poison.
-    return code.intrinsic("fptosi.sat", "i32", n)
+    # Where n is NaN the result is NaN whatever it is scaled by.
+    return code.to_integer(n, "i32")
 
 
 @shared

@@ -44,7 +44,7 @@ def _exp2(code: Code, x: Reg) -> Reg:
     """2**x for x in [-300, 300]."""
     n = code.intrinsic("roundeven", "double", x)
     value = polynomial(code, code.op("fsub", x, n), _EXP2)
-    wide = code.convert("sext", code.intrinsic("fptosi.sat", "i32", n), "i64")
+    wide = code.convert("sext", code.to_integer(n, "i32"), "i64")
     raised = code.op("shl", code.op("add", wide, number(wide, 1023)), number(wide, _MANTISSA))
     return code.op("fmul", value, code.convert("bitcast", raised, "double"))
 

@@ -33,7 +33,7 @@ def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
     n = code.intrinsic("roundeven", "double", turns)
     r = code.fma(n, number(n, -_HALF_PI), wide)
     r = code.fma(n, number(n, -_HALF_PI_LOW), r)
-    quarter = code.intrinsic("fptosi.sat", "i32", n)
+    quarter = code.to_integer(n, "i32")
     return quarter, code.convert("fptrunc", r, "float")
 
 

@@ -135,6 +135,14 @@ class Code:
     def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
 
+    def to_integer(self, a: Reg, elem: str, opcode: str = "fptosi") -> Reg:
+        """`a` truncated to an integer; any fixed value where it does not fit or is NaN.
+
+        The saturating intrinsics have no vector form on x86; whoever needs their results selects.
+        """
+        raw = self.convert(opcode, a, elem)
+        return self.emit(elem, a.width, f"freeze {raw}")
+
     def intrinsic(self, name: str, result: str, *args: Reg) -> Reg:
         """`llvm.NAME` with result elements of type `result`, overloaded on what it must be."""
         width = args[0].width

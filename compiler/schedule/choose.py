@@ -33,10 +33,9 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     """A schedule for `group`."""
     stage = anchor(group)
     factors = product(stage)
-    vector = _vector_loop(group, stage)
-    blocks: dict[Var, int] = {}
-    if vector is not None:
-        blocks[vector] = _vector_block(vector, registers)
+    vectors = _vector_loops(group, stage)
+    blocks = {v: _vector_block(v, s, registers) for s, v in vectors.items()}
+    vector = vectors.get(stage)
     streamed: frozenset[Var] | None = None
     if factors is not None and vector is not None:
         sides = (depends(stage, factors.a), depends(stage, factors.b))
@@ -44,25 +43,40 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
         if vector not in stage.reduce:
             this, other = sides if vector in sides[0] else sides[::-1]
             streamed = this if _points(tuple(this)) >= _points(tuple(other)) else None
-    elif vector is not None and vector in group.common and stage.reduce:
-        blocks.update(_row_blocks(group, stage, vector, registers))
     parallel, serial = _loop_order(group, blocks, vector, streamed)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    return Schedule(named, vector.name if vector else None, parallel, serial)
+    names = tuple(dict.fromkeys(v.name for v in vectors.values()))
+    return Schedule(named, names, parallel, serial)
 
 
-# ---- the vector loop --------------------------------------------------------------------------
+# ---- the vector loops -------------------------------------------------------------------------
 
 
-def _vector_loop(group: TileGroup, stage: GroupStage) -> Var | None:
-    """The loop whose neighbours lie side by side in most accesses."""
-    candidates = [*group.common, *(v for v in stage.iters if v not in group.common), *stage.reduce]
-    best: tuple[float, Var] | None = None
-    for var in candidates:
-        score = _smoothness(group, stage, var)
-        if score > 0 and (best is None or score >= best[0]):
-            best = (score, var)
-    return None if best is None else best[1]
+def _vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
+    """For each stage the loop whose neighbours lie side by side: a common one if that suits the
+    stage with most work, else one of its own."""
+    best = _best_loop(group, stage, (*group.common, *_own(group, stage)))
+    if best is None or best in group.common:
+        return {} if best is None else dict.fromkeys(group.stages, best)
+    found = {s: _best_loop(group, s, _own(group, s)) for s in group.stages}
+    return {s: v for s, v in found.items() if v is not None}
+
+
+def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+    return (*(v for v in stage.iters if v not in group.common), *stage.reduce)
+
+
+def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+    scored = [(_smoothness(group, stage, v), n, v) for n, v in enumerate(loops)]
+    best = max(scored, default=None, key=lambda s: s[:2])
+    return best[2] if best is not None and best[0] > 0 else None
+
+
+def _vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
+    """Up to four vectors; one where a reduction carries several values."""
+    full = (1 if len(stage.body) > 1 else 4) * registers.lanes
+    size = as_int(extent(var))
+    return full if size is None else max(1, min(size, full))
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
@@ -72,6 +86,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     """
     total = count = 0.0
     for other in group.stages:
+        if var not in group.common and other is not stage:
+            continue
         broadcast = 1.0 if var in group.common and product(other) is not None else 0.3
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
@@ -84,21 +100,15 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
-    # A reduction along the vector needs a horizontal step at its end.
-    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)
 
 
 def _points(variables: tuple[Var, ...]) -> int:
     return prod(trips(v) for v in variables)
-
-
-def _vector_block(var: Var, registers: Registers) -> int:
-    """Up to four vectors; a divisor of the extent where there is a good one."""
-    full = 4 * registers.lanes
-    size = as_int(extent(var))
-    if size is None or size >= full:
-        return full
-    return max(size, 1)
 
 
 # ---- blocks of the other loops ------------------------------------------------------------------
@@ -142,15 +152,6 @@ def _rows(vectors: int, registers: Registers) -> int:
     """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
     table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {4: 2, 3: 3, 2: 4, 1: 6}
     return table[max(1, min(vectors, 4))]
-
-
-def _row_blocks(
-    group: TileGroup, stage: GroupStage, vector: Var, registers: Registers
-) -> dict[Var, int]:
-    """Windows reuse what neighbouring outputs load: a few of them side by side."""
-    if len(stage.body) > 1:
-        return {vector: registers.lanes}
-    return {}
 
 
 # ---- loops --------------------------------------------------------------------------------------
