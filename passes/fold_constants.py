@@ -64,7 +64,7 @@ def _worth_storing(types: Sequence[TensorType], arrays: Sequence[Array | None]) 
     """Whether the results' sizes are known and no burden."""
     if any(t.static_shape is None for t in types):
         return False
-    size = sum(element_count(t.shape).const * t.dtype.carrier.itemsize for t in types)
+    size = sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
     given = sum(a.nbytes for a in arrays if a is not None)
     return size <= max(_SMALL, _GROWTH * given)
 

@@ -1,8 +1,8 @@
 """Indexing: elements chosen by index tensors.
 
-Negative indices count from the end.  An index outside its axis is the model's fault, never an access
-outside the tensor: a read is clamped and gives an unspecified element, a scatter ends the run with
-an error.
+Negative indices count from the end.  An index outside its axis is the model's fault, and never an
+access outside the tensor: a read is clamped and gives an unspecified element, a scatter ends the
+run with an error.
 """
 
 from __future__ import annotations
