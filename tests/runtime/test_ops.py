@@ -74,12 +74,17 @@ class Ops:
         results: int = 0,
         code: int | None = None,
     ) -> list[int]:
-        """Calls op `name`; raises ValueError with its message if it fails."""
+        """Calls op `name`; raises ValueError with its message if it fails.
+
+        `code` says what u2 arrays hold.
+        """
         found = (ctypes.c_int64 * max(1, results))()
         call = OpCall(
-            (OpTensor * max(1, len(inputs)))(*(op_tensor(a, code) for a in inputs)),
+            (OpTensor * max(1, len(inputs)))(
+                *(op_tensor(a, code if a.dtype == np.uint16 else None) for a in inputs)
+            ),
             (OpTensor * max(1, len(outputs)))(
-                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in outputs)
+                *(op_tensor(a, code if a.dtype == np.uint16 else None) for a in outputs)
             ),
             len(inputs),
             len(outputs),
