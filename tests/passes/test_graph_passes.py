@@ -70,6 +70,22 @@ graph g(%x : f32[1]) {
     assert ops(fold_constants(read(text.replace("600000", "60"), k=F([3])))) == ["add"]
 
 
+def test_what_the_reference_refuses_is_left_to_the_run(read: Read) -> None:
+    graph = read(
+        """\
+graph g() {
+  %k = const @k : f32[2]
+  %i = const @i : i64[1]
+  %y = gather(%k, %i) {axis=0} : f32[1]
+  return %y
+}
+""",
+        k=F([1, 2]),
+        i=np.array([7]),
+    )
+    assert fold_constants(graph) is graph
+
+
 def test_symbolic_sizes_are_not_folded(read: Read) -> None:
     graph = read("""\
 size n in [1,]
