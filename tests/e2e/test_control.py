@@ -111,21 +111,21 @@ def loop(
     nodes: Sequence[Any],
     inputs: Sequence[str],
     carried: Sequence[str],
-    rows: Sequence[str] = (),
+    rows: Mapping[str, Sequence[int | str]] | None = None,
     stop: str = "go",
 ) -> onnx.NodeProto:
-    """A Loop whose body sees `i`, `go` and `<name>` and gives `stop`, `<name>.next` and rows."""
+    """A Loop whose body sees `i`, `go` and `<name>` and gives `stop`, `<name>.next`, rows."""
     return node(
         "Loop",
         list(inputs),
-        [*(f"{name}.last" for name in carried), *(f"{name}.all" for name in rows)],
+        [*(f"{name}.last" for name in carried), *(f"{name}.all" for name in rows or {})],
         body=body(
             nodes,
             [value("i", INT64, []), value("go", BOOL, [])]
             + [value(name, FLOAT, None) for name in carried],
             [value(stop, BOOL, [])]
             + [value(f"{name}.next", FLOAT, None) for name in carried]
-            + [value(name, FLOAT, None) for name in rows],
+            + [value(name, FLOAT, shape) for name, shape in (rows or {}).items()],
         ),
     )
 
@@ -145,14 +145,16 @@ def test_loop_with_trip_count_carried_value_and_rows(static: bool) -> None:
                 ],
                 ["trips", "", "x"],
                 ["a"],
-                ["row"],
+                {"row": [n]},
                 "stay",
             )
         ],
         [value("trips", INT64, []), value("x", FLOAT, [n]), value("w", FLOAT, [n])],
         [value("a.last", FLOAT, [n]), value("row.all", FLOAT, ["t", n])],
     )
-    feeds = [{"trips": np.array(trips), "x": ramp(3), "w": ramp(3) * 0.5} for trips in (0, 1, 2, 7)]
+    # ONNX Runtime gives no rows of an open size the size 0.
+    counts = (0, 1, 2, 7) if static else (1, 2, 7)
+    feeds = [{"trips": np.array(n), "x": ramp(3), "w": ramp(3) * 0.5} for n in counts]
     check(model, *feeds)
 
 
@@ -168,7 +170,7 @@ def test_loop_that_its_condition_ends() -> None:
                 ],
                 ["", "start", "x"],
                 ["a"],
-                ["row"],
+                {"row": [2]},
                 "less",
             )
         ],
