@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tcc.backends.cpu.emit import KernelText, emit_kernel
-from tcc.backends.cpu.profile import CpuProfile
 from tcc.backends.cpu.worker import receive, send
 from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
+from tcc.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    kernels: Sequence[TileKernel], names: Sequence[str], target: CpuProfile, jobs: int
+    kernels: Sequence[TileKernel], names: Sequence[str], target: Target, jobs: int
 ) -> CompiledKernels:
     """Object code of each kernel under its name, by up to `jobs` processes.
 
@@ -57,7 +57,7 @@ def compile_kernels(
 class _Pool:
     """Worker processes, each driven by a thread that takes the next kernel when it is free."""
 
-    def __init__(self, target: CpuProfile, jobs: int) -> None:
+    def __init__(self, target: Target, jobs: int) -> None:
         self._target = target
         self._texts: list[KernelText] = []
         self._objects: dict[int, bytes] = {}
@@ -143,7 +143,7 @@ def _pipes(process: Process) -> tuple[BinaryIO, BinaryIO]:
     return process.stdin, process.stdout  # type: ignore[return-value]
 
 
-def _ask(process: Process, text: KernelText, target: CpuProfile) -> tuple[bytes, str]:
+def _ask(process: Process, text: KernelText, target: Target) -> tuple[bytes, str]:
     to_worker, from_worker = _pipes(process)
     send(to_worker, (text.llvm, target))
     answer: tuple[bytes, str] = receive(from_worker)
@@ -170,6 +170,4 @@ def _failure(text: KernelText, why: str) -> InternalError:
     folder = Path(tempfile.mkdtemp(prefix="tcc-kernel-"))
     path = folder / f"{text.name}.ll"
     path.write_text(text.llvm)
-    return InternalError(
-        f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why
-    )
+    return InternalError(f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why)

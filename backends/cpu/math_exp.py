@@ -27,7 +27,7 @@ def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
 
 def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     """`x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
-    if code.module.profile.scales_by_exponent and x.width > 1:
+    if code.module.scales_by_exponent and x.width > 1:
         return code.intrinsic("ldexp", x.elem, x, exponent)
     # Two factors, as one would leave the range where the result need not.
     half = code.op("ashr", exponent, number(exponent, 1))

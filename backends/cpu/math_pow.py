@@ -29,9 +29,7 @@ def _log2(code: Code, x: Reg) -> Reg:
     m = code.convert(
         "bitcast", code.op("sub", bits, code.op("shl", exponent, whole(_MANTISSA))), "double"
     )
-    s = code.op(
-        "fdiv", code.op("fsub", m, number(m, 1.0)), code.op("fadd", m, number(m, 1.0))
-    )
+    s = code.op("fdiv", code.op("fsub", m, number(m, 1.0)), code.op("fadd", m, number(m, 1.0)))
     series = polynomial(code, code.op("fmul", s, s), _LOG2)
     narrow = code.convert("trunc", exponent, "i32")
     value = code.fma(s, series, code.convert("sitofp", narrow, "double"))

@@ -50,7 +50,8 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
     Raises `UserError` where the file is missing, unreadable, truncated, not ONNX, or of an IR
     version or opset that this tcc does not know.
     """
-    folder, weights = None, {}
+    folder: Path | None = None
+    weights: Mapping[int, memoryview] = {}
     if isinstance(source, onnx.ModelProto):
         proto, name = source, source.graph.name or "model"
     elif isinstance(source, bytes):
@@ -95,7 +96,7 @@ def _map(path: Path) -> memoryview:
 def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:
     if not data:
         raise UserError("the model file is empty", where=where, hint=_ONNX)
-    if data[:23] == b"version https://git-lfs":
+    if data[:23].tobytes() == b"version https://git-lfs":
         raise UserError(
             "the file is a Git LFS pointer, not the model", where=where, hint="run: git lfs pull"
         )

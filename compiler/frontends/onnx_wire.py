@@ -38,7 +38,7 @@ def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | 
         return None
     _, _, tag, start, end = graphs[0]
     graph, weights = _without(data, start, end, cuts)
-    model = [data[:tag], _head(_GRAPH, len(graph)), graph, data[end:]]
+    model: list[bytes | memoryview] = [data[:tag], _head(_GRAPH, len(graph)), graph, data[end:]]
     return b"".join(model), weights
 
 

@@ -23,10 +23,12 @@ UNIT_WORK = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """What a register tile may use: `lanes` f32 elements a vector, `count` vector registers."""
+    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, and `l2`
+    bytes of a core's second-level cache."""
 
     lanes: int
     count: int
+    l2: int = 1 << 20
 
 
 def choose(group: TileGroup, registers: Registers) -> Schedule:
@@ -42,7 +44,8 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
         blocks.update(_contraction_blocks(group, stage, sides, vector, registers))
         if vector not in stage.reduce:
             this, other = sides if vector in sides[0] else sides[::-1]
-            streamed = this if _points(tuple(this)) >= _points(tuple(other)) else None
+            if _panels_outer(group, stage, (this, other), blocks, vector, registers):
+                streamed = this
     parallel, serial = _loop_order(group, blocks, vector, streamed)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     names = tuple(dict.fromkeys(v.name for v in vectors.values()))
@@ -100,8 +103,45 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
-    # A reduction along the vector needs a horizontal step at its end.
-    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)
+
+
+def _panels_outer(
+    group: TileGroup,
+    stage: GroupStage,
+    sides: tuple[frozenset[Var], frozenset[Var]],
+    blocks: dict[Var, int],
+    vector: Var,
+    registers: Registers,
+) -> bool:
+    """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
+    the second-level cache than walking all panels for each block of rows."""
+    this, other = (_footprint(group, stage, side) * stage.body[0].dtype.bytes for side in sides)
+    panels = -(-trips(vector) // blocks[vector])
+    row_blocks = 1
+    for var in group.common:
+        if var not in sides[0]:
+            row_blocks *= -(-trips(var) // blocks.get(var, 1))
+    panel = this // panels
+    outer = this * (1 if panel <= registers.l2 else row_blocks) + other * (
+        1 if other <= registers.l2 else panels
+    )
+    inner = other + this * (1 if this <= registers.l2 else row_blocks)
+    return outer <= inner
+
+
+def _footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
+    """Elements of the storage that a factor varying with the loops `side` reads."""
+    total = 0
+    for node, access in stage.accesses.items():
+        if depends(stage, node) <= side:
+            size = as_int(group.buffers[access.buffer].size)
+            total += _points(tuple(side)) if size is None else size
+    return total
 
 
 def _points(variables: tuple[Var, ...]) -> int:
