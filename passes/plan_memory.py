@@ -10,7 +10,7 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tcc.errors import InternalError
@@ -245,14 +245,19 @@ class _Emitter:
 
 
 def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]:
-    """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks."""
+    """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks.
+
+    Registers that loops and branches set hold other values at other times: they stay.
+    """
     ready: set[Register] = set()
+    changing = {i.target for i in _nested(body) if isinstance(i, Let)}
     entry: list[Instr] = []
     rest: list[Instr] = []
     for instr in body:
-        movable = (isinstance(instr, Let) and _depends_on(instr) <= ready) or (
-            isinstance(instr, Check) and {instr.a, instr.b} <= ready
-        )
+        if isinstance(instr, Let):
+            movable = _depends_on(instr) <= ready and instr.target not in changing
+        else:
+            movable = isinstance(instr, Check) and {instr.a, instr.b} <= ready
         if movable:
             entry.append(instr)
             if isinstance(instr, Let):
@@ -260,6 +265,15 @@ def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]
         else:
             rest.append(instr)
     return tuple(entry), tuple(rest)
+
+
+def _nested(body: Iterable[Instr]) -> Iterator[Instr]:
+    """The instructions inside loops and branches."""
+    for instr in body:
+        if isinstance(instr, Loop | Branch):
+            inner = instr.body if isinstance(instr, Loop) else (*instr.then, *instr.otherwise)
+            yield from inner
+            yield from _nested(inner)
 
 
 def _depends_on(let: Let) -> set[Register]:
