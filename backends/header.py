@@ -35,9 +35,7 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
         for i, port in enumerate(ports):
             lines.extend(_macros(f"{upper}_{kind}_{i}", port, described[i]["shape"]))
     api = (runtime_folder() / "include" / "tcc.h").read_text()
-    declaration = (
-        "#ifdef __cplusplus\nextern \"C\"\n#endif\n" f"const tcc_api *{name}_api(void);\n"
-    )
+    declaration = f'#ifdef __cplusplus\nextern "C"\n#endif\nconst tcc_api *{name}_api(void);\n'
     return "\n".join(lines) + f"\n\n{api}\n{declaration}\n#endif\n"
 
 

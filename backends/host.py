@@ -203,9 +203,26 @@ def decode_program(data: bytes) -> Program:
 
 
 def _damaged(why: str) -> UserError:
-    return UserError(
-        "the artifact's program is damaged", why=why, hint="compile the model again"
-    )
+    return UserError("the artifact's program is damaged", why=why, hint="compile the model again")
+
+
+def _place(code: int, a: int, b: int) -> Place:
+    kind = _PLACES[code] if code >= 0 else None
+    if kind is Weight:
+        return Weight(a, b)
+    if kind is Arena:
+        return Arena(a, b)
+    if kind is Input:
+        return Input(a)
+    if kind is Output:
+        return Output(a)
+    if kind is State:
+        return State(a)
+    if kind is Dynamic:
+        return Dynamic()
+    if kind is Alias:
+        return Alias()
+    raise ValueError("place")
 
 
 class _Reader:
@@ -259,13 +276,7 @@ class _Reader:
 
     def buffer(self) -> Buffer:
         code, a, b = self.many(3)
-        label = self.string()
-        kind = _PLACES[code]
-        if kind in (Weight, Arena):
-            return Buffer(kind(a, b), label)
-        if kind in (Input, Output, State):
-            return Buffer(kind(a), label)
-        return Buffer(kind(), label)
+        return Buffer(_place(code, a, b), self.string())
 
     def body(self, depth: int) -> tuple[Instr, ...]:
         count = self.one()
@@ -278,7 +289,8 @@ class _Reader:
         if code == _BRANCH:
             return Branch(self.one(), self.body(depth + 1), self.body(depth + 1))
         if code == _LOOP:
-            return Loop(*self.many(3), self.body(depth + 1))
+            trips, condition, counter = self.many(3)
+            return Loop(trips, condition, counter, self.body(depth + 1))
         if code == _CALL:
             return self.call()
         if code == _LAUNCH:

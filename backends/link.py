@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
-
-from tcc.backends.features import cpu_feature
 from tcc.backends.header import model_header
 from tcc.backends.host import decode_program
 from tcc.backends.toolchain import (
@@ -38,8 +36,9 @@ from tcc.ir.container import (
     TRAILER_VERSION,
 )
 from tcc.ir.program import IntOp, Let, Port, Program
+from tcc.target import isa_feature
 
-BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]
+BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
 
 EXPORTS = (
     "tcc_artifact_api",
@@ -95,8 +94,8 @@ def link_artifact(
     section, which starts 64-byte aligned; offsets inside it are the caller's.  `name` is a C
     identifier (`c_name`).  `features` are what the CPU must have.  The manifest is `manifest` and
     what is known here: abi, name, inputs, outputs, kernel_count, features, weights, arena_bytes.
-    Returns it.  Files are written beside, then renamed.  Raises ToolError where no compiler is found
-    or it fails, or `out` cannot be written.
+    Returns it.  Files are written beside, then renamed.  Raises ToolError where no compiler is
+    found or it fails, or `out` cannot be written.
     """
     decoded = decode_program(program)
     if decoded.kernels != tuple(kernels) or name != c_name(name):
@@ -125,10 +124,16 @@ def link_artifact(
     return full
 
 
+def _bytes_of(part: BytesLike) -> memoryview:
+    if isinstance(part, np.ndarray):
+        return part.reshape(-1).view(np.uint8).data
+    return memoryview(part).cast("B")
+
+
 def _measure(weights: Sequence[BytesLike]) -> _Weights:
     digest, size = hashlib.sha256(), 0
     for part in weights:
-        view = memoryview(part).cast("B")
+        view = _bytes_of(part)
         digest.update(view)
         size += view.nbytes
     return _Weights(weights, size, digest.digest())
@@ -208,12 +213,12 @@ def _artifact_source(
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
     declarations = "\n".join(
-        f"extern __attribute__((visibility(\"hidden\"))) void tcc_k{i}(void *const *, "
+        f'extern __attribute__((visibility("hidden"))) void tcc_k{i}(void *const *, '
         f'const int64_t *, int64_t, int64_t, void *) __asm__("{kernel}");'
         for i, kernel in enumerate(kernels)
     )
     table = ", ".join(f"tcc_k{i}" for i in range(len(kernels))) or "0"
-    rows = [cpu_feature(feature) for feature in features]
+    rows = [isa_feature(feature) for feature in features]
     checks = ", ".join(
         f'{{"{row.name}", {row.leaf}u, {row.subleaf}u, {row.reg}u, {row.bit}u, {row.xcr0}ull}}'
         for row in rows
@@ -268,9 +273,7 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
     runtime = [str(path) for path in runtime_objects(toolchain)]
     inputs = ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
     libraries = ("-lm", "-lpthread", "-ldl")
-    run_tool(
-        (*toolchain.command, *_LINK_FLAGS, *inputs, *libraries, "-o", "model.so"), folder
-    )
+    run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, *libraries, "-o", "model.so"), folder)
 
 
 def _append_weights(folder: Path, weights: _Weights, side: bool) -> None:
@@ -287,10 +290,8 @@ def _append_weights(folder: Path, weights: _Weights, side: bool) -> None:
 
 def _write_weights(file: BinaryIO, offset: int, weights: _Weights) -> None:
     for part in weights.parts:
-        file.write(memoryview(part).cast("B"))
-    file.write(
-        TRAILER.pack(TRAILER_MAGIC, TRAILER_VERSION, offset, weights.size, weights.sha256)
-    )
+        file.write(_bytes_of(part))
+    file.write(TRAILER.pack(TRAILER_MAGIC, TRAILER_VERSION, offset, weights.size, weights.sha256))
 
 
 def _publish(folder: Path, out: Path, side: bool) -> None:

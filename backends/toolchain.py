@@ -109,7 +109,7 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
 
 
 def build_runtime(toolchain: Toolchain, parent: Path) -> Path:
-    """Compiles the runtime to `parent`/KEY, where `runtime_objects` finds it; returns the folder."""
+    """Compiles the runtime to `parent`/KEY, where `runtime_objects` looks; returns the folder."""
     folder = parent / _runtime_key(toolchain)
     _build_runtime(toolchain, folder)
     return folder

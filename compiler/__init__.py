@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tcc.driver import compile, load
     from tcc.errors import InternalError, TccError, ToolError, UserError
+    from tcc.runtime import Module
     from tcc.target import Target
 
 __version__ = "0.1.0"
 
 _HOME = {
     "InternalError": "tcc.errors",
+    "Module": "tcc.runtime",
     "Target": "tcc.target",
     "TccError": "tcc.errors",
     "ToolError": "tcc.errors",
@@ -28,6 +30,7 @@ _HOME = {
 }
 __all__ = [
     "InternalError",
+    "Module",
     "Target",
     "TccError",
     "ToolError",

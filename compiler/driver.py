@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import mkdtemp
+from typing import Any
 
+from tcc import __version__, runtime
+from tcc.artifact import read_manifest
+from tcc.backends.cpu.compile import compile_kernels
 from tcc.backends.cpu.detect import detect
+from tcc.backends.host import encode_program
+from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
-from tcc.errors import InternalError, UserError
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.op import Array
+from tcc.ir.text import graph_text
+from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
+from tcc.passes.lower_graph import KernelTable, lower_program
+from tcc.passes.lower_node import check_runnable, lower_node
+from tcc.passes.pipeline import run_pipeline
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.plan_memory import plan_memory
+from tcc.passes.state import bind_states
+from tcc.runtime import Module
+from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
-
-
-class Port(Protocol):
-    """One input or output: `dtype` is tcc's name of it, a size that is open is None."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int | None, ...]: ...
-
-
-class Module(Protocol):
-    """A loaded artifact."""
-
-    @property
-    def inputs(self) -> tuple[Port, ...]: ...
-    @property
-    def outputs(self) -> tuple[Port, ...]: ...
-    @property
-    def manifest(self) -> Mapping[str, Any]: ...
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]: ...
-    def save(self, path: str | Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +76,81 @@ def compile_model(
     target = resolve_target(options)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
-        if isinstance(model, str | Path) and not Path(model).is_file():
-            raise UserError("no such model file", where=str(model))
-    raise InternalError(f"nothing compiles for {target.text} yet")
+        graph = load_model(model, dict(options.inputs))
+    trace.dump("import", lambda: graph_text(graph))
+    ops = len(graph.nodes)
+    with trace.stage("optimise"):
+        graph = run_pipeline(graph, options.level, trace)
+        graph = bind_states(graph, options.state)
+    check_runnable(graph)
+    with trace.stage("lower"):
+        program, kernels, weights = lower_program(graph, _planner(target), lower_node)
+        program = plan_memory(program)
+    names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
+    with trace.stage("generate code"):
+        tiles = [bound.kernel for bound in kernels.bounds]
+        code = compile_kernels(tiles, names, target, options.jobs)
+    with trace.stage("pack weights"):
+        packed = [part() for part in weights.parts()]
+    program = replace(program, kernels=names, scratch=code.scratch)
+    verify_program(program)
+    with trace.stage("link"):
+        manifest = link_artifact(
+            code.objects,
+            encode_program(program),
+            names,
+            _manifest(target, ops, kernels, names),
+            packed,
+            c_name(options.name or output.stem),
+            output,
+            target.profile.features,
+            triple=target.triple,
+        )
+    summary = Summary(
+        target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
+        weights.size,
+    )  # fmt: skip
+    return Compiled(output, summary, trace.timings)
 
 
-def compile(model: Any, target: str = "cpu", **options: Any) -> Module:
-    """Compiles `model` and loads the result.
+def _planner(target: Target) -> KernelPlanner:
+    profile = target.profile
+    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
 
-    `options` are the fields of `tcc.options.Options` as keywords.  Raises TccError.
+
+def _manifest(
+    target: Target, ops: int, kernels: KernelTable, names: tuple[str, ...]
+) -> dict[str, Any]:
+    """What the artifact says of itself, as far as the compiler knows it."""
+    listed = [
+        {"symbol": name, "source": loc} for name, loc in zip(names, kernels.locs, strict=True)
+    ]
+    return {
+        "tcc": __version__,
+        "target": {"text": target.text, "triple": target.triple, "cpu": target.profile.cpu},
+        "precision": "f32",
+        "ops": ops,
+        "variants": [{"features": list(target.profile.features), "kernels": listed}],
+    }
+
+
+def compile(
+    model: Any, target: str = "cpu", *, threads: int | None = None, **options: Any
+) -> Module:
+    """Compiles `model` and loads the result; `Module.save` keeps it.
+
+    `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.
+    Raises TccError.
     """
     chosen = read_options({"target": target, **options})
-    compiled = compile_model(model, chosen, Path("model.so"))
-    return load(compiled.path)
+    folder = Path(mkdtemp(prefix="tcc-"))
+    try:
+        module = load(compile_model(model, chosen, folder / "model.so").path, threads)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    weakref.finalize(module, shutil.rmtree, folder)
+    return module
 
 
 def load(path: str | Path, threads: int | None = None) -> Module:
@@ -100,20 +158,10 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
-    if not Path(path).is_file():
-        raise UserError("no such artifact", where=str(path))
-    raise InternalError("nothing loads artifacts yet")
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of an artifact, read without loading its code."""
-    if not path.is_file():
-        raise UserError("no such artifact", where=str(path))
-    raise InternalError("nothing reads artifacts yet")
+    read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    return runtime.load(path, threads, error=UserError)
 
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
-    if not model.is_file():
-        raise UserError("no such model file", where=str(model))
-    raise InternalError("nothing evaluates models yet")
+    return evaluate_graph(load_model(model), inputs)

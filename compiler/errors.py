@@ -23,7 +23,7 @@ class TccError(Exception):
         parts = [self.what]
         for label, text in (("at", self.where), ("because", self.why), ("to do", self.hint)):
             if text:
-                parts.append(f"  {label}: {text}")
+                parts.append(f"  {label}: {text}".replace(": \n", ":\n", 1))
         return "\n".join(parts)
 
 

@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tcc.errors import UserError
+from tcc.errors import InternalError, UserError
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
     """One instruction set: LLVM's `name`, and where CPUID reports it.
 
-    It is there if bit `bit` of register `register` (0 eax, 1 ebx, 2 ecx, 3 edx) of leaf `leaf`,
+    It is there if bit `bit` of register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of leaf `leaf`,
     `subleaf` is set and the operating system saves all register states in the mask `xcr0`.
     """
 
     name: str
     leaf: int
     subleaf: int
-    register: int
+    reg: int
     bit: int
     xcr0: int = 0
 
@@ -69,6 +69,16 @@ ISA = (
     Feature("amx-bf16", 7, 0, 3, 22, _TILES),
 )
 
+_ISA_ROWS = MappingProxyType({feature.name: feature for feature in ISA})
+
+
+def isa_feature(name: str) -> Feature:
+    """The row of `ISA` called `name`; raises InternalError for one that no check is known for."""
+    if name not in _ISA_ROWS:
+        raise InternalError(f"no load-time check for the CPU feature {name!r}")
+    return _ISA_ROWS[name]
+
+
 _V2 = frozenset("cx16 sse3 ssse3 sse4.1 sse4.2 popcnt".split())
 _V3 = _V2 | frozenset("avx f16c fma avx2 bmi bmi2 lzcnt movbe".split())
 _V4 = _V3 | frozenset("avx512f avx512cd avx512bw avx512dq avx512vl".split())
@@ -95,11 +105,6 @@ class Profile:
     l2: int
     l3: int
     tile: tuple[int, int]
-
-    @property
-    def required(self) -> tuple[Feature, ...]:
-        """The rows of `ISA` that the loader must find."""
-        return tuple(feature for feature in ISA if feature.name in self.features)
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` width in one vector."""

@@ -72,8 +72,9 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
         expr, operands = compose(group.members, results := group.results(graph, users))
         kernel = Kernel(expr, operands, results, _location(group))
         steps.append(Step(kernel, None))
-        if any(Trait.WINDOW in n.op.traits for n in group.members):
-            windows.update(results)
+        slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
+        shapes = [v.type.shape for n in slides for v in n.outputs]
+        windows.update(v for v in results if v.type.shape in shapes)
     pinned = _pinned(graph, steps)
     last = _channels_last(steps, windows, pinned)
     halos = _halos(graph, steps)

@@ -17,13 +17,14 @@ from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.graph import Graph, Value, captures
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Index, Var, as_int, const, symbol, var_of
-from tcc.ir.layout import Layout, axis_vars, layout, place, row_major
+from tcc.ir.layout import Layout, place, row_major
 from tcc.ir.op import Array
 from tcc.ir.program import (
     Allocate,
     Arena,
     Buffer,
     BufferId,
+    CallOp,
     Check,
     Copy,
     Dynamic,
@@ -41,13 +42,13 @@ from tcc.ir.program import (
     TensorRef,
     Weight,
 )
-from tcc.ir.scalar import index_value, literal
+from tcc.ir.scalar import index_value
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
 from tcc.passes.fuse.partition import partition
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
-from tcc.passes.weights import WeightTable
+from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import weight, work
 
 # Launches with less work than this (body operations) are not worth a second thread.
@@ -133,6 +134,8 @@ class Frame:
             size = storage_count(self.layout(value)) * value.type.dtype.bytes
             buffer = self.temporary(size, value.name)
         elif isinstance(self.context.buffers[buffer].place, Output):
+            for dim in value.type.shape:  # the runtime shows them to the caller's allocator
+                self.size(dim)
             self.out.append(Allocate(buffer, self.bytes_of(value)))
         self.buffers[value] = buffer
         return buffer
@@ -203,10 +206,12 @@ class Frame:
         self.out.append(Launch(number, self.size(grid), buffers, ints, serial))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
-        """Writes the fill to storage around the elements, one slab a side."""
-        for slab, slab_layout in halo_slabs(value, where):
-            layouts = {slab.results[0]: slab_layout}
-            self.run(self.context.planner.plan(slab, layouts, ()), (buffer,))
+        """Writes the fill to storage around the elements."""
+        dtype = value.type.dtype
+        bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
+        storage = TensorRef(buffer, dtype, tuple(self.size(n) for n in where.sizes))
+        ints = (int.from_bytes(bits, "little"), *halo_widths(value, where))
+        self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
     def store_size(self, register_symbol: Index, target: BufferId) -> None:
         """Writes a size as one i64 to `target` (what bodies see of a loop's counter)."""
@@ -262,43 +267,17 @@ def _var_index(var: Var) -> Index:
 # ---- halos --------------------------------------------------------------------------------------
 
 
-def halo_slabs(value: Value, where: Layout) -> list[tuple[Kernel, Layout]]:
-    """Kernels that fill the storage around the elements, and where each writes.
-
-    Two slabs a dimension; dimensions before it only as far as the elements go, so that no place is
-    written twice.
-    """
-    ends = [_ends(value, where, d) for d in range(len(where.sizes))]
-    slabs: list[tuple[Kernel, Layout]] = []
-    for d, size in enumerate(where.sizes):
-        before, after = ends[d]
-        for width, start in ((before, const(0)), (after, size - after)):
-            if width is const(0):
-                continue
-            shape = [n - e[0] - e[1] for n, e in zip(where.sizes, ends, strict=True)]
-            starts = [e[0] for e in ends]
-            shape[d], starts[d] = width, start
-            shape[d + 1 :] = where.sizes[d + 1 :]
-            starts[d + 1 :] = [const(0) for _ in starts[d + 1 :]]
-            slabs.append(_slab(value, where, tuple(shape), tuple(starts)))
-    return slabs
-
-
-def _ends(value: Value, where: Layout, d: int) -> tuple[Index, Index]:
-    """The halo before and after the elements along storage dimension d."""
-    first = place(where, tuple(const(0) for _ in value.type.shape))[d]
-    last = place(where, tuple(n - 1 for n in value.type.shape))[d]
-    return first, where.sizes[d] - 1 - last
-
-
-def _slab(
-    value: Value, where: Layout, shape: tuple[Index, ...], starts: tuple[Index, ...]
-) -> tuple[Kernel, Layout]:
-    builder = ExprBuilder()
-    builder.stage(builder.iters(*shape), literal(where.fill or 0.0, value.type.dtype))
-    result = Value("halo", TensorType(value.type.dtype, shape))
-    at = tuple(a + s for a, s in zip(axis_vars(shape), starts, strict=True))
-    return Kernel(builder.done(), (), (result,), "halo"), layout(shape, where.sizes, at)
+def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
+    """The storage before and after the elements, for each storage dimension in turn."""
+    first = place(where, tuple(const(0) for _ in value.type.shape))
+    last = place(where, tuple(n - 1 for n in value.type.shape))
+    widths: list[int] = []
+    for a, b, size in zip(first, last, where.sizes, strict=True):
+        before, after = as_int(a), as_int(size - 1 - b)
+        if before is None or after is None:
+            raise InternalError(f"the halo of {value!r} has no fixed width")
+        widths += (before, after)
+    return tuple(widths)
 
 
 # ---- programs -----------------------------------------------------------------------------------
@@ -440,6 +419,8 @@ def _fill_output(frame: Frame, port: int, value: Value) -> None:
         return
     # An input, a constant, another output's value, or what control flow computed elsewhere.
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
+    for dim in value.type.shape:
+        frame.size(dim)
     frame.out.append(Allocate(buffer, frame.bytes_of(value)))
     frame.copy(buffer, frame.read(value), value.type)
 
@@ -469,5 +450,7 @@ def _fill_state(frame: Frame, port: int, value: Value, source: BufferId | None) 
         return
     target = _own_target(frame, port, value)
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
+    for dim in value.type.shape:
+        frame.size(dim)
     frame.out.append(Allocate(buffer, frame.bytes_of(value)))
     frame.copy(buffer, source, value.type)

@@ -114,11 +114,11 @@ def pack_constants(
     stage = anchor(group)
     packed = list(operands)
     # A collapsed loop a.b.c runs fastest along c.
-    name = (schedule.vector or "").rpartition(".")[2]
-    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == name), None)
+    names = {name.rpartition(".")[2]: name for name in schedule.vectors}
+    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name in names), None)
     if vector is None:
         return tuple(packed)
-    block = schedule.block(schedule.vector or "")
+    block = schedule.block(names[vector.name])
     panels = product(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
         storage = operands[access.buffer]

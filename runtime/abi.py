@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -131,15 +132,20 @@ def dtype_name(dtype: DType) -> str:
     return _NAMES[dtype.code, dtype.bits]
 
 
+@cache
+def _standard_dtype(name: str) -> np.dtype[Any]:
+    code, bits = DTYPE_CODES[name]
+    return np.dtype(f"{_NUMPY_LETTERS[code]}{bits // 8}")
+
+
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy type that holds elements of type `name`; see Module on bfloat16."""
-    code, bits = DTYPE_CODES[name]
-    if name == "bf16":
-        try:
-            return np.dtype("bfloat16")
-        except TypeError:
-            return np.dtype(np.uint16)
-    return np.dtype(f"{_NUMPY_LETTERS[code]}{bits // 8}")
+    if name != "bf16":
+        return _standard_dtype(name)
+    try:
+        return np.dtype("bfloat16")
+    except TypeError:
+        return np.dtype(np.uint16)
 
 
 def make_tensor(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
-
 from tcc.runtime import abi
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -49,7 +49,7 @@ def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
         if _is_torch(value):
             return _to_torch
     for value in values:
-        if not isinstance(value, np.ndarray) and hasattr(value, "__array_namespace__"):
+        if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__array_namespace__"):
             namespace = value.__array_namespace__()
             return lambda array, _: namespace.from_dlpack(array)
     return lambda array, _: array
@@ -72,19 +72,19 @@ def _convert(value: Any, dtype: str) -> Array:
     return converted
 
 
-def _numpy_code(array: Array, dtype: str) -> tuple[int, int]:
-    """DLPack code and bits of the array's elements."""
-    letter, bits = array.dtype.kind, array.dtype.itemsize * 8
-    if array.dtype.name == "bfloat16" or (dtype == "bf16" and array.dtype == np.uint16):
+@cache
+def _numpy_code(element: np.dtype[Any], dtype: str) -> tuple[int, int]:
+    """DLPack code and bits of elements of a NumPy type."""
+    if element.name == "bfloat16" or (dtype == "bf16" and element == np.uint16):
         return abi.DTYPE_CODES["bf16"]
     codes = {"i": 0, "u": 1, "f": 2, "b": 6, "c": 5}
-    if letter not in codes or not array.dtype.isnative:
-        raise TypeError(f"expected element type {dtype}, got {array.dtype}")
-    return codes[letter], bits
+    if element.kind not in codes or not element.isnative:
+        raise TypeError(f"expected element type {dtype}, got {element}")
+    return codes[element.kind], element.itemsize * 8
 
 
 def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
-    code = _numpy_code(array, dtype)
+    code = _numpy_code(array.dtype, dtype)
     if array.flags.c_contiguous:
         return Given(abi.make_tensor(array.ctypes.data, code, array.shape, None), array)
     if any(step % array.itemsize for step in array.strides):
@@ -97,7 +97,9 @@ def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
 
 def _view_torch(tensor: Any) -> Given:
     if tensor.device.type != "cpu" or tensor.layout != sys.modules["torch"].strided:
-        raise TypeError(f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}")
+        raise TypeError(
+            f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}"
+        )
     tensor = tensor.resolve_neg().resolve_conj()
     code = _TORCH_CODES.get(str(tensor.dtype))
     if code is None:

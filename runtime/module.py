@@ -11,14 +11,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
-
 from tcc.runtime import abi
 from tcc.runtime.arrays import Array, Given, kind_of, view_of
 
@@ -104,7 +104,7 @@ class Module:
         self.outputs = self._ports(api.output_count, api.output_port)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._stateful = self._statistics(None).state_bytes > 0
-        self._give_back(self._borrow())  # memory and threads are checked now, not at the first run
+        self._idle.append(self._create())  # its memory is checked now, not at the first run
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
@@ -130,11 +130,8 @@ class Module:
 
     def statistics(self) -> Statistics:
         """Numbers of an idle instance: what the last run on it used."""
-        instance = self._borrow()
-        try:
+        with self._instance() as instance:
             return self._statistics(instance)
-        finally:
-            self._give_back(instance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Copies the artifact (and its side file of weights, if it has one) to `path`."""
@@ -162,7 +159,7 @@ class Module:
         results = ", ".join(f"{p.name}: {p.dtype}{p.text}" for p in self.outputs)
         return f"Module({ports} -> {results})"
 
-    # ---- loading ----------------------------------------------------------------------------------
+    # ---- loading --------------------------------------------------------------------------------
 
     def _open(self) -> tuple[ctypes.CDLL, abi.Api]:
         try:
@@ -202,12 +199,26 @@ class Module:
                 self._api.last_error().decode(errors="replace"), where=str(self._path)
             )
 
-    # ---- instances ----------------------------------------------------------------------------------
+    # ---- instances ------------------------------------------------------------------------------
 
-    def _borrow(self) -> int:
+    @contextmanager
+    def _instance(self) -> Iterator[int]:
+        """An instance for one run.  State lives in one instance, so its callers take turns."""
+        if self._stateful:
+            with self._lock:
+                yield self._idle[0]
+            return
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            instance = self._idle.pop() if self._idle else None
+        if instance is None:
+            instance = self._create()
+        try:
+            yield instance
+        finally:
+            with self._lock:
+                self._idle.append(instance)
+
+    def _create(self) -> int:
         handle = ctypes.c_void_p()
         flags = abi.POISON if self._poison else 0
         self._check(self._api.instance_create(self._handle, flags, ctypes.byref(handle)))
@@ -219,16 +230,12 @@ class Module:
                 self._check(status)
         return instance
 
-    def _give_back(self, instance: int) -> None:
-        with self._lock:
-            self._idle.append(instance)
-
     def _statistics(self, instance: int | None) -> Statistics:
         numbers = abi.Statistics()
         self._check(self._api.statistics(self._handle, instance, ctypes.byref(numbers)))
         return Statistics(*(getattr(numbers, field) for field, _ in abi.Statistics._fields_))
 
-    # ---- running --------------------------------------------------------------------------------------
+    # ---- running --------------------------------------------------------------------------------
 
     def _names(self) -> str:
         return ", ".join(port.name for port in self.inputs) or "none"
@@ -243,9 +250,7 @@ class Module:
                 )
         missing = [port.name for port in self.inputs if port.name not in named]
         if missing:
-            raise self._error(
-                f"inputs are missing: {', '.join(missing)}", where=str(self._path)
-            )
+            raise self._error(f"inputs are missing: {', '.join(missing)}", where=str(self._path))
         return [named[port.name] for port in self.inputs]
 
     def _view(self, index: int, value: Any, updated: bool) -> Given:
@@ -264,24 +269,13 @@ class Module:
         given = [self._view(i, value, i in updated) for i, value in enumerate(values)]
         results = _Results(self.outputs, given)
         inputs = (abi.Tensor * max(1, len(given)))(*(g.tensor for g in given))
-        if self._stateful:
-            with self._lock:
-                self._run_stateful(inputs, len(given), results)
-        else:
-            instance = self._borrow()
-            try:
-                self._run_on(instance, inputs, len(given), results)
-            finally:
-                self._give_back(instance)
+        with self._instance() as instance:
+            self._run_on(instance, inputs, len(given), results)
         kind = kind_of(values)
         return [
             values[port.state] if port.state >= 0 else kind(results.arrays[i], port.dtype)
             for i, port in enumerate(self.outputs)
         ]
-
-    def _run_stateful(self, inputs: Any, count: int, results: _Results) -> None:
-        """State lives in the one instance that loading made; the caller holds the lock."""
-        self._run_on(self._idle[0], inputs, count, results)
 
     def _run_on(self, instance: int, inputs: Any, count: int, results: _Results) -> None:
         status = self._api.run(

@@ -98,7 +98,7 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
 def test_cpuid_reports_each_feature_where_the_table_says(tmp_path: Path) -> None:
     (tmp_path / "cpuid.c").write_text(CPUID)
     subprocess.run(["cc", "cpuid.c", "-o", "cpuid"], cwd=tmp_path, check=True)
-    asked = "\n".join(f"{f.leaf} {f.subleaf} {f.register} {f.bit}" for f in ISA)
+    asked = "\n".join(f"{f.leaf} {f.subleaf} {f.reg} {f.bit}" for f in ISA)
     done = subprocess.run(
         [tmp_path / "cpuid"], input=asked, capture_output=True, text=True, check=True
     )

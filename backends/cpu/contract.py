@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from math import prod
 
 from tcc.backends.cpu.blocks import (
     Chunk,
@@ -23,6 +24,7 @@ from tcc.backends.cpu.blocks import (
     splat_element,
     vector_chunks,
 )
+from tcc.backends.cpu.relayout import rearrange
 from tcc.backends.cpu.scalars import convert
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg
@@ -34,16 +36,24 @@ Point = Mapping[str, int]
 
 def scalar_operands(node: Contract) -> tuple[Block, ...]:
     """The operands whose elements are used one at a time, repeated over lanes."""
-    if not node.out_axes:
+    if not node.out_axes or last_axis(node.out.shape) == 1 or _dots_pay(node):
         return ()
     last = node.out_axes[-1]
-    if last_axis(node.out.shape) == 1:
+    if (last in node.a_axes) == (last in node.b_axes):
         return ()
-    found = []
-    for block, axes, other in ((node.a, node.a_axes, node.b_axes), (node.b, node.b_axes, node.a_axes)):
-        if last not in axes and other and other[-1] == last:
-            found.append(block)
-    return tuple(found)
+    return (node.b if last in node.a_axes else node.a,)
+
+
+def _dots_pay(node: Contract) -> bool:
+    """Whether both end in a summed axis, long enough to pay for a sum of lanes per element."""
+    a, b, out = node.a_axes, node.b_axes, node.out_axes
+    if not a or not b or a[-1] != b[-1] or a[-1] in out:
+        return False
+    depth = last_axis(node.a.shape)
+    if last_axis(node.out.shape) == 1:
+        return depth > 1
+    # The other way is to transpose the operand that has the result's last axis.
+    return 32 * prod(node.out.shape[:-1]) < depth
 
 
 def contract(code: Code, node: Contract, acc: Value, a: Value, b: Value) -> Value:
@@ -55,6 +65,7 @@ class _Contraction:
     def __init__(self, code: Code, node: Contract, acc: Value, a: Value, b: Value) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
         self.acc, self.a, self.b = acc, _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
+        self.a_axes, self.b_axes = node.a_axes, node.b_axes
         self.sizes: dict[str, int] = {}
         for axes, shape in (
             (node.out_axes, node.out.shape),
@@ -69,24 +80,30 @@ class _Contraction:
     def run(self) -> Value:
         node = self.node
         last = node.out_axes[-1] if node.out_axes else None
-        if last is not None and self.sizes[last] > 1:
-            ends = [bool(x) and x[-1] == last for x in (node.a_axes, node.b_axes)]
-            inside = [last in x for x in (node.a_axes, node.b_axes)]
-            if ends == inside and any(ends):
-                return self._along_result(last)
-        if self._ends_alike() and self.sizes[node.a_axes[-1]] > 1:
-            return self._dots(node.a_axes[-1])
+        if _dots_pay(node):
+            return self._dots(self.a_axes[-1])
+        if last is not None and self.sizes[last] > 1 and last in self.a_axes + self.b_axes:
+            self.a, self.a_axes = self._ending_in(last, self.a, self.a_axes)
+            self.b, self.b_axes = self._ending_in(last, self.b, self.b_axes)
+            return self._along_result(last)
         return self._elements()
 
-    def _ends_alike(self) -> bool:
-        a, b = self.node.a_axes, self.node.b_axes
-        return bool(a) and bool(b) and a[-1] == b[-1] and a[-1] in self.summed
+    def _ending_in(
+        self, last: str, value: Value, axes: tuple[str, ...]
+    ) -> tuple[Value, tuple[str, ...]]:
+        """`value` with the axis `last`, if it has it, at the end."""
+        if last not in axes or axes[-1] == last:
+            return value, axes
+        moved = (*(x for x in axes if x != last), last)
+        order = tuple(axes.index(x) for x in moved)
+        shape = tuple(self.sizes[x] for x in moved)
+        return rearrange(self.code, value, order, shape), moved
 
-    # ---- the result's last axis in lanes ----------------------------------------------------------
+    # ---- the result's last axis in lanes ------------------------------------------------------
 
     def _along_result(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.profile.lanes)
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         points = list(self._points(node.out_axes[:-1]))
         sums = [
             part(self.code, self.acc, self._row(self.acc, node.out_axes, point), chunk)
@@ -97,8 +114,8 @@ class _Contraction:
             for n, point in enumerate(points):
                 at = {**point, **inner}
                 for m, chunk in enumerate(chunks):
-                    x = self._operand(self.a, node.a_axes, at, last, chunk)
-                    y = self._operand(self.b, node.b_axes, at, last, chunk)
+                    x = self._operand(self.a, self.a_axes, at, last, chunk)
+                    y = self._operand(self.b, self.b_axes, at, last, chunk)
                     number = n * len(chunks) + m
                     sums[number] = self._multiply_add(x, y, sums[number])
         return Value(self.dtype, node.out.shape, chunks, tuple(sums))
@@ -111,11 +128,11 @@ class _Contraction:
             return part(self.code, value, row, chunk)
         return splat_element(self.code, value, row, at[axes[-1]] if axes else 0, chunk.width)
 
-    # ---- the summed axis in lanes -----------------------------------------------------------------
+    # ---- the summed axis in lanes -------------------------------------------------------------
 
     def _dots(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.profile.lanes)
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         outer = tuple(x for x in self.summed if x != last)
         out: list[Reg] = []
         for point in self._points(node.out_axes):
@@ -123,8 +140,8 @@ class _Contraction:
             for inner in self._points(outer):
                 at = {**point, **inner}
                 for chunk in chunks:
-                    x = part(self.code, self.a, self._row(self.a, node.a_axes, at), chunk)
-                    y = part(self.code, self.b, self._row(self.b, node.b_axes, at), chunk)
+                    x = part(self.code, self.a, self._row(self.a, self.a_axes, at), chunk)
+                    y = part(self.code, self.b, self._row(self.b, self.b_axes, at), chunk)
                     x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
                     zero = constant(0, self.dtype, chunk.width)
                     total = partial.get(chunk.width, zero)
@@ -155,17 +172,17 @@ class _Contraction:
                 total = self._add(total, partial[width])
         return total
 
-    # ---- anything else ------------------------------------------------------------------------------
+    # ---- anything else ------------------------------------------------------------------------
 
     def _elements(self) -> Value:
-        node, code = self.node, self.code
+        node = self.node
         out: list[Reg] = []
         for point in self._points(node.out_axes):
             total = self._element(self.acc, node.out_axes, point)
             for inner in self._points(self.summed):
                 at = {**point, **inner}
-                x = self._element(self.a, node.a_axes, at)
-                y = self._element(self.b, node.b_axes, at)
+                x = self._element(self.a, self.a_axes, at)
+                y = self._element(self.b, self.b_axes, at)
                 total = self._multiply_add(x, y, total)
             out.append(total)
         return self._from_elements(out)
@@ -178,7 +195,7 @@ class _Contraction:
         shape = self.node.out.shape
         return Value(self.dtype, shape, scalar_chunks(last_axis(shape)), tuple(regs))
 
-    # ---- arithmetic and positions -------------------------------------------------------------------
+    # ---- arithmetic and positions -------------------------------------------------------------
 
     def _points(self, axes: tuple[str, ...]) -> list[dict[str, int]]:
         ranges = [range(self.sizes[x]) for x in axes]
@@ -188,8 +205,11 @@ class _Contraction:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
-        if self.dtype.is_float:
+        if self.dtype.is_float and self.code.module.target.profile.fma:
             return round_to(self.code, self.code.fma(x, y, total), self.dtype)
+        if self.dtype.is_float:
+            product = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
+            return self._add(product, total)
         return self.code.op("add", self.code.op("mul", x, y), total)
 
     def _add(self, x: Reg, y: Reg) -> Reg:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from tcc.backends.cpu.text import Reg
+from tcc.backends.cpu.math_code import MathFunction
+from tcc.backends.cpu.math_erf import erf
+from tcc.backends.cpu.math_exp import exp, expm1, tanh
+from tcc.backends.cpu.math_log import log, log1p
+from tcc.backends.cpu.math_pow import power
+from tcc.backends.cpu.math_trig import cos, sin, tan
 
-MATH: Mapping[str, Callable[..., Reg]] = MappingProxyType({})
+MATH: Mapping[str, MathFunction] = MappingProxyType(
+    {
+        "exp": exp,
+        "expm1": expm1,
+        "tanh": tanh,
+        "log": log,
+        "log1p": log1p,
+        "erf": erf,
+        "sin": sin,
+        "cos": cos,
+        "tan": tan,
+        "pow": power,
+    }
+)

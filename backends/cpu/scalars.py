@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from tcc.backends.cpu import integers
 from tcc.backends.cpu.blocks import register_element
+from tcc.backends.cpu.math_code import lane_by_lane, number
 from tcc.backends.cpu.math_table import MATH
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const
@@ -21,7 +22,9 @@ from tcc.ir.types import BOOL, F16, F64, DType, Kind
 _EXACT = frozenset(
     {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "select", "rem"}
 )
-_COMPARE = MappingProxyType({"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"})
+_COMPARE = MappingProxyType(
+    {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+)
 _LOGIC = MappingProxyType({"and": "and", "or": "or", "xor": "xor"})
 
 
@@ -187,13 +190,8 @@ _FLOAT: Mapping[str, Callable[[Code, Sequence[Reg]], Reg]] = MappingProxyType(
 
 
 def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
-    """The C library's function, lane by lane."""
-    elem, width = args[0].elem, args[0].width
-    symbol = name + ("f" if elem == "float" else "")
-    lanes = [
-        code.call(symbol, elem, 1, *(code.extract(arg, n) for arg in args)) for n in range(width)
-    ]
-    return code.gather(lanes, width)
+    """The C library's function `name`, for f32 or f64."""
+    return lane_by_lane(code, name + ("f" if args[0].elem == "float" else ""), args)
 
 
 # ---- casts --------------------------------------------------------------------------------------
@@ -214,13 +212,26 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
         return _to_float(code, a, source, target)
     elem = register_element(target)
     if source.is_float:
-        signed = target.kind is Kind.INT
-        return code.intrinsic("fptosi.sat" if signed else "fptoui.sat", elem, a)
+        return _to_integer(code, a, elem, target)
     if source.bits > target.bits:
         return code.convert("trunc", a, elem)
     if a.elem == elem:
         return a
     return code.convert("sext" if source.kind is Kind.INT else "zext", a, elem)
+
+
+def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
+    """Truncates; values beyond the type's range give its ends, NaN gives 0."""
+    signed = target.kind is Kind.INT
+    low = -(1 << (target.bits - 1)) if signed else 0
+    high = (1 << (target.bits - signed)) - 1
+    inside = code.to_integer(a, elem, "fptosi" if signed else "fptoui")
+    # The first float above the range is a power of two, so exact; below it lies `low` or less.
+    over = code.compare("fcmp oge", a, number(a, float(high + 1)))
+    under = code.compare("fcmp ole", a, number(a, float(low)))
+    value = code.select(over, number(inside, high), inside)
+    value = code.select(under, number(inside, low), value)
+    return code.select(code.compare("fcmp uno", a, a), number(inside, 0), value)
 
 
 def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:

@@ -12,9 +12,11 @@ import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from tcc.backends.cpu.profile import CpuProfile
+from tcc.target import Target
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,24 @@ def lane_consts(values: Sequence[int], elem: str) -> Reg:
 class Module:
     """What functions share: declarations, constants and helpers, each written once."""
 
-    def __init__(self, profile: CpuProfile) -> None:
-        self.profile = profile
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self._parts: dict[str, str] = {}
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a vector, for every element type: as many as 32-bit elements fit."""
+        return self.target.profile.lanes(32)
+
+    @property
+    def scales_by_exponent(self) -> bool:
+        """Whether `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
+        return self.target.profile.vector_bits == 512
+
+    @property
+    def converts_half(self) -> bool:
+        """Whether there are instructions between f16 and f32."""
+        return "f16c" in self.target.profile.features
 
     def add(self, name: str, make: Callable[[], str]) -> None:
         if name not in self._parts:
@@ -117,6 +134,14 @@ class Code:
 
     def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
+
+    def to_integer(self, a: Reg, elem: str, opcode: str = "fptosi") -> Reg:
+        """`a` truncated to an integer; any fixed value where it does not fit or is NaN.
+
+        The saturating intrinsics have no vector form on x86; whoever needs their results selects.
+        """
+        raw = self.convert(opcode, a, elem)
+        return self.emit(elem, a.width, f"freeze {raw}")
 
     def intrinsic(self, name: str, result: str, *args: Reg) -> Reg:
         """`llvm.NAME` with result elements of type `result`, overloaded on what it must be."""
@@ -229,11 +254,12 @@ class Code:
         finally:
             self._known.pop()
 
-    def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value under `key`, made here if no dominating place made it."""
         for known in self._known:
             if key in known:
-                return known[key]
+                found: _T = known[key]
+                return found
         value = self._known[-1][key] = make()
         return value
 

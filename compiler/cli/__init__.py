@@ -13,13 +13,7 @@ from dataclasses import dataclass
 
 import click
 from tcc import __version__
-from tcc.cli.bench import bench
-from tcc.cli.compile import compile
-from tcc.cli.doctor import doctor
-from tcc.cli.inspect import inspect
-from tcc.cli.ops import ops
-from tcc.cli.run import run
-from tcc.cli.verify import verify
+from tcc.cli import bench, compile, doctor, inspect, ops, run, verify
 from tcc.errors import InternalError, TccError
 
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
@@ -46,8 +40,13 @@ def cli(session: Session, debug: bool) -> None:
     session.debug = debug
 
 
-for command in (compile, run, bench, verify, inspect, ops, doctor):
-    cli.add_command(command)
+cli.add_command(bench.bench)
+cli.add_command(compile.compile)
+cli.add_command(doctor.doctor)
+cli.add_command(inspect.inspect)
+cli.add_command(ops.ops)
+cli.add_command(run.run)
+cli.add_command(verify.verify)
 
 
 def execute(args: Sequence[str] | None = None) -> int:

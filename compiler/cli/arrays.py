@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from tcc.driver import Port
 from tcc.errors import UserError
 from tcc.ir.op import Array
 from tcc.ir.types import DTYPES, DType, Kind
 from tcc.options import read_shape
+from tcc.runtime import Port
 
 _FORMS = "write NAME=@file.npy, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3"
 

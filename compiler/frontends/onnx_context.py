@@ -43,6 +43,7 @@ class NodeContext:
         self._attributes = {a.name: a for a in node.attribute}
         self.defaults = self._check_schema()
         self.inputs = [self._find(name) for name in node.input]
+        self._check_required()
 
     def _find(self, name: str) -> Operand | None:
         try:
@@ -59,7 +60,7 @@ class NodeContext:
         """Checks the node against ONNX's own description; returns the attributes' defaults."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
-        schema = schema_of(self.node, self.opset)
+        schema: Any = schema_of(self.node, self.opset)  # its stubs leave attributes out
         if schema is None:
             return {}
         for kind, count, least, most in (
@@ -77,6 +78,16 @@ class NodeContext:
                 raise self.fail(f"attribute {name} is of kind {found}; {due.name} is due")
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
+
+    def _check_required(self) -> None:
+        schema: Any = schema_of(self.node, self.opset)
+        if schema is None:
+            return
+        optional = type(schema).FormalParameterOption.Optional
+        for number, operand in enumerate(self.inputs):
+            declared = schema.inputs[min(number, len(schema.inputs) - 1)]
+            if operand is None and declared.option != optional:
+                raise self.fail(f"input {number} is missing")
 
     def inside(self, scope: Scope) -> NodeContext:
         """The same node, emitting into `scope` (that of a body it builds)."""
@@ -126,7 +137,7 @@ class NodeContext:
     def _missing(self, name: str) -> UserError:
         return self.fail(f"attribute {name} is missing")
 
-    def int(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None) -> int:
         if self.has_value(name):
             return int(self._attribute(name, "int").i)
         if default is None:
@@ -134,16 +145,16 @@ class NodeContext:
         return default
 
     def flag(self, name: str, default: bool = False) -> bool:
-        return bool(self.int(name, default))
+        return bool(self.integer(name, default))
 
-    def float(self, name: str, default: float | None = None) -> float:
+    def real(self, name: str, default: float | None = None) -> float:
         if self.has_value(name):
             return float(self._attribute(name, "float").f)
         if default is None:
             raise self._missing(name)
         return default
 
-    def string(self, name: str, default: str | None = None) -> str:
+    def text(self, name: str, default: str | None = None) -> str:
         if self.has_value(name):
             raw: bytes = self._attribute(name, "string").s
             return raw.decode("utf-8", "replace")
@@ -151,21 +162,21 @@ class NodeContext:
             raise self._missing(name)
         return default
 
-    def ints(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         if self.has_value(name):
             return tuple(self._attribute(name, "ints").ints)
         if default is None:
             raise self._missing(name)
         return tuple(default)
 
-    def floats(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
+    def reals(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
         return (
             tuple(self._attribute(name, "floats").floats)
             if self.has_value(name)
             else tuple(default)
         )
 
-    def strings(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
+    def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
         if not self.has_value(name):
             return tuple(default)
         raw = self._attribute(name, "strings").strings
@@ -188,7 +199,7 @@ class NodeContext:
         """An attribute that holds the number of an element type."""
         if not self.has_value(name) and default is not None:
             return default
-        return element_type(self.int(name), self.loc)
+        return element_type(self.integer(name), self.loc)
 
     def axis(self, value: int, rank: int) -> int:
         """`value` counted from the front; raises `UserError` outside `[-rank, rank)`."""
@@ -340,10 +351,13 @@ class NodeContext:
         result: list[Operand | None] = []
         seen: list[Operand] = []
         for operand in operands:
-            for earlier in seen if operand is not None else ():
+            if operand is None:
+                result.append(None)
+                continue
+            for earlier in seen:
                 operand = self.agree(operand, earlier.shape)
             result.append(operand)
-            seen += [] if operand is None else [operand]
+            seen.append(operand)
         return result
 
     def truth(self, operand: Operand) -> bool | None:

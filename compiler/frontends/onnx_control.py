@@ -195,7 +195,7 @@ def _scan(ctx: NodeContext) -> Results:
         raise ctx.fail("Scan of opset 8 has another meaning", "export with opset 9 or newer")
     proto = ctx.graph("body")
     operands = ctx.present()
-    count = ctx.int("num_scan_inputs")
+    count = ctx.integer("num_scan_inputs")
     states = len(operands) - count
     rows = len(proto.output) - states
     if not 0 < count <= len(operands) or rows < 0:
@@ -225,7 +225,7 @@ def _scan(ctx: NodeContext) -> Results:
 
 
 def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:
-    values = ctx.ints(name) if ctx.has(name) else (0,) * count
+    values = ctx.integers(name) if ctx.has(name) else (0,) * count
     if len(values) != count:
         raise ctx.fail(f"{name} has {len(values)} entries; {count} are due")
     return values

@@ -14,7 +14,9 @@ from tcc.frontends import (
     onnx_recurrent,
     onnx_reduce,
     onnx_resize,
+    onnx_sampling,
     onnx_selection,
+    onnx_signal,
     onnx_window,
 )
 from tcc.frontends.onnx_context import Converter
@@ -27,6 +29,8 @@ _FAMILIES = (
     onnx_selection.CONVERTERS,
     onnx_window.CONVERTERS,
     onnx_resize.CONVERTERS,
+    onnx_sampling.CONVERTERS,
+    onnx_signal.CONVERTERS,
     onnx_quantize.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,

@@ -1,11 +1,12 @@
 """Functions inlined: those of the model, and the bodies that ONNX itself gives for an operator.
 
-Calls nest only so deep, may not reach themselves, and the whole import expands only so many nodes.
+Calls may not reach themselves; the import limits how deep they nest and how many nodes they make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
@@ -17,7 +18,6 @@ from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.frontends.onnx_tensors import ELEMENT_TYPES
 from tcc.ir.index import as_int
 
-_DEEPEST = 100
 _NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 FunctionKey = tuple[str, str, str]
@@ -43,24 +43,26 @@ def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, Fun
 
 def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
     """The body that ONNX gives for the operator, where it does not depend on types."""
-    schema = schema_of(node, version)
+    schema: Any = schema_of(node, version)  # its stubs leave the functions out
     if schema is None or not schema.has_function:
         return None
     since = [v for v in schema.function_opset_versions if v <= version]
     if not since:
         return None
-    return FunctionProto.FromString(schema.get_function_with_opset_version(max(since)))
+    body = FunctionProto()
+    body.ParseFromString(schema.get_function_with_opset_version(max(since)))
+    return body
 
 
 def has_typed_body(node: NodeProto, version: int) -> bool:
     """Whether ONNX gives a body for the operator that depends on the operands' types."""
-    schema = schema_of(node, version)
-    return schema is not None and schema.has_context_dependent_function
+    schema: Any = schema_of(node, version)
+    return schema is not None and bool(schema.has_context_dependent_function)
 
 
 def typed_body(ctx: NodeContext) -> FunctionProto | None:
     """The body that ONNX gives for this node and its operands' types."""
-    schema = schema_of(ctx.node, ctx.opset)
+    schema: Any = schema_of(ctx.node, ctx.opset)
     if schema is None or not schema.has_context_dependent_function:
         return None
     versions = schema.context_dependent_function_opset_versions
@@ -87,8 +89,6 @@ def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
     calls = ctx.session.calls
     if key in calls:
         raise ctx.fail(f"the function '{function.name}' calls itself")
-    if len(calls) >= _DEEPEST:
-        raise ctx.fail(f"functions call each other more than {_DEEPEST} deep")
     if len(ctx.inputs) > len(function.input) or len(ctx.node.output) > len(function.output):
         raise ctx.fail(f"the function '{function.name}' has fewer inputs or outputs")
     scope = Scope(

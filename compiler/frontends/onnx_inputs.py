@@ -114,7 +114,7 @@ class _Dimensions:
 
 
 def _declared(value: onnx.ValueInfoProto) -> bool:
-    return value.type.tensor_type.HasField("shape")
+    return bool(value.type.tensor_type.HasField("shape"))
 
 
 def _size(size: int, name: str) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.onnx_shapes import sign
-from tcc.ir.index import Index, as_int, bounds, ceildiv, const, floordiv, maximum, minimum
+from tcc.frontends.onnx_shapes import exact_quotient, sign
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.types import BOOL, F32, F64, I64, element_count
 
 Results = Sequence["Operand | None"]
@@ -23,13 +23,13 @@ def _constant(ctx: NodeContext) -> Results:
         sparse = ctx._attributes["sparse_value"].sparse_tensor
         return [ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))]
     if ctx.has("value_float"):
-        return [ctx.constant(np.float32(ctx.float("value_float")))]
+        return [ctx.constant(np.float32(ctx.real("value_float")))]
     if ctx.has("value_int"):
-        return [ctx.constant(np.int64(ctx.int("value_int")))]
+        return [ctx.constant(np.int64(ctx.integer("value_int")))]
     if ctx.has("value_floats"):
-        return [ctx.constant(np.array(ctx.floats("value_floats"), np.float32))]
+        return [ctx.constant(np.array(ctx.reals("value_floats"), np.float32))]
     if ctx.has("value_ints"):
-        return [ctx.constant(np.array(ctx.ints("value_ints"), np.int64))]
+        return [ctx.constant(np.array(ctx.integers("value_ints"), np.int64))]
     raise ctx.fail("it has no value, or strings, which are not supported")
 
 
@@ -41,8 +41,8 @@ def _constant_of_shape(ctx: NodeContext) -> Results:
 
 def _shape(ctx: NodeContext) -> Results:
     shape = ctx.input(0).shape
-    end = ctx.int("end", len(shape)) if ctx.opset >= 15 else len(shape)
-    start = ctx.int("start", 0) if ctx.opset >= 15 else 0
+    end = ctx.integer("end", len(shape)) if ctx.opset >= 15 else len(shape)
+    start = ctx.integer("start", 0) if ctx.opset >= 15 else 0
     return [ctx.size_vector(shape[start:end])]
 
 
@@ -105,7 +105,7 @@ def _remaining(shape: Sequence[Index], others: Sequence[Index]) -> Index:
         else:
             divisors.append(size)
     total, by = element_count(tuple(left)), element_count(tuple(divisors))
-    return const(0) if as_int(by) == 0 else floordiv(total, by)
+    return const(0) if as_int(by) == 0 else exact_quotient(total, by)
 
 
 def _resolved_at_run_time(
@@ -128,7 +128,7 @@ def _resolved_at_run_time(
 
 def _flatten(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.int("axis", 1)
+    axis = ctx.integer("axis", 1)
     if not -x.rank <= axis <= x.rank:
         raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
     cut = axis + x.rank if axis < 0 else axis
@@ -138,7 +138,7 @@ def _flatten(ctx: NodeContext) -> Results:
 def axes_argument(ctx: NodeContext, number: int, since: int) -> tuple[int, ...] | None:
     """`axes` as input `number` from opset `since` on, as an attribute before; None if absent."""
     if ctx.opset < since:
-        return ctx.ints("axes") if ctx.has("axes") else None
+        return ctx.integers("axes") if ctx.has("axes") else None
     return None if ctx.optional(number) is None else ctx.static_ints(number, "axes")
 
 
@@ -171,7 +171,7 @@ def _unsqueeze(ctx: NodeContext) -> Results:
 
 def _transpose(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    perm = ctx.ints("perm") if ctx.has("perm") else tuple(reversed(range(x.rank)))
+    perm = ctx.integers("perm") if ctx.has("perm") else tuple(reversed(range(x.rank)))
     if sorted(perm) != list(range(x.rank)):
         raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
     return [ctx.transpose(x, perm)]
@@ -181,21 +181,22 @@ def _concat(ctx: NodeContext) -> Results:
     parts = ctx.present()
     if not parts:
         raise ctx.fail("it has no inputs")
-    return [ctx.concat(parts, ctx.axis(ctx.int("axis"), parts[0].rank))]
+    return [ctx.concat(parts, ctx.axis(ctx.integer("axis"), parts[0].rank))]
 
 
 def _split(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.int("axis", 0), x.rank)
+    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
     given = ctx.optional(1) if ctx.opset >= 13 else None
     if given is not None:
         sizes = ctx.sizes(given, "split")
     elif ctx.opset < 13 and ctx.has("split"):
-        sizes = tuple(map(const, ctx.ints("split")))
+        sizes = tuple(map(const, ctx.integers("split")))
     else:
-        if ctx.opset >= 18 and ctx.int("num_outputs", parts) != parts:
-            raise ctx.fail(f"num_outputs is {ctx.int('num_outputs')}, there are {parts} outputs")
+        told = ctx.integer("num_outputs", parts) if ctx.opset >= 18 else parts
+        if told != parts:
+            raise ctx.fail(f"num_outputs is {told}, there are {parts} outputs")
         chunk = ceildiv(extent, parts)
         sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
     if len(sizes) != parts:
@@ -253,12 +254,12 @@ _PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 def _pad(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    mode = ctx.string("mode", "constant")
+    mode = ctx.text("mode", "constant")
     if mode not in _PAD_MODES:
         raise ctx.fail(f"mode '{mode[:40]}' is none of {', '.join(_PAD_MODES)}")
     if ctx.opset < 11:
-        pads: tuple[Index, ...] = tuple(map(const, ctx.ints("pads")))
-        value: Operand | None = ctx.filled(ctx.float("value", 0.0), x.dtype)
+        pads: tuple[Index, ...] = tuple(map(const, ctx.integers("pads")))
+        value: Operand | None = ctx.filled(ctx.real("value", 0.0), x.dtype)
         axes: tuple[int, ...] = tuple(range(x.rank))
     else:
         pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
@@ -284,9 +285,9 @@ def _pad(ctx: NodeContext) -> Results:
 def _slice(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     if ctx.opset < 10:
-        starts: Sequence[Index] = tuple(map(const, ctx.ints("starts")))
-        ends: Sequence[Index] = tuple(map(const, ctx.ints("ends")))
-        axes = ctx.ints("axes") if ctx.has("axes") else tuple(range(len(starts)))
+        starts: Sequence[Index] = tuple(map(const, ctx.integers("starts")))
+        ends: Sequence[Index] = tuple(map(const, ctx.integers("ends")))
+        axes = ctx.integers("axes") if ctx.has("axes") else tuple(range(len(starts)))
         steps: tuple[int, ...] = (1,) * len(starts)
     else:
         count = _length(ctx, ctx.input(1))

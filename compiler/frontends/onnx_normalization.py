@@ -24,13 +24,13 @@ def _batch_norm(ctx: NodeContext) -> Results:
     if ctx.opset < 9 and not ctx.flag("spatial", True):
         raise ctx.fail("spatial=0 is not supported")
     operands = [x, *(ctx.input(n) for n in range(1, 5))]
-    return [ctx.emit("batch_normalization", *operands, epsilon=ctx.float("epsilon"))]
+    return [ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))]
 
 
 def _layer_norm(op: str, affine: int) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        if ctx.int("stash_type", 1) != 1:
+        if ctx.integer("stash_type", 1) != 1:
             raise ctx.fail("only stash_type 1 (f32) is supported")
         operands = [ctx.optional(n) for n in range(1 + affine)]
         while operands[-1] is None:
@@ -38,8 +38,8 @@ def _layer_norm(op: str, affine: int) -> Converter:
         return ctx.emit_all(
             op,
             operands,
-            axis=ctx.axis(ctx.int("axis", -1), x.rank),
-            epsilon=ctx.float("epsilon", 1e-5),
+            axis=ctx.axis(ctx.integer("axis", -1), x.rank),
+            epsilon=ctx.real("epsilon", 1e-5),
             outputs=_outputs(ctx),
         )
 
@@ -47,16 +47,16 @@ def _layer_norm(op: str, affine: int) -> Converter:
 
 
 def _group_norm(ctx: NodeContext) -> Results:
-    x, groups = ctx.input(0), ctx.int("num_groups")
+    x, groups = ctx.input(0), ctx.integer("num_groups")
     scale, bias = ctx.input(1), ctx.input(2)
     channels = as_int(x.shape[1]) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
         raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
     if ctx.opset < 21:  # one number for each group, not each channel
         scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
-    if ctx.opset >= 21 and ctx.int("stash_type", 1) != 1:
+    if ctx.opset >= 21 and ctx.integer("stash_type", 1) != 1:
         raise ctx.fail("only stash_type 1 (f32) is supported")
-    epsilon = ctx.float("epsilon")
+    epsilon = ctx.real("epsilon")
     return [ctx.emit("group_normalization", x, scale, bias, num_groups=groups, epsilon=epsilon)]
 
 
@@ -68,25 +68,25 @@ def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
 
 def _mean_variance(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axes = ctx.axes(ctx.ints("axes", (0, 2, 3)), x.rank)
+    axes = ctx.axes(ctx.integers("axes", (0, 2, 3)), x.rank)
     return [ctx.emit("mean_variance_normalization", x, axes=tuple(sorted(axes)))]
 
 
 def _lp_norm(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.int("axis", -1), x.rank)
-    return [ctx.emit("lp_normalization", x, axis=axis, p=ctx.int("p", 2))]
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    return [ctx.emit("lp_normalization", x, axis=axis, p=ctx.integer("p", 2))]
 
 
 def _loss(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         operands = [ctx.input(0), ctx.input(1)]
         weights = ctx.optional(2)
-        ignored = ctx.int("ignore_index") if ctx.has("ignore_index") else None
+        ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
         return ctx.emit_all(
             op,
             operands if weights is None else [*operands, weights],
-            reduction=ctx.string("reduction", "mean"),
+            reduction=ctx.text("reduction", "mean"),
             ignore_index=ignored,
             outputs=_outputs(ctx),
         )

@@ -15,8 +15,8 @@ def _clip(ctx: NodeContext) -> Results:
     if ctx.opset >= 11:
         low, high = ctx.optional(1), ctx.optional(2)
     else:
-        low = ctx.filled(ctx.float("min"), x.dtype) if ctx.has("min") else None
-        high = ctx.filled(ctx.float("max"), x.dtype) if ctx.has("max") else None
+        low = ctx.filled(ctx.real("min"), x.dtype) if ctx.has("min") else None
+        high = ctx.filled(ctx.real("max"), x.dtype) if ctx.has("max") else None
     bounds = [None if o is None else ctx.reshape(o, ()) for o in (low, high)]
     if bounds == [None, None]:
         return [x]

@@ -16,15 +16,15 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
     """The axis of a scale that has one; other scales leave it without meaning."""
     if scale.rank == 0 or scale.type.static_shape == (1,):
         return 0
-    return ctx.axis(ctx.int("axis", 1), x.rank)
+    return ctx.axis(ctx.integer("axis", 1), x.rank)
 
 
 def _quantize(ctx: NodeContext) -> Results:
     x, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
     to = U8 if zero is None else zero.dtype
-    if ctx.opset >= 21 and ctx.int("output_dtype", 0):
+    if ctx.opset >= 21 and ctx.integer("output_dtype", 0):
         to = ctx.dtype("output_dtype")
-    if ctx.opset >= 23 and ctx.int("precision", 0) not in (0, 1):
+    if ctx.opset >= 23 and ctx.integer("precision", 0) not in (0, 1):
         raise ctx.fail("only precision f32 is supported")
     return [
         ctx.emit(
@@ -32,7 +32,7 @@ def _quantize(ctx: NodeContext) -> Results:
             *([x, scale] if zero is None else [x, scale, zero]),
             to=to,
             axis=_axis(ctx, x, scale),
-            block_size=ctx.int("block_size", 0),
+            block_size=ctx.integer("block_size", 0),
         )
     ]
 
@@ -43,9 +43,9 @@ def _dequantize(ctx: NodeContext) -> Results:
         "dequantize_linear",
         [x, scale] if zero is None else [x, scale, zero],
         axis=_axis(ctx, x, scale),
-        block_size=ctx.int("block_size", 0),
+        block_size=ctx.integer("block_size", 0),
     )
-    wanted = ctx.dtype("output_dtype") if ctx.int("output_dtype", 0) else result.dtype
+    wanted = ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else result.dtype
     return [ctx.cast(result, wanted)]
 
 

@@ -6,13 +6,13 @@ direction, peepholes, clipping, coupled gates and lengths per sequence are resol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import I64
+from tcc.ir.types import I64, TensorType
 
 Results = Sequence["Operand | None"]
 Activation = Callable[[NodeContext, Operand], Operand]
@@ -39,28 +39,28 @@ _ALPHA_BETA = {"affine": (1.0, 0.0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0
 
 def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
     """The activation functions, direction by direction; alphas and betas are taken in order."""
-    own = ctx.strings("activations") if ctx.has("activations") else ()
+    own = ctx.texts("activations") if ctx.has("activations") else ()
     names = own or tuple(defaults) * directions
     if len(names) != len(defaults) * directions:
         raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
-    alphas = iter(ctx.floats("activation_alpha"))
-    betas = iter(ctx.floats("activation_beta"))
+    alphas = iter(ctx.reals("activation_alpha"))
+    betas = iter(ctx.reals("activation_beta"))
     return [_activation(ctx, name.lower(), alphas, betas) for name in names]
 
 
-def _activation(ctx: NodeContext, name: str, alphas: object, betas: object) -> Activation:
-    def take(values: object, default: float) -> float:
-        return next(values, default)  # type: ignore[call-overload,no-any-return]
-
+def _activation(
+    ctx: NodeContext, name: str, alphas: Iterator[float], betas: Iterator[float]
+) -> Activation:
     if name in _PLAIN:
         return lambda inner, x: inner.emit(name, x)
     if name in _ALPHA:
         op, default = _ALPHA[name]
-        alpha = take(alphas, default)
-        return lambda inner, x: inner.emit(op, x, alpha=alpha)
+        only = next(alphas, default)
+        return lambda inner, x: inner.emit(op, x, alpha=only)
     if name not in _ALPHA_BETA:
         raise ctx.fail(f"activation '{name[:40]}' is not known")
-    alpha, beta = (take(v, d) for v, d in zip((alphas, betas), _ALPHA_BETA[name], strict=True))
+    alpha, beta = _ALPHA_BETA[name]
+    alpha, beta = next(alphas, alpha), next(betas, beta)
     if name == "hardsigmoid":
         return lambda inner, x: inner.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
     function = _affine if name == "affine" else _scaled_tanh
@@ -208,6 +208,7 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[_Cell, Operand]
             zero = ctx.expand(ctx.filled(0.0, own.dtype), (const(hidden),))
             other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
         projected = ctx.emit("add", projected, ctx.emit("add", own, other))
+    matrices: tuple[Operand, ...]
     if linear_before:
         matrices = (_transposed(ctx, recurrence),)
     else:
@@ -221,7 +222,7 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[_Cell, Operand]
         late,
         _peepholes(ctx, number, hidden),
         tuple(layer.activations[number * count : (number + 1) * count]),
-        ctx.float("clip", 0.0),
+        ctx.real("clip", 0.0),
         ctx.flag("input_forget") if ctx.node.op_type == "LSTM" else False,
     )
     return cell, projected
@@ -271,8 +272,8 @@ def _run_direction(
     return (results[-1], *results[:-1])
 
 
-def _row_type(operand: Operand) -> object:
-    return type(operand.type)(operand.dtype, operand.shape[1:])
+def _row_type(operand: Operand) -> TensorType:
+    return TensorType(operand.dtype, operand.shape[1:])
 
 
 def _steps(ctx: NodeContext, time: Index) -> Operand:
@@ -282,7 +283,7 @@ def _steps(ctx: NodeContext, time: Index) -> Operand:
 
 def _recurrent(ctx: NodeContext) -> Results:
     kind = _KINDS[ctx.node.op_type]
-    direction = ctx.string("direction", "forward")
+    direction = ctx.text("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if direction not in reverses:
         raise ctx.fail(f"direction is '{direction[:40]}'")

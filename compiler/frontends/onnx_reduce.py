@@ -46,7 +46,7 @@ def _arg(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
         last = ctx.flag("select_last_index") if ctx.opset >= 12 else False
-        axis = ctx.axis(ctx.int("axis", 0), x.rank)
+        axis = ctx.axis(ctx.integer("axis", 0), x.rank)
         keepdims = ctx.flag("keepdims", True)
         return [ctx.emit(op, x, axis=axis, keepdims=keepdims, select_last=last)]
 
@@ -58,7 +58,7 @@ def _softmax(op: str) -> Converter:
 
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        axis = ctx.axis(ctx.int("axis"), x.rank)
+        axis = ctx.axis(ctx.integer("axis"), x.rank)
         if ctx.opset >= 13 or axis == x.rank - 1:
             return [ctx.emit(op, x, axis=axis)]
         rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
@@ -70,9 +70,9 @@ def _softmax(op: str) -> Converter:
 
 def _top_k(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.int("axis", -1), x.rank)
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
     if ctx.opset < 10:
-        (k,) = ctx.size_vector([ctx.int("k")]).known  # type: ignore[misc]
+        (k,) = ctx.size_vector([ctx.integer("k")]).known  # type: ignore[misc]
     else:
         (k,) = ctx.sizes(ctx.input(1), "k")
     largest = ctx.flag("largest", True) if ctx.opset >= 11 else True
@@ -99,7 +99,7 @@ def _cumulative(op: str) -> Converter:
 
 def _einsum(ctx: NodeContext) -> Results:
     operands = ctx.present()
-    equation = _explicit_equation(ctx, ctx.string("equation"), [o.rank for o in operands])
+    equation = _explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
     return ctx.emit_all("einsum", operands, equation=equation)
 
 

@@ -34,7 +34,7 @@ def _upsample(ctx: NodeContext) -> Results:
     if len(ctx.inputs) > 1:
         scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
     else:
-        scales = ctx.floats("scales")
+        scales = ctx.reals("scales")
     if len(scales) != x.rank:
         raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
     sizes = tuple(_scaled(ctx, d, s) for d, s in zip(x.shape, scales, strict=True))
@@ -44,7 +44,7 @@ def _upsample(ctx: NodeContext) -> Results:
             x,
             sizes=sizes,
             scales=scales,
-            mode=ctx.string("mode", "nearest").replace("bilinear", "linear"),
+            mode=ctx.text("mode", "nearest").replace("bilinear", "linear"),
             coordinate_mode="asymmetric",
             nearest_mode="floor",
         )
@@ -57,21 +57,21 @@ def _resize(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     if ctx.flag("antialias"):
         raise ctx.fail("antialias is not supported")
-    axes = ctx.axes(ctx.ints("axes") if ctx.has("axes") else range(x.rank), x.rank)
+    axes = ctx.axes(ctx.integers("axes") if ctx.has("axes") else range(x.rank), x.rank)
     sizes, scales = _target(ctx, x, axes)
-    coordinates = ctx.string("coordinate_transformation_mode")
+    coordinates = ctx.text("coordinate_transformation_mode")
     return [
         ctx.emit(
             "resize",
             x,
             sizes=sizes,
             scales=scales,
-            mode=ctx.string("mode"),
+            mode=ctx.text("mode"),
             coordinate_mode=coordinates,
-            nearest_mode=ctx.string("nearest_mode"),
-            cubic_coeff_a=ctx.float("cubic_coeff_a"),
+            nearest_mode=ctx.text("nearest_mode"),
+            cubic_coeff_a=ctx.real("cubic_coeff_a"),
             exclude_outside=ctx.flag("exclude_outside"),
-            extrapolation_value=ctx.float("extrapolation_value"),
+            extrapolation_value=ctx.real("extrapolation_value"),
             roi=_roi(ctx, x, axes) if coordinates == "tf_crop_and_resize" else (),
         )
     ]
@@ -95,7 +95,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> tuple[tuple[In
         wanted = ctx.sizes(given, "sizes")
         if len(wanted) != len(axes):
             raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
-        policy = ctx.string("keep_aspect_ratio_policy", "stretch")
+        policy = ctx.text("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             return _kept_ratio(ctx, x, axes, wanted, policy)
         free: list[float | None] = [1.0] * x.rank

@@ -93,15 +93,15 @@ def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:
 
 _DECODERS: MappingProxyType[str, Callable[[NodeContext, str], Any]] = MappingProxyType(
     {
-        "int": NodeContext.int,
-        "float": NodeContext.float,
+        "int": NodeContext.integer,
+        "float": NodeContext.real,
         "bool": NodeContext.flag,
-        "str": NodeContext.string,
+        "str": NodeContext.text,
         DType.__name__: NodeContext.dtype,
-        "tuple[int, ...]": NodeContext.ints,
-        "tuple[float, ...]": NodeContext.floats,
-        "tuple[str, ...]": NodeContext.strings,
-        "float | None": NodeContext.float,
-        "int | None": NodeContext.int,
+        "tuple[int, ...]": NodeContext.integers,
+        "tuple[float, ...]": NodeContext.reals,
+        "tuple[str, ...]": NodeContext.texts,
+        "float | None": NodeContext.real,
+        "int | None": NodeContext.integer,
     }
 )

@@ -25,13 +25,13 @@ def _non_zero(ctx: NodeContext) -> Results:
 
 def _compress(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.int("axis"), x.rank) if ctx.has("axis") else None
+    axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
     return [ctx.emit("compress", x, ctx.input(1), axis=axis, size=_fresh_size(ctx))]
 
 
 def _unique(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.int("axis"), x.rank) if ctx.has("axis") else None
+    axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted", True)
     return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=_fresh_size(ctx))
 
@@ -44,7 +44,7 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
     return ctx.emit_all(
         "non_max_suppression",
         [*operands[:2], *limits],
-        center_point_box=ctx.int("center_point_box", 0),
+        center_point_box=ctx.integer("center_point_box", 0),
         size=_fresh_size(ctx),
     )
 
@@ -54,27 +54,27 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
 
 def _one_hot(ctx: NodeContext) -> Results:
     indices, depth, values = (ctx.input(n) for n in range(3))
-    axis = ctx.axis(ctx.int("axis", -1), indices.rank + 1)
+    axis = ctx.axis(ctx.integer("axis", -1), indices.rank + 1)
     (size,) = ctx.sizes(depth, "the depth")
     return [ctx.emit("one_hot", indices, values, axis=axis, depth=size)]
 
 
 def _gather_nd(ctx: NodeContext) -> Results:
-    batch = ctx.int("batch_dims", 0)
+    batch = ctx.integer("batch_dims", 0)
     return [ctx.emit("gather_nd", ctx.input(0), ctx.input(1), batch_dims=batch)]
 
 
 def _scatter_elements(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    axis = ctx.axis(ctx.int("axis", 0), x.rank)
-    reduction = ctx.string("reduction", "none")
+    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
+    reduction = ctx.text("reduction", "none")
     operands = (x, ctx.input(1), ctx.input(2))
     return [ctx.emit("scatter_elements", *operands, axis=axis, reduction=reduction)]
 
 
 def _scatter_nd(ctx: NodeContext) -> Results:
     operands = (ctx.input(0), ctx.input(1), ctx.input(2))
-    return [ctx.emit("scatter_nd", *operands, reduction=ctx.string("reduction", "none"))]
+    return [ctx.emit("scatter_nd", *operands, reduction=ctx.text("reduction", "none"))]
 
 
 # ---- places --------------------------------------------------------------------------------------
@@ -89,17 +89,17 @@ def _trilu(ctx: NodeContext) -> Results:
 
 def _eye_like(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return [ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.int("k", 0))]
+    return [ctx.emit("eye_like", x, to=ctx.dtype("dtype", x.dtype), k=ctx.integer("k", 0))]
 
 
 def _depth_to_space(ctx: NodeContext) -> Results:
-    mode = ctx.string("mode", "DCR")
-    return [ctx.emit("depth_to_space", ctx.input(0), blocksize=ctx.int("blocksize"), mode=mode)]
+    mode = ctx.text("mode", "DCR")
+    return [ctx.emit("depth_to_space", ctx.input(0), blocksize=ctx.integer("blocksize"), mode=mode)]
 
 
 def _space_to_depth(ctx: NodeContext) -> Results:
-    x, block = ctx.input(0), ctx.int("blocksize")
-    if ctx.string("mode", "DCR") == "DCR":
+    x, block = ctx.input(0), ctx.integer("blocksize")
+    if ctx.text("mode", "DCR") == "DCR":
         return [ctx.emit("space_to_depth", x, blocksize=block)]
     if x.rank != 4 or block < 1:
         raise ctx.fail(f"blocks of {block} in {x.type!r}")
@@ -114,7 +114,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
     """Cuts or pads around the centre; the odd element goes to the end."""
     x = ctx.input(0)
     wanted = ctx.sizes(ctx.input(1), "the shape")
-    axes = ctx.axes(ctx.ints("axes") if ctx.has("axes") else range(x.rank), x.rank)
+    axes = ctx.axes(ctx.integers("axes") if ctx.has("axes") else range(x.rank), x.rank)
     if len(wanted) != len(axes):
         raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
     for axis, size in zip(axes, wanted, strict=True):

@@ -7,7 +7,7 @@ tensors, or None where they are no longer integer expressions (then the op runs 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from tcc.ir.index import (
     maximum,
     minimum,
     mod,
+    of_atom,
 )
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
@@ -98,6 +99,25 @@ def _non_negative(*indices: Index) -> None:
         lo = bounds(index)[0]
         if lo is None or lo < 0:
             raise _Undecided
+
+
+def exact_quotient(num: Index, den: Index) -> Index:
+    """`num // den` where no rest is left; equal factors cancel even if they may be 0."""
+    if den.const or len(den.terms) != 1:
+        return floordiv(num, den)
+    ((factors, by),) = den.terms
+    total = const(0)
+    for monomial, coeff in num.terms:
+        left = list(monomial)
+        for atom in factors:
+            if atom not in left or coeff % by:
+                return floordiv(num, den)
+            left.remove(atom)
+        product = const(coeff // by)
+        for atom in left:
+            product = product * of_atom(atom)
+        total = total + product
+    return floordiv(num, den) if num.const else total
 
 
 # ---- the ops -----------------------------------------------------------------------------------
@@ -178,7 +198,7 @@ def is_unequal(a: Index, b: Index) -> bool | None:
     return None if same is None else not same
 
 
-def _static(sizes: Sequence[Any]) -> tuple[int, ...]:
+def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
     known = tuple(as_int(as_index(size)) for size in sizes)
     if None in known:
         raise _Undecided
@@ -239,7 +259,7 @@ def _reduce(function: Callable[[Index, Index], Index], identity: Index | None) -
         for axis in sorted(attrs.axes, reverse=True):
             if not out.shape[axis] and identity is None:
                 raise _Undecided
-            start = {} if identity is None else {"initial": identity}
+            start: Any = {} if identity is None else {"initial": identity}
             out = _objects(combine.reduce(out, axis=axis, **start))
         return [out.reshape(_static(types[0].shape))]
 

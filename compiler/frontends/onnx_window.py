@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
@@ -19,7 +20,7 @@ def _spatial(ctx: NodeContext, x: Operand) -> int:
 
 
 def _per_axis(ctx: NodeContext, name: str, axes: int) -> tuple[int, ...]:
-    values = ctx.ints(name) if ctx.has(name) else (1,) * axes
+    values = ctx.integers(name) if ctx.has(name) else (1,) * axes
     if len(values) != axes or min(values) < 1:
         raise ctx.fail(f"{name} is {values}; {axes} positive numbers are due")
     return values
@@ -30,13 +31,13 @@ def _kernel_of(ctx: NodeContext, weight: Operand, axes: int) -> tuple[int, ...]:
     kernel = tuple(size for size in sizes if size is not None)
     if len(kernel) != axes or len(sizes) != axes:
         raise ctx.fail(f"the weight is {weight.type!r}; {axes} spatial sizes must be known")
-    if ctx.has("kernel_shape") and ctx.ints("kernel_shape") != kernel:
-        raise ctx.fail(f"kernel_shape is {ctx.ints('kernel_shape')}, the weight's is {kernel}")
+    if ctx.has("kernel_shape") and ctx.integers("kernel_shape") != kernel:
+        raise ctx.fail(f"kernel_shape is {ctx.integers('kernel_shape')}, the weight's is {kernel}")
     return kernel
 
 
 def _explicit(ctx: NodeContext, axes: int) -> Pads:
-    pads = ctx.ints("pads") if ctx.has("pads") else (0,) * 2 * axes
+    pads = ctx.integers("pads") if ctx.has("pads") else (0,) * 2 * axes
     if len(pads) != 2 * axes:
         raise ctx.fail(f"pads has {len(pads)} entries for {axes} spatial axes")
     return tuple(map(const, pads[:axes])), tuple(map(const, pads[axes:]))
@@ -58,7 +59,7 @@ def _pads(
 ) -> Pads:
     """Padding of a convolution or pool, `auto_pad` resolved."""
     axes = len(kernel)
-    auto = ctx.string("auto_pad", "NOTSET")
+    auto = ctx.text("auto_pad", "NOTSET")
     if auto in ("NOTSET", ""):
         return _explicit(ctx, axes)
     if auto == "VALID":
@@ -72,7 +73,7 @@ def _pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
-def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, object]:
+def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:
     """The attributes of a convolution of `x` with `weight`."""
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
@@ -93,7 +94,7 @@ def _conv(ctx: NodeContext) -> Results:
 
 
 def _group(ctx: NodeContext) -> int:
-    group = ctx.int("group", 1)
+    group = ctx.integer("group", 1)
     if group < 1:
         raise ctx.fail(f"group is {group}")
     return group
@@ -109,7 +110,7 @@ def _conv_transpose(ctx: NodeContext) -> Results:
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
     strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
-    extra = ctx.ints("output_padding") if ctx.has("output_padding") else (0,) * axes
+    extra = ctx.integers("output_padding") if ctx.has("output_padding") else (0,) * axes
     if len(extra) != axes:
         raise ctx.fail(f"output_padding has {len(extra)} entries for {axes} spatial axes")
     before, after = _transposed_pads(ctx, x, kernel, strides, dilations, extra)
@@ -134,10 +135,10 @@ def _transposed_pads(
     extra: Sequence[int],
 ) -> Pads:
     """What is cut off a transposed convolution, from `output_shape` or `auto_pad` if given."""
-    auto = ctx.string("auto_pad", "NOTSET")
+    auto = ctx.text("auto_pad", "NOTSET")
     axes = len(kernel)
     if ctx.has("output_shape"):
-        wanted: list[Index] = [const(n) for n in ctx.ints("output_shape")]
+        wanted: list[Index] = [const(n) for n in ctx.integers("output_shape")]
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
         wanted = [size * s for size, s in zip(x.shape[2:], strides, strict=True)]
     elif auto == "VALID":
@@ -154,9 +155,9 @@ def _transposed_pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
-def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, object]:
+def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
     axes = _spatial(ctx, x)
-    kernel = ctx.ints("kernel_shape")
+    kernel = ctx.integers("kernel_shape")
     if len(kernel) != axes or min(kernel) < 1:
         raise ctx.fail(f"kernel_shape is {kernel}; {axes} positive numbers are due")
     strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
@@ -174,11 +175,10 @@ def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, object]:
 def _max_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     attrs = _pool_attrs(ctx, x)
-    values = ctx.emit("max_pool", x, **attrs)
     if not ctx.wants(1):
-        return [values]
-    order = ctx.int("storage_order", 0)
-    return [values, ctx.emit("max_pool_indices", x, **attrs, storage_order=order)]
+        return ctx.emit_all("max_pool", [x], **attrs)
+    order = ctx.integer("storage_order", 0)
+    return ctx.emit_all("max_pool_indices", [x], **attrs, storage_order=order)
 
 
 def _average_pool(ctx: NodeContext) -> Results:
@@ -189,7 +189,7 @@ def _average_pool(ctx: NodeContext) -> Results:
 
 def _lp_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return [ctx.emit("lp_pool", x, **_pool_attrs(ctx, x), p=ctx.int("p", 2))]
+    return [ctx.emit("lp_pool", x, **_pool_attrs(ctx, x), p=ctx.integer("p", 2))]
 
 
 def _global(op: str) -> Converter:
@@ -204,7 +204,7 @@ def _global(op: str) -> Converter:
 def _global_lp_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axes = tuple(range(2, 2 + _spatial(ctx, x)))
-    p = ctx.int("p", 2)
+    p = ctx.integer("p", 2)
     if p in (1, 2):
         return [ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)]
     power = ctx.emit("pow", ctx.emit("abs", x), ctx.filled(p, x.dtype))
@@ -213,21 +213,29 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
 
 
 def _max_unpool(ctx: NodeContext) -> Results:
+    """Positions count in the shape that the pool's attributes give; `output_shape` pads it."""
     x, indices = ctx.input(0), ctx.input(1)
     axes = _spatial(ctx, x)
+    kernel = ctx.integers("kernel_shape")
+    strides = _per_axis(ctx, "strides", axes)
+    before, after = _explicit(ctx, axes)
+    if len(kernel) != axes:
+        raise ctx.fail(f"kernel_shape is {kernel}; {axes} numbers are due")
+    spatial = [
+        (size - 1) * s + k - b - a
+        for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
+    ]
+    shape = (*x.shape[:2], *spatial)
+    result = ctx.emit("max_unpool", x, indices, shape=shape)
     given = ctx.optional(2)
-    if given is not None:
-        shape = ctx.sizes(given, "output_shape")
-    else:
-        kernel = ctx.ints("kernel_shape")
-        strides = _per_axis(ctx, "strides", axes)
-        before, after = _explicit(ctx, axes)
-        spatial = [
-            (size - 1) * s + k - b - a
-            for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
-        ]
-        shape = (*x.shape[:2], *spatial)
-    return [ctx.emit("max_unpool", x, indices, shape=shape)]
+    wanted = shape if given is None else ctx.sizes(given, "output_shape")
+    if wanted == shape:
+        return [result]
+    if len(wanted) != x.rank:
+        raise ctx.fail(f"output_shape has {len(wanted)} entries for {x.type!r}")
+    zeros = (const(0),) * x.rank
+    more = tuple(w - s for w, s in zip(wanted, shape, strict=True))
+    return [ctx.emit("pad", result, before=zeros, after=more, mode="constant")]
 
 
 def _col2im(ctx: NodeContext) -> Results:

@@ -1,7 +1,7 @@
 """The artifact file's own format: what the link step writes and the readers expect.
 
-An artifact is an ELF shared library with the manifest (JSON) in a section, and behind the ELF image,
-or in a side file, the weights and at the very end the trailer (runtime/src/weights.c reads it).
+An artifact is an ELF shared library with the manifest (JSON) in a section, and behind the ELF
+image, or in a side file, the weights and at the very end the trailer (runtime/src/weights.c).
 """
 
 from __future__ import annotations

@@ -124,7 +124,8 @@ class Index:
 
 def _build(terms: Mapping[Monomial, int], const: int) -> Index:
     kept = [(m, c) for m, c in terms.items() if c]
-    kept.sort(key=lambda term: tuple(a.key for a in term[0]))
+    if len(kept) > 1:
+        kept.sort(key=lambda term: tuple(a.key for a in term[0]))
     frozen = tuple(kept)
     return _intern(
         ("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const))
@@ -210,12 +211,14 @@ def add(a: IndexLike, b: IndexLike) -> Index:
 @lru_cache(1 << 16)
 def mul(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
+    if not y.terms and y.const == 1:
+        return x
     terms: dict[Monomial, int] = {}
     for m1, c1 in (*x.terms, ((), x.const)):
         for m2, c2 in (*y.terms, ((), y.const)):
             monomial = tuple(sorted(m1 + m2, key=lambda atom: atom.key))
             terms[monomial] = terms.get(monomial, 0) + c1 * c2
-    return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
+    return _from_monomials(terms)
 
 
 @lru_cache(1 << 14)
@@ -224,6 +227,9 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     whole, rest = _divide(num, den)
     if within(rest, den):
         return whole
+    exact, left = _exact(rest, den)
+    if exact and rest is not exact[0]:
+        return sum((floordiv(part, den) for part in (*exact, left)), whole)
     rest, den = _reduce(rest, den)
     inner = _nested_quotient(rest, den)
     if inner is not None:
@@ -236,11 +242,11 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
 @lru_cache(1 << 14)
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
-    _, rest = _divide(num, den)
+    _, rest = _exact(_divide(num, den)[1], den)
     if within(rest, den):
         return rest
-    factor = _common_factor(rest, den)
-    if factor > 1:
+    factor = math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
+    if factor > 1 and not den.terms:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
     key = f"({_factor_key(rest)} % {_factor_key(den)})"
     return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
@@ -304,26 +310,17 @@ def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def within(rest: Index, den: Index) -> bool:
-    """Whether `0 <= rest < den` is certain."""
-    lo, hi = bounds(rest)
-    if lo is None or lo < 0:
-        return False
-    den_lo = bounds(den)[0]
-    if hi is not None and den_lo is not None and hi < den_lo:
-        return True
-    # A sum of iterators in mixed radix: rest < den when replacing each iterator by its last value
-    # stays below den, which also holds for symbolic extents.
-    last = substitute(rest, {v: v.extent - 1 for v in free_vars(rest) if v.extent is not None})
-    if any(coeff < 0 for _, coeff in rest.terms):
-        return False
-    slack = bounds(den - 1 - last)[0]
-    return slack is not None and slack >= 0
+    """Whether `0 <= rest < den` is certain, of a positive `den`."""
+    return nonnegative(rest) and (rest is const(0) or nonnegative(den - 1 - rest))
 
 
-def _common_factor(rest: Index, den: Index) -> int:
+def _exact(rest: Index, den: Index) -> tuple[tuple[Index, ...], Index]:
+    """The terms of `rest` that `den` is known to divide, and what is left."""
     if den.terms:
-        return 1
-    return math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
+        return (), rest
+    terms = tuple(_build({m: c}, 0) for m, c in rest.terms)
+    exact = tuple(term for term in terms if divisor_of(term) % den.const == 0)
+    return exact, rest - sum(exact, const(0))
 
 
 def _scale_down(index: Index, factor: int) -> Index:
@@ -394,27 +391,101 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
             return atom.lo, atom.hi
         case Quotient():
             (a, b), (c, d) = bounds(atom.num), bounds(atom.den)
-            if c is None or c <= 0:
-                return None, None
+            c = max(c or 1, 1)  # divisors are positive
             low = None if a is None else (a // c if a < 0 else 0 if d is None else a // d)
             return low, None if b is None else (b // c if b >= 0 else -1)
         case Remainder():
-            top = bounds(atom.den)[1]
-            num_top = bounds(atom.num)[1] if (bounds(atom.num)[0] or 0) >= 0 else None
-            tops = [t for t in (None if top is None else top - 1, num_top) if t is not None]
+            (a, b), d = bounds(atom.num), bounds(atom.den)[1]
+            tops = [] if d is None else [d - 1]
+            if a is not None and a >= 0 and b is not None:
+                tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            (a, b), (c, d) = bounds(atom.a), bounds(atom.b)
-            return _extremum_bounds(atom.which, a, b, c, d)
+            x, y = bounds(atom.a), bounds(atom.b)
+            if atom.which == "max":
+                return _known(max, x[0], y[0]), _both(max, x[1], y[1])
+            return _both(min, x[0], y[0]), _known(min, x[1], y[1])
 
 
-def _extremum_bounds(
-    which: str, a: int | None, b: int | None, c: int | None, d: int | None
-) -> tuple[int | None, int | None]:
-    lows, highs = [x for x in (a, c) if x is not None], [x for x in (b, d) if x is not None]
-    if which == "min":
-        return (min(lows) if len(lows) == 2 else None), (min(highs) if highs else None)
-    return (max(lows) if lows else None), (max(highs) if len(highs) == 2 else None)
+def _both(pick: Callable[..., int], a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else pick(a, b)
+
+
+def _known(pick: Callable[..., int], a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else pick(a, b)
+
+
+def nonnegative(index: Index) -> bool:
+    """Whether `index >= 0` is certain wherever its iterators have a value."""
+    low = bounds(index)[0]
+    if low is not None and low >= 0:
+        return True
+    least = _limit(index, up=False, cancel=False)
+    for _ in range(2):
+        low = None if least is None else bounds(least)[0]
+        if low is not None and low >= 0:
+            return True
+        least = None if least is None else _limit(least, up=False, cancel=True)
+    return False
+
+
+def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
+    """An expression of sizes alone that `index` never exceeds (`up`) or never falls below.
+
+    It holds wherever the iterators of `index` have a value; None where none is known.  `cancel`
+    bounds `d * (x // d)` by x, which is right where x is what else the sum holds.
+    """
+    total = const(index.const)
+    for monomial, coeff in index.terms:
+        term = _term_limit(monomial, coeff, up == (coeff > 0), cancel)
+        if term is None:
+            return None
+        total = add(total, term)
+    return total
+
+
+def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index | None:
+    if cancel and len(monomial) == 1 and isinstance(monomial[0], Quotient):
+        num, den = monomial[0].num, as_int(monomial[0].den)
+        if den and coeff % den == 0:
+            lost = 0 if up or divisor_of(num) % den == 0 else den - 1
+            top = _limit(num, up, cancel)
+            return None if top is None else mul(add(top, -lost), coeff // den)
+    product = const(coeff)
+    for atom in monomial:
+        factor = _atom_limit(atom, up, cancel)
+        # Limits of factors multiply only where no factor can be negative.
+        if factor is None or (len(monomial) > 1 and not _nonnegative(atom, factor)):
+            return None
+        product = mul(product, factor)
+    return product
+
+
+def _nonnegative(atom: Atom, factor: Index) -> bool:
+    if isinstance(atom, Var) and atom.extent is not None:
+        return True  # an iterator that has a value is over at least one
+    low, least = _atom_bounds(atom)[0], bounds(factor)[0]
+    return low is not None and low >= 0 and least is not None and least >= 0
+
+
+def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
+    match atom:
+        case Var():
+            if atom.extent is None:
+                return of_atom(atom)
+            return _limit(add(atom.extent, -1), True, cancel) if up else const(0)
+        case Quotient():
+            num = _limit(atom.num, up, cancel)
+            fixed = _limit(atom.den, True, cancel) is atom.den
+            return floordiv(num, atom.den) if num is not None and fixed else None
+        case Remainder():
+            top = _limit(atom.den, True, cancel) if up else const(1)
+            return None if top is None else add(top, -1)
+        case Extremum():
+            a, b = _limit(atom.a, up, cancel), _limit(atom.b, up, cancel)
+            if a is None or b is None:
+                return None
+            return minimum(a, b) if atom.which == "min" else maximum(a, b)
 
 
 def divisor_of(index: Index) -> int:

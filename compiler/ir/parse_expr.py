@@ -179,7 +179,7 @@ def read_number(cursor: Cursor) -> bool | int | float:
 class _Scope:
     """What the text of a scalar may name."""
 
-    params: Sequence[TensorType]
+    params: Sequence[TensorType | None]
     stages: list[Stage]
     variables: dict[str, Index]
     lets: dict[str, Scalar] = field(default_factory=dict)
@@ -188,13 +188,13 @@ class _Scope:
 def read_expr(cursor: Cursor, sizes: Mapping[str, Index]) -> Expr:
     cursor.expect("expr")
     cursor.expect("(")
-    params: list[TensorType] = []
+    params: list[TensorType | None] = []
     while not cursor.take(")"):
         if params:
             cursor.expect(",")
         cursor.expect(f"p{len(params)}")
         cursor.expect(":")
-        params.append(read_type(cursor, sizes))
+        params.append(None if cursor.take("none") else read_type(cursor, sizes))
     cursor.expect("{")
     stages: list[Stage] = []
     while not cursor.take("return"):
@@ -217,7 +217,8 @@ def _stage(cursor: Cursor, scope: _Scope) -> Stage:
     cursor.expect("[")
     iters = _iterators(cursor, scope, "]")
     cursor.expect("=")
-    monoid, over = None, ()
+    monoid: str | None = None
+    over: tuple[Var, ...] = ()
     if _at_reduction(cursor):
         name = cursor.next().text
         monoid = None if name == "none" else name
@@ -227,6 +228,7 @@ def _stage(cursor: Cursor, scope: _Scope) -> Stage:
         name = cursor.kind("word")
         cursor.expect("=")
         scope.lets[name] = _scalar(cursor, scope)
+        cursor.expect("in")
     body = [_scalar(cursor, scope)]
     while cursor.take(","):
         body.append(_scalar(cursor, scope))
@@ -330,8 +332,9 @@ def _source(cursor: Cursor, scope: _Scope) -> tuple[Source, DType]:
     number, _, component = name[1:].partition(".")
     if number.isdigit() and (not component or component.isdigit()):
         n, c = int(number), int(component or 0)
-        if name[0] == "p" and not component and n < len(scope.params):
-            return n, scope.params[n].dtype
+        param = scope.params[n] if name[0] == "p" and n < len(scope.params) else None
+        if param is not None and not component:
+            return n, param.dtype
         if name[0] == "s" and n < len(scope.stages) and c < len(scope.stages[n].body):
             return StageRef(n, c), scope.stages[n].body[c].dtype
     raise cursor.error("no operand or earlier stage has this name", token)

@@ -11,6 +11,12 @@ Semantics.  A register is written before it is read.  A buffer's address is fixe
 arena ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end of the run or
 their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and offsets are bytes.
 Outside sizes nothing is computed on the host.
+
+The *prologue* is the body's leading `Let`s, `Check`s and `ReadInt`s of inputs.  It writes all
+registers that the arena needs (its size; offset and size of every range), which no later
+instruction changes: after it the arena is made and its buffers get their addresses.  Kernels may
+count on 64-byte aligned arena, state, scratch and dynamic memory, and on weights as aligned as
+their offsets; the caller's arrays are aligned to one element.  `verify_program` proves all this.
 """
 
 from __future__ import annotations
@@ -114,8 +120,10 @@ class Port:
     """An input or output as the caller sees it.
 
     `dims[i]` is the register that holds the size of dimension i: for inputs it is what the body's
-    checks demand, for outputs what the run produced.  `text` shows the symbolic shape to people.
-    `state` names the input port whose caller array this output updates in place, or is -1.
+    checks demand, written in the prologue; for outputs what the run produced, written before the
+    output's `Allocate`.  A size that is fixed is a register set by one CONST: so the port's shape
+    is known without a run.  `text` shows the symbolic shape to people.  `state` names the input
+    port whose caller array this output updates in place, or is -1.
     """
 
     name: str
@@ -208,9 +216,10 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class CallOp:
-    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...).
+    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which states operands.
 
-    `results` are registers the function writes (sizes that data decides).
+    `results` are registers the function writes.  Where data decides a size, `<op>_count` with the
+    same inputs and ints computes it, and the outputs are allocated before `<op>` is called.
     """
 
     op: str
@@ -267,3 +276,14 @@ class Program:
     scratch: int
     arena: Register
     body: tuple[Instr, ...] = field(default=())
+
+
+def prologue_length(program: Program) -> int:
+    """How many instructions at the front of the body are the prologue."""
+    for number, instr in enumerate(program.body):
+        at_entry = isinstance(instr, Let | Check) or (
+            isinstance(instr, ReadInt) and isinstance(program.buffers[instr.buffer].place, Input)
+        )
+        if not at_entry:
+            return number
+    return len(program.body)

@@ -125,7 +125,7 @@ class Function:
 
 def _int_div(a: Any, b: Any) -> Any:
     safe = np.where(b == 0, 1, b)
-    quotient = np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe)
+    quotient = (a - np.fmod(a, safe)) // safe  # exact, so that floor and truncation agree
     return np.where(b == 0, 0, quotient).astype(np.result_type(a, b))
 
 

@@ -61,7 +61,7 @@ INFIX = MappingProxyType(
     }
 )
 
-_BARE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./#]*")
+_BARE_NAME = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./#]*")
 
 
 def graph_text(graph: Graph) -> str:
@@ -231,7 +231,7 @@ def _location(loc: str) -> str:
 
 def _expr(expr: Expr, indent: str) -> str:
     inner = indent + "  "
-    params = ", ".join(f"p{n}: {t!r}" for n, t in enumerate(expr.params))
+    params = ", ".join(f"p{n}: {t or 'none'}" for n, t in enumerate(expr.params))
     lines = [f"expr({params}) {{"]
     for n, stage in enumerate(expr.stages):
         lines.append(inner + _stage(n, stage, inner + "  "))
@@ -248,7 +248,7 @@ def _stage(n: int, stage: Stage, indent: str) -> str:
     for scalar in _shared(stage):
         text = scalar_text(scalar, names, outer=True)
         names[scalar] = f"v{len(names)}"
-        lets.append(f"{indent}let {names[scalar]} = {text}")
+        lets.append(f"{indent}let {names[scalar]} = {text} in")
     bodies = ", ".join(scalar_text(s, names, outer=True) for s in stage.body)
     return "\n".join([head, *lets, indent + bodies]) if lets else f"{head} {bodies}"
 

@@ -17,7 +17,7 @@ _TOKEN = re.compile(
     rf"""
     (?P<space>\s+)
   | (?P<location>;[^\n]*)
-  | (?P<value>%(?:[A-Za-z0-9_][A-Za-z0-9_./\#]*|{_STRING}))
+  | (?P<value>%(?:[A-Za-z0-9_/][A-Za-z0-9_./\#]*|{_STRING}))
   | (?P<digest>@[0-9a-f]+)
   | (?P<string>{_STRING})
   | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w))

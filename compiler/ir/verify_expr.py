@@ -46,8 +46,7 @@ def verify_expr(expr: Expr, types: Sequence[TensorType | None]) -> None:
 
 
 def _problems(expr: Expr, types: Sequence[TensorType | None]) -> Iterator[str]:
-    present = tuple(t for t in types if t is not None)
-    if tuple(expr.params) not in (tuple(types), present):
+    if tuple(expr.params) != tuple(types):
         yield f"the parameters are {expr.params}, the operands {tuple(types)}"
     for number, stage in enumerate(expr.stages):
         for problem in _stage(expr, number, stage):

@@ -130,9 +130,7 @@ def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
         raise ValueError(f"{what} is not a scalar of type {dtype!r}")
 
 
-def _same(
-    wanted: Sequence[TensorType | None], got: Sequence[TensorType | None], what: str
-) -> None:
+def _same(wanted: Sequence[TensorType | None], got: Sequence[TensorType | None], what: str) -> None:
     """Checks number, element types and ranks, and the dimensions that are known on both sides."""
     if len(wanted) != len(got):
         raise ValueError(f"{len(wanted)} values are due, there are {len(got)}")

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import choose, fn, number, wide, widened
@@ -389,6 +389,7 @@ OPS: tuple[OpSpec, ...] = (
         Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
         expr=_sample_expr,
+        onnx=(OnnxBinding("GridSample", since=20),),
         aten=("grid_sampler",),
     ),
     OpSpec(

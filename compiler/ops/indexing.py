@@ -1,8 +1,7 @@
 """Indexing: elements chosen by index tensors.
 
-Negative indices count from the end.  An index outside its axis is the model's fault, and never an
-access outside the tensor: a read is clamped and gives an unspecified element, a scatter ends the
-run with an error.
+Negative indices count from the end.  An index outside its axis is the model's fault and gives an
+unspecified element, never an access outside the tensor: reads are clamped, scatters refuse it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,20 @@ from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, index_value
 from tcc.ir.types import I32, I64, TensorType
 from tcc.ops.formula import choose
-from tcc.ops.operands import Arrays, Types, array, clamped, differ, guard, require, sizes, wrapped
-from tcc.ops.shapes import ALL, AxisAttrs, check_axis, required
+from tcc.ops.operands import (
+    Arrays,
+    Types,
+    array,
+    clamped,
+    differ,
+    guard,
+    inside,
+    maybe_array,
+    require,
+    sizes,
+    wrapped,
+)
+from tcc.ops.shapes import ALL, AxisAttrs, check_axis, optional, required
 
 Binding = tuple[Var, Scalar]
 
@@ -50,6 +61,14 @@ class OneHotAttrs:
 
     axis: int
     depth: Index
+
+
+@dataclass(frozen=True, slots=True)
+class TensorScatterAttrs:
+    """`mode` is linear, or circular where writing past the end goes on at the front."""
+
+    axis: int
+    mode: str
 
 
 def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
@@ -260,6 +279,61 @@ def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample(repeated, ScatterNdAttrs("add"), "repeated")
 
 
+# ---- tensor_scatter ------------------------------------------------------------------------------
+
+
+def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> tuple[TensorType, ...]:
+    cache, update, places = required(types, 0), required(types, 1), optional(types, 2)
+    check_axis(attrs.axis, cache.rank)
+    require(attrs.axis > 0, "axis 0 is the batch, a cache grows along another one")
+    require(attrs.mode in ("linear", "circular"), f"unknown mode {attrs.mode}")
+    require(update.dtype is cache.dtype, f"{update} and {cache} differ in type")
+    require(update.rank == cache.rank, f"{update} and {cache} differ in rank")
+    for axis, (a, c) in enumerate(zip(cache.shape, update.shape, strict=True)):
+        require(axis == attrs.axis or not differ(a, c), f"{update} and {cache} differ at {axis}")
+    if places is not None:
+        require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
+    return (cache,)
+
+
+def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> tuple[Array, ...]:
+    y, update, places = array(arrays, 0).copy(), array(arrays, 1), maybe_array(arrays, 2)
+    for batch in range(len(y)):
+        start = 0 if places is None else int(places[batch])
+        target = np.moveaxis(y[batch], attrs.axis - 1, 0)
+        for step, row in enumerate(np.moveaxis(update[batch], attrs.axis - 1, 0)):
+            at = start + step
+            target[at % len(target) if attrs.mode == "circular" else at] = row
+    return (y,)
+
+
+def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
+    cache, update = required(types, 0), required(types, 1)
+    b = ExprBuilder(*types)
+    i = b.iters(*cache.shape)
+    step: Scalar = index_value(i[attrs.axis], I64)
+    if optional(types, 2) is not None:
+        step = apply("sub", step, b.read(2, i[0]))
+    if attrs.mode == "circular":
+        step = apply("mod", step, index_value(cache.shape[attrs.axis], I64))
+    length = update.shape[attrs.axis]
+    at, binding = b.position(clamped(step, length), length)
+    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
+    new = b.read(1, *source, fill=guard(length), indirect=(binding,))
+    b.stage(i, choose(inside(step, length), new, b.read(0, *i)))
+    return b.done()
+
+
+def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    cache = rng.standard_normal((2, 3, 7, 4)).astype(np.float32)
+    update = rng.standard_normal((2, 3, 2, 4)).astype(np.float32)
+    linear, circular = (TensorScatterAttrs(2, mode) for mode in ("linear", "circular"))
+    yield Sample((cache, update, np.array([0, 5])), linear, "linear")
+    yield Sample((cache, update, np.array([6, 3])), circular, "circular")
+    yield Sample((cache, update), linear, "front")
+    yield Sample((cache[0], update[0], np.array([4, 0, 1])), TensorScatterAttrs(1, "linear"), "3d")
+
+
 # ---- one hot -------------------------------------------------------------------------------------
 
 
@@ -376,6 +450,20 @@ OPS: tuple[OpSpec, ...] = (
         call="scatter_nd",
         onnx=(OnnxBinding("ScatterND", since=11),),
         aten=("index_put",),
+    ),
+    OpSpec(
+        "tensor_scatter",
+        TensorScatterAttrs,
+        (2, 3),
+        _tensor_scatter_infer,
+        _tensor_scatter_reference,
+        _tensor_scatter_samples,
+        ALL,
+        Tolerance.EXACT,
+        "A cache with new rows at a place of each batch; operands (cache, update, places).",
+        expr=_tensor_scatter_expr,
+        traits=_MOVES,
+        onnx=(OnnxBinding("TensorScatter", since=24),),
     ),
     OpSpec(
         "one_hot",

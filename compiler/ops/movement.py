@@ -70,27 +70,6 @@ class TileAttrs:
     repeats: tuple[Index, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DepthToSpaceAttrs:
-    """`mode` is "DCR" (depth, column, row) or "CRD"."""
-
-    blocksize: int
-    mode: str
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceToDepthAttrs:
-    blocksize: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReverseSequenceAttrs:
-    """The axes are 0 and 1 in either order."""
-
-    batch_axis: int
-    time_axis: int
-
-
 # ---- reshape -------------------------------------------------------------------------------------
 
 
@@ -120,7 +99,8 @@ def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
     """The row-major position of `indices` in a tensor of `shape`."""
     linear = const(0)
     for index, dim in zip(indices, shape, strict=True):
-        linear = linear * dim + index
+        # An axis of extent one adds nothing; without its iterator the position stays simple.
+        linear = linear if as_int(dim) == 1 else linear * dim + index
     return linear
 
 
@@ -320,102 +300,11 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
     return b.done(*outputs)
 
 
-# ---- blocks and sequences ------------------------------------------------------------------------
-
-
-def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> tuple[TensorType, ...]:
-    x, s = required(types, 0), attrs.blocksize
-    require(x.rank == 4, f"depth_to_space takes rank 4, not {x}")
-    require(attrs.mode in ("DCR", "CRD"), f"unknown depth_to_space mode {attrs.mode}")
-    channels = as_int(x.shape[1])
-    require(channels is None or channels % (s * s) == 0, f"{s * s} does not divide axis 1 of {x}")
-    n, c, h, w = x.shape
-    return (TensorType(x.dtype, (n, c // (s * s), h * s, w * s)),)
-
-
-def _depth_to_space_reference(arrays: Arrays, attrs: DepthToSpaceAttrs) -> tuple[Array, ...]:
-    x, s = array(arrays, 0), attrs.blocksize
-    n, c, h, w = x.shape
-    if attrs.mode == "DCR":
-        blocks = x.reshape(n, s, s, c // (s * s), h, w).transpose(0, 3, 4, 1, 5, 2)
-    else:
-        blocks = x.reshape(n, c // (s * s), s, s, h, w).transpose(0, 1, 4, 2, 5, 3)
-    return (blocks.reshape(n, c // (s * s), h * s, w * s),)
-
-
-def _depth_to_space_expr(types: Types, attrs: DepthToSpaceAttrs) -> Expr:
-    (y,) = _depth_to_space_infer(types, attrs)
-    s = attrs.blocksize
-    b = ExprBuilder(required(types, 0))
-    n, c, h, w = i = b.iters(*y.shape)
-    block = (h % s) * s + w % s
-    channel = block * y.shape[1] + c if attrs.mode == "DCR" else c * (s * s) + block
-    b.stage(i, b.read(0, n, channel, h // s, w // s))
-    return b.done()
-
-
-def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> tuple[TensorType, ...]:
-    x, s = required(types, 0), attrs.blocksize
-    require(x.rank == 4, f"space_to_depth takes rank 4, not {x}")
-    n, c, h, w = x.shape
-    for size in (as_int(h), as_int(w)):
-        require(size is None or size % s == 0, f"{s} does not divide the image of {x}")
-    return (TensorType(x.dtype, (n, c * (s * s), h // s, w // s)),)
-
-
-def _space_to_depth_reference(arrays: Arrays, attrs: SpaceToDepthAttrs) -> tuple[Array, ...]:
-    x, s = array(arrays, 0), attrs.blocksize
-    n, c, h, w = x.shape
-    blocks = x.reshape(n, c, h // s, s, w // s, s).transpose(0, 3, 5, 1, 2, 4)
-    return (blocks.reshape(n, c * s * s, h // s, w // s),)
-
-
-def _space_to_depth_expr(types: Types, attrs: SpaceToDepthAttrs) -> Expr:
-    x, s = required(types, 0), attrs.blocksize
-    (y,) = _space_to_depth_infer(types, attrs)
-    b = ExprBuilder(x)
-    n, c, h, w = i = b.iters(*y.shape)
-    block = c // x.shape[1]
-    at = (n, c % x.shape[1], h * s + block // s, w * s + block % s)
-    b.stage(i, b.read(0, *at))
-    return b.done()
-
-
-def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> tuple[TensorType, ...]:
-    x, lengths = required(types, 0), required(types, 1)
-    require(x.rank >= 2, f"reverse_sequence takes rank 2 or more, not {x}")
-    require({attrs.batch_axis, attrs.time_axis} == {0, 1}, "batch and time must be axes 0 and 1")
-    require(lengths.rank == 1, f"the lengths must be a vector, not {lengths}")
-    return (x,)
-
-
-def _reverse_sequence_reference(arrays: Arrays, attrs: ReverseSequenceAttrs) -> tuple[Array, ...]:
-    y = array(arrays, 0).copy()
-    rows = y if attrs.batch_axis == 0 else np.swapaxes(y, 0, 1)
-    for row, length in zip(rows, array(arrays, 1), strict=True):
-        row[:length] = row[:length][::-1].copy()
-    return (y,)
-
-
-def _reverse_sequence_expr(types: Types, attrs: ReverseSequenceAttrs) -> Expr:
-    x = required(types, 0)
-    b = ExprBuilder(*types)
-    i = b.iters(*x.shape)
-    length = b.read(1, i[attrs.batch_axis])
-    step = index_value(i[attrs.time_axis], I64)
-    back = apply("sub", apply("sub", length, literal(1, I64)), step)
-    extent = x.shape[attrs.time_axis]
-    at, binding = b.position(apply("select", apply("lt", step, length), back, step), extent)
-    indices = [at if axis == attrs.time_axis else k for axis, k in enumerate(i)]
-    # Lengths past the extent would read outside: the fill keeps such data harmless.
-    b.stage(i, b.read(0, *indices, fill=0, indirect=(binding,)))
-    return b.done()
-
-
 # ---- samples and rows ----------------------------------------------------------------------------
 
 
-def _f32(rng: np.random.Generator, *shape: int) -> Array:
+def f32(rng: np.random.Generator, *shape: int) -> Array:
+    """Normally distributed samples."""
     return rng.standard_normal(shape).astype(np.float32)
 
 
@@ -428,13 +317,13 @@ def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((7, 13), (91,)),
         ((0, 3), (3, 0, 2)),
     ):
-        yield Sample((_f32(rng, *before),), ReshapeAttrs(dims(*after)))
+        yield Sample((f32(rng, *before),), ReshapeAttrs(dims(*after)))
     yield Sample((rng.integers(-9, 9, (3, 8)),), ReshapeAttrs(dims(8, 3)), "i64")
 
 
 def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, perm in (((2, 3, 5), (2, 0, 1)), ((7, 13), (1, 0)), ((), ()), ((0, 3), (1, 0))):
-        yield Sample((_f32(rng, *shape),), TransposeAttrs(perm))
+        yield Sample((f32(rng, *shape),), TransposeAttrs(perm))
     yield Sample((rng.random((2, 3, 4, 5)) > 0.5,), TransposeAttrs((0, 2, 3, 1)), "bool")
 
 
@@ -446,7 +335,7 @@ def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((1, 3), (0, 3)),
         ((1,), (7,)),
     ):
-        yield Sample((_f32(rng, *before),), ExpandAttrs(dims(*after)))
+        yield Sample((f32(rng, *before),), ExpandAttrs(dims(*after)))
     yield Sample((rng.integers(-5, 5, (3, 1)),), ExpandAttrs(dims(3, 4)), "i64")
 
 
@@ -459,12 +348,12 @@ def _slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((), (), (), ()),
     ):
         attrs = SliceAttrs(dims(*starts), steps, dims(*lengths))
-        yield Sample((_f32(rng, *shape),), attrs)
+        yield Sample((f32(rng, *shape),), attrs)
 
 
 def _tile_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, repeats in (((2, 3), (2, 1)), ((1, 5), (3, 2)), ((), ()), ((3,), (0,))):
-        yield Sample((_f32(rng, *shape),), TileAttrs(dims(*repeats)))
+        yield Sample((f32(rng, *shape),), TileAttrs(dims(*repeats)))
     yield Sample((rng.integers(0, 255, (3, 2), np.uint8),), TileAttrs(dims(2, 3)), "u8")
 
 
@@ -475,7 +364,7 @@ def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
         (2, ((1, 2, 3),)),
         (0, ((1,), (1,))),
     ):
-        yield Sample(tuple(_f32(rng, *s) for s in shapes), ConcatAttrs(axis))
+        yield Sample(tuple(f32(rng, *s) for s in shapes), ConcatAttrs(axis))
     yield Sample((rng.integers(0, 9, (2,)), rng.integers(0, 9, (3,))), ConcatAttrs(0), "i64")
 
 
@@ -486,27 +375,10 @@ def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((4,), 0, (4,)),
         ((2, 3), 1, (3, 0)),
     ):
-        yield Sample((_f32(rng, *shape),), SplitAttrs(axis, dims(*parts)))
+        yield Sample((f32(rng, *shape),), SplitAttrs(axis, dims(*parts)))
 
 
-def _depth_to_space_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for mode in ("DCR", "CRD"):
-        yield Sample((_f32(rng, 2, 12, 3, 5),), DepthToSpaceAttrs(2, mode), mode)
-    yield Sample((_f32(rng, 1, 9, 1, 1),), DepthToSpaceAttrs(3, "DCR"))
-
-
-def _space_to_depth_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((_f32(rng, 2, 3, 4, 6),), SpaceToDepthAttrs(2))
-    yield Sample((_f32(rng, 1, 1, 9, 3),), SpaceToDepthAttrs(3))
-
-
-def _reverse_sequence_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    x = _f32(rng, 3, 5, 2)
-    yield Sample((x, np.array([5, 1, 3])), ReverseSequenceAttrs(0, 1))
-    yield Sample((x, np.array([2, 3, 1, 0, 3])), ReverseSequenceAttrs(1, 0))
-
-
-def _row(
+def move_row(
     name: str,
     attrs: type[Any],
     functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
@@ -517,6 +389,7 @@ def _row(
     onnx: tuple[OnnxBinding, ...] = (),
     aten: tuple[str, ...] = (),
 ) -> OpSpec:
+    """The row of an op that copies elements; `functions` are infer, reference, expr."""
     infer, reference, expr = functions
     return OpSpec(
         name,
@@ -536,7 +409,7 @@ def _row(
 
 
 OPS: tuple[OpSpec, ...] = (
-    _row(
+    move_row(
         "reshape",
         ReshapeAttrs,
         (_reshape_infer, _reshape_reference, _reshape_expr),
@@ -544,7 +417,7 @@ OPS: tuple[OpSpec, ...] = (
         "The same elements in row-major order under another shape.",
         aten=("view", "reshape"),
     ),
-    _row(
+    move_row(
         "transpose",
         TransposeAttrs,
         (_transpose_infer, _transpose_reference, _transpose_expr),
@@ -552,7 +425,7 @@ OPS: tuple[OpSpec, ...] = (
         "Permutes the axes.",
         aten=("permute",),
     ),
-    _row(
+    move_row(
         "expand",
         ExpandAttrs,
         (_expand_infer, _expand_reference, _expand_expr),
@@ -560,14 +433,14 @@ OPS: tuple[OpSpec, ...] = (
         "Repeats along axes of extent one.",
         aten=("expand",),
     ),
-    _row(
+    move_row(
         "slice",
         SliceAttrs,
         (_slice_infer, _slice_reference, _slice_expr),
         _slice_samples,
         "A strided part of each axis.",
     ),
-    _row(
+    move_row(
         "tile",
         TileAttrs,
         (_tile_infer, _tile_reference, _tile_expr),
@@ -575,7 +448,7 @@ OPS: tuple[OpSpec, ...] = (
         "Repeats the whole tensor along each axis.",
         aten=("repeat",),
     ),
-    _row(
+    move_row(
         "concat",
         ConcatAttrs,
         (_concat_infer, _concat_reference, _concat_expr),
@@ -584,39 +457,12 @@ OPS: tuple[OpSpec, ...] = (
         arity=(1, 1 << 16),
         aten=("cat",),
     ),
-    _row(
+    move_row(
         "split",
         SplitAttrs,
         (_split_infer, _split_reference, _split_expr),
         _split_samples,
         "Cuts a tensor along an axis into parts of given sizes.",
         aten=("split_with_sizes",),
-    ),
-    _row(
-        "depth_to_space",
-        DepthToSpaceAttrs,
-        (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
-        _depth_to_space_samples,
-        "Spreads groups of channels over blocks of the image.",
-        onnx=(OnnxBinding("DepthToSpace"),),
-        aten=("pixel_shuffle",),
-    ),
-    _row(
-        "space_to_depth",
-        SpaceToDepthAttrs,
-        (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
-        _space_to_depth_samples,
-        "Collects blocks of the image into channels.",
-        onnx=(OnnxBinding("SpaceToDepth"),),
-        aten=("pixel_unshuffle",),
-    ),
-    _row(
-        "reverse_sequence",
-        ReverseSequenceAttrs,
-        (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_expr),
-        _reverse_sequence_samples,
-        "Reverses the first `lengths[b]` steps of each sequence.",
-        arity=(2, 2),
-        onnx=(OnnxBinding("ReverseSequence", since=10),),
     ),
 )

@@ -11,7 +11,7 @@ from math import ceil, floor
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import Arrays, Types, array, differ, require
 from tcc.ops.shapes import required
@@ -32,7 +32,7 @@ class RoiAlignAttrs:
 
 @dataclass(frozen=True, slots=True)
 class MaxRoiPoolAttrs:
-    pooled_shape: tuple[int, int]
+    pooled_shape: tuple[int, ...]
     spatial_scale: float
 
 
@@ -112,6 +112,7 @@ def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
     require(
         rois.rank == 2 and not differ(rois.shape[1], const(5)), f"regions {rois} must be [n, 5]"
     )
+    require(len(attrs.pooled_shape) == 2, f"cells {attrs.pooled_shape} are not two-dimensional")
     size = tuple(const(n) for n in attrs.pooled_shape)
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)
 
@@ -171,5 +172,6 @@ OPS: tuple[OpSpec, ...] = (
         "The maximum of each cell of each region; regions are (batch, x1, y1, x2, y2).",
         call="max_roi_pool",
         traits=frozenset({Trait.OPAQUE}),
+        onnx=(OnnxBinding("MaxRoiPool"),),
     ),
 )

@@ -273,7 +273,7 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Arr
     before, after = sizes(attrs.before), sizes(attrs.after)
     spatial, groups = x.ndim - 2, attrs.group
     whole = [
-        s * (n - 1) + (k - 1) * d + 1 + max(extra - b, 0) + b
+        s * (n - 1) + (k - 1) * d + 1 + max(extra - b, 0) + max(b, 0)
         for n, k, s, extra, d, b in zip(
             x.shape[2:],
             w.shape[2:],
@@ -308,9 +308,9 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Arr
             strict=True,
         )
     ]
-    missing = [(0, max(end - n, 0)) for end, n in zip(ends, whole, strict=True)]
+    missing = [(max(-b, 0), max(end - n, 0)) for b, end, n in zip(before, ends, whole, strict=True)]
     y = np.pad(y, ((0, 0), (0, 0), *missing))
-    kept = tuple(slice(b, end) for b, end in zip(before, ends, strict=True))
+    kept = tuple(slice(max(b, 0), end + max(-b, 0)) for b, end in zip(before, ends, strict=True))
     return (_with_bias(y[(slice(None), slice(None), *kept)], bias).astype(array(arrays, 0).dtype),)
 
 
@@ -366,6 +366,8 @@ def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((f32(1, 4, 5, 5), f32(4, 3, 4, 3), f32(6)), grouped, "grouped")
     line = ConvTransposeAttrs((4,), (2,), (2,), (0,), (1,), 1)
     yield Sample((f32(1, 3, 7), f32(3, 2, 8)), line, "1d")
+    wider = ConvTransposeAttrs((2,), (-1,), (-2,), (0,), (1,), 1)
+    yield Sample((f32(1, 2, 5), f32(2, 1, 3)), wider, "wider")
 
 
 # ---- col2im --------------------------------------------------------------------------------------

@@ -23,44 +23,63 @@ UNIT_WORK = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """What a register tile may use: `lanes` f32 elements a vector, `count` vector registers."""
+    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, and `l2`
+    bytes of a core's second-level cache."""
 
     lanes: int
     count: int
+    l2: int = 1 << 20
 
 
 def choose(group: TileGroup, registers: Registers) -> Schedule:
     """A schedule for `group`."""
     stage = anchor(group)
     factors = product(stage)
-    vector = _vector_loop(group, stage)
-    blocks: dict[Var, int] = {}
-    if vector is not None:
-        blocks[vector] = _vector_block(vector, registers)
-    panel_outer = True
+    vectors = _vector_loops(group, stage)
+    blocks = {v: _vector_block(v, s, registers) for s, v in vectors.items()}
+    vector = vectors.get(stage)
+    streamed: frozenset[Var] | None = None
     if factors is not None and vector is not None:
         sides = (depends(stage, factors.a), depends(stage, factors.b))
         blocks.update(_contraction_blocks(group, stage, sides, vector, registers))
-        panel_outer = _operand_size(sides[1], vector) >= _operand_size(sides[0], vector)
-    elif vector is not None and vector in group.common and stage.reduce:
-        blocks.update(_row_blocks(group, stage, vector, registers))
-    parallel, serial = _loop_order(group, blocks, vector, panel_outer)
+        if vector not in stage.reduce:
+            this, other = sides if vector in sides[0] else sides[::-1]
+            if _panels_outer(group, stage, (this, other), blocks, vector, registers):
+                streamed = this
+    parallel, serial = _loop_order(group, blocks, vector, streamed)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    return Schedule(named, vector.name if vector else None, parallel, serial)
+    names = tuple(dict.fromkeys(v.name for v in vectors.values()))
+    return Schedule(named, names, parallel, serial)
 
 
-# ---- the vector loop --------------------------------------------------------------------------
+# ---- the vector loops -------------------------------------------------------------------------
 
 
-def _vector_loop(group: TileGroup, stage: GroupStage) -> Var | None:
-    """The loop whose neighbours lie side by side in most accesses."""
-    candidates = [*group.common, *(v for v in stage.iters if v not in group.common), *stage.reduce]
-    best: tuple[float, Var] | None = None
-    for var in candidates:
-        score = _smoothness(group, stage, var)
-        if score > 0 and (best is None or score >= best[0]):
-            best = (score, var)
-    return None if best is None else best[1]
+def _vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
+    """For each stage the loop whose neighbours lie side by side: a common one if that suits the
+    stage with most work, else one of its own."""
+    best = _best_loop(group, stage, (*group.common, *_own(group, stage)))
+    if best is None or best in group.common:
+        return {} if best is None else dict.fromkeys(group.stages, best)
+    found = {s: _best_loop(group, s, _own(group, s)) for s in group.stages}
+    return {s: v for s, v in found.items() if v is not None}
+
+
+def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+    return (*(v for v in stage.iters if v not in group.common), *stage.reduce)
+
+
+def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+    scored = [(_smoothness(group, stage, v), n, v) for n, v in enumerate(loops)]
+    best = max(scored, default=None, key=lambda s: s[:2])
+    return best[2] if best is not None and best[0] > 0 else None
+
+
+def _vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
+    """Up to four vectors; one where a reduction carries several values."""
+    full = (1 if len(stage.body) > 1 else 4) * registers.lanes
+    size = as_int(extent(var))
+    return full if size is None else max(1, min(size, full))
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
@@ -70,6 +89,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     """
     total = count = 0.0
     for other in group.stages:
+        if var not in group.common and other is not stage:
+            continue
         broadcast = 1.0 if var in group.common and product(other) is not None else 0.3
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
@@ -82,21 +103,49 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
-    # A reduction along the vector needs a horizontal step at its end.
-    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)
+
+
+def _panels_outer(
+    group: TileGroup,
+    stage: GroupStage,
+    sides: tuple[frozenset[Var], frozenset[Var]],
+    blocks: dict[Var, int],
+    vector: Var,
+    registers: Registers,
+) -> bool:
+    """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
+    the second-level cache than walking all panels for each block of rows."""
+    this, other = (_footprint(group, stage, side) * stage.body[0].dtype.bytes for side in sides)
+    panels = -(-trips(vector) // blocks[vector])
+    row_blocks = 1
+    for var in group.common:
+        if var not in sides[0]:
+            row_blocks *= -(-trips(var) // blocks.get(var, 1))
+    panel = this // panels
+    outer = this * (1 if panel <= registers.l2 else row_blocks) + other * (
+        1 if other <= registers.l2 else panels
+    )
+    inner = other + this * (1 if this <= registers.l2 else row_blocks)
+    return outer <= inner
+
+
+def _footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
+    """Elements of the storage that a factor varying with the loops `side` reads."""
+    total = 0
+    for node, access in stage.accesses.items():
+        if depends(stage, node) <= side:
+            size = as_int(group.buffers[access.buffer].size)
+            total += _points(tuple(side)) if size is None else size
+    return total
 
 
 def _points(variables: tuple[Var, ...]) -> int:
     return prod(trips(v) for v in variables)
-
-
-def _vector_block(var: Var, registers: Registers) -> int:
-    """Up to four vectors; a divisor of the extent where there is a good one."""
-    full = 4 * registers.lanes
-    size = as_int(extent(var))
-    if size is None or size >= full:
-        return full
-    return max(size, 1)
 
 
 # ---- blocks of the other loops ------------------------------------------------------------------
@@ -142,36 +191,24 @@ def _rows(vectors: int, registers: Registers) -> int:
     return table[max(1, min(vectors, 4))]
 
 
-def _row_blocks(
-    group: TileGroup, stage: GroupStage, vector: Var, registers: Registers
-) -> dict[Var, int]:
-    """Windows reuse what neighbouring outputs load: a few of them side by side."""
-    if len(stage.body) > 1:
-        return {vector: registers.lanes}
-    return {}
-
-
 # ---- loops --------------------------------------------------------------------------------------
 
 
-def _operand_size(side: frozenset[Var], vector: Var) -> int:
-    total = 1
-    for var in side | {vector} if vector in side else side:
-        total *= trips(var)
-    return total
-
-
 def _loop_order(
-    group: TileGroup, blocks: dict[Var, int], vector: Var | None, panel_outer: bool
+    group: TileGroup,
+    blocks: dict[Var, int],
+    vector: Var | None,
+    streamed: frozenset[Var] | None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Storage order, with a contraction's larger operand streamed once by the outer loop."""
+    """Storage order; but a contraction's larger operand, which varies with the loops `streamed`,
+    is walked once, by the outer loops."""
     order = [v for v in group.common if v is not vector]
-    rows = [v for v in order if v in blocks]
     if vector is not None and vector in group.common:
-        if rows and panel_outer:
-            order.insert(order.index(rows[0]), vector)
-        else:
+        if streamed is None:
             order.append(vector)
+        else:
+            outer = [v for v in order if v in streamed]
+            order = [*outer, vector, *(v for v in order if v not in streamed)]
     unit = sum(work(s) * weight(s) for s in group.stages)
     parallel: list[str] = []
     for var in order:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 class Schedule:
     """How a group's loops are cut.  Iterators go by name.
 
-    `blocks`: elements of a block along an iterator; one where it is not named.  `vector` is the
-    iterator whose lanes fill vector registers (the last axis of every block), or None.
-    `parallel`: the loops over blocks that make up the launch grid, outermost first; the other
-    common iterators loop inside a unit, in the order of `serial`.
+    `blocks`: elements of a block along an iterator; one where it is not named.  `vectors` are the
+    iterators whose lanes fill vector registers (the last axis of every block): at most one a stage,
+    a common one for all.  `parallel`: the loops over blocks that make up the launch grid, outermost
+    first; the other common iterators loop inside a unit, in the order of `serial`.
     """
 
     blocks: tuple[tuple[str, int], ...]
-    vector: str | None
+    vectors: tuple[str, ...]
     parallel: tuple[str, ...]
     serial: tuple[str, ...]
 

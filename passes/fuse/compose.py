@@ -10,7 +10,7 @@ itself.  Iterators are numbered afresh, so equal groups give the same (interned)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tcc.ir.expr import Expr, Stage, extent, reads
@@ -21,6 +21,7 @@ from tcc.ir.scalar import (
     Read,
     Scalar,
     StageRef,
+    index_value,
     read,
     substitute_indices,
     transform,
@@ -70,7 +71,7 @@ def _renumbered(
     stage: Stage, first: int, sources: Sequence[int | StageRef | None], prefix: str
 ) -> Stage:
     """`stage` with iterators of its own names and sources of the composed expression."""
-    loops = (*stage.iters, *stage.reduce)
+    loops = (*stage.iters, *stage.reduce, *_bound(stage))
     mapping = {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(loops)}
 
     def leaf(scalar: Scalar) -> Scalar:
@@ -85,13 +86,37 @@ def _renumbered(
         assert new is not None
         return read(new, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect)
 
-    body = tuple(substitute_indices(transform(s, leaf), mapping) for s in stage.body)
+    return _renamed(replace(stage, body=tuple(transform(s, leaf) for s in stage.body)), mapping)
+
+
+def _bound(stage: Stage) -> tuple[Var, ...]:
+    """The data-dependent indices of a stage, each once, in order of use."""
+    return tuple(dict.fromkeys(v for node in reads(stage) for v, _ in node.indirect))
+
+
+def _renamed(stage: Stage, mapping: Mapping[Var, Index]) -> Stage:
+    """`stage` with iterators and data-dependent indices renamed, all at once."""
+
+    def leaf(node: Scalar) -> Scalar:
+        match node:
+            case Read():
+                at = tuple(substitute(i, mapping) for i in node.indices)
+                indirect = tuple((free_vars(mapping[v])[0], s) for v, s in node.indirect)
+                return read(node.source, at, node.dtype, fill=node.fill, indirect=indirect)
+            case IndexValue():
+                return index_value(substitute(node.index, mapping), node.dtype)
+            case _:
+                return node
+
     return replace(
-        stage, iters=_vars(stage.iters, mapping), reduce=_vars(stage.reduce, mapping), body=body
+        stage,
+        iters=_vars(stage.iters, mapping),
+        reduce=_vars(stage.reduce, mapping),
+        body=tuple(transform(s, leaf) for s in stage.body),
     )
 
 
-def _vars(variables: tuple[Var, ...], mapping: dict[Var, Index]) -> tuple[Var, ...]:
+def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var, ...]:
     return tuple(free_vars(mapping[v])[0] for v in variables)
 
 
@@ -192,37 +217,15 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
 
 def canonical(expr: Expr) -> Expr:
     """Iterators and data-dependent indices named i0, i1, ... and t0, t1, ... in order of use."""
-    count = 0
-    bound = 0
+    count = bound = 0
     stages = []
     for stage in expr.stages:
         mapping: dict[Var, Index] = {}
         for var in (*stage.iters, *stage.reduce):
             mapping[var] = iterator(f"i{count}", extent(var))
             count += 1
-        for scalar in walk(*stage.body):
-            for var, _ in scalar.indirect if isinstance(scalar, Read) else ():
-                if var not in mapping:
-                    mapping[var] = iterator(f"t{bound}", extent(var))
-                    bound += 1
-        body = tuple(_renamed(s, mapping) for s in stage.body)
-        stages.append(
-            replace(
-                stage,
-                iters=_vars(stage.iters, mapping),
-                reduce=_vars(stage.reduce, mapping),
-                body=body,
-            )
-        )
+        for var in _bound(stage):
+            mapping[var] = iterator(f"t{bound}", extent(var))
+            bound += 1
+        stages.append(_renamed(stage, mapping))
     return replace(expr, stages=tuple(stages))
-
-
-def _renamed(scalar: Scalar, mapping: dict[Var, Index]) -> Scalar:
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not node.indirect:
-            return node
-        indirect = tuple((free_vars(mapping[v])[0], s) for v, s in node.indirect)
-        at = tuple(substitute(i, mapping) for i in node.indices)
-        return read(node.source, at, node.dtype, fill=node.fill, indirect=indirect)
-
-    return substitute_indices(transform(scalar, leaf), mapping)

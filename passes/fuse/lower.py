@@ -84,7 +84,7 @@ class _Lowering:
             for n, b in enumerate(group.buffers)
         )
         # The vector loop is the last axis of every block.
-        self.common = sorted(group.common, key=lambda v: v.name == schedule.vector)
+        self.common = sorted(group.common, key=lambda v: v.name in schedule.vectors)
 
     def kernel(self) -> TileKernel:
         axes: list[Var] = []
@@ -139,7 +139,7 @@ class _Lowering:
         count, left = -(-size // block), size % block
         if not left:
             return emit(_Span(var, tile * block, block, tiled))
-        if var.name == self.schedule.vector:  # whole vectors first, then the rest
+        if var.name in self.schedule.vectors:  # whole vectors first, then the rest
             main, rest, split = block, left, count - 1
         else:  # sizes differ by at most one
             rest, split = divmod(size, count)
@@ -178,7 +178,7 @@ class _Lowering:
         ready: dict[StageRef, Block] = {}
         for number, stage in enumerate(self.group.stages):
             inner = [v for v in stage.iters if v not in self.group.common]
-            inner.sort(key=lambda v: v.name == self.schedule.vector)
+            inner.sort(key=lambda v: v.name in self.schedule.vectors)
             held: list[tuple[Block, ...]] = []
 
             def emit(
@@ -229,7 +229,7 @@ class _StageLowering:
         self.parent, self.stage, self.spans, self.ready = parent, stage, spans, ready
         order = [v for v in parent.common if v in spans]
         inner = [v for v in stage.iters if v in spans and v not in parent.group.common]
-        inner.sort(key=lambda v: v.name == parent.schedule.vector)
+        inner.sort(key=lambda v: v.name in parent.schedule.vectors)
         self.outer = [spans[v] for v in (*order, *inner)]
         self.factors = product(stage)
 
@@ -271,7 +271,7 @@ class _StageLowering:
             stmts.append(Compute(block, scalar, ()))
             start.append(block)
         loops = list(self.stage.reduce)
-        loops.sort(key=lambda v: v.name == self.parent.schedule.vector)
+        loops.sort(key=lambda v: v.name in self.parent.schedule.vectors)
         more, blocks = self._reduce_loops(loops, [], tuple(start))
         return stmts + more, blocks
 
@@ -281,8 +281,8 @@ class _StageLowering:
         if not loops:
             return self._accumulate(done, carried)
         var, rest = loops[0], loops[1:]
-        lanes_kept = var.name == self.parent.schedule.vector
         block = self.parent.schedule.block(var.name)
+        lanes_kept = block > 1 and var.name in self.parent.schedule.vectors
         size, known = extent(var), as_int(extent(var))
         tiled = block > 1
         if known == 0:
@@ -387,8 +387,8 @@ class _StageLowering:
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         if self.factors is not None:
             return self._contract(reduce, carried[0])
-        vector = [s for s in reduce if s.var.name == self.parent.schedule.vector]
-        extra = [s for s in reduce if s not in vector and s.axis]
+        vector = [s for s in reduce if s.axis and s.var.name in self.parent.schedule.vectors]
+        extra = [s for s in reduce if s.axis and s not in vector]
         # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
         emitter = _BodyEmitter(self, spans)
@@ -427,7 +427,7 @@ class _StageLowering:
     def _contract(self, reduce: list[_Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
         """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
         assert self.factors is not None
-        vector = [s for s in reduce if s.axis and s.var.name == self.parent.schedule.vector]
+        vector = [s for s in reduce if s.axis and s.var.name in self.parent.schedule.vectors]
         summed = [s for s in reduce if s.axis and s not in vector]
         fixed = [s for s in reduce if not s.axis]
         out_spans = [*(s for s in self.outer if s.axis), *vector]
@@ -438,7 +438,7 @@ class _StageLowering:
         for number, factor in enumerate((self.factors.a, self.factors.b)):
             varies = depends(self.stage, factor) | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
-            has_vector = bool(outer) and outer[-1].var.name == self.parent.schedule.vector
+            has_vector = bool(outer) and outer[-1].var.name in self.parent.schedule.vectors
             # k goes before the vector lanes and after everything else.
             axes = [*outer[:-1], *summed, outer[-1]] if has_vector else [*outer, *summed]
             rest = [s for s in self.outer if s not in axes]
@@ -448,11 +448,11 @@ class _StageLowering:
             stmts += emitter.stmts
             operands.append((block, tuple(s.var.name for s in axes)))
         (a, a_axes), (b, b_axes) = operands
-        vector_name = self.parent.schedule.vector
-        if vector_name in a_axes and vector_name not in b_axes:
+        labels = tuple(s.var.name for s in out_spans)
+        lanes_of = next((n for n in labels if n in self.parent.schedule.vectors), None)
+        if lanes_of in a_axes and lanes_of not in b_axes:
             a, a_axes, b, b_axes = b, b_axes, a, a_axes
         out = self.parent.block(acc.dtype, acc.shape)
-        labels = tuple(s.var.name for s in out_spans)
         stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return stmts, (out,)
 

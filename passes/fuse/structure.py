@@ -32,7 +32,16 @@ from tcc.ir.index import (
     within,
 )
 from tcc.ir.layout import Layout, place, strides
-from tcc.ir.scalar import IndexValue, Read, StageRef, substitute_indices, walk
+from tcc.ir.scalar import (
+    IndexValue,
+    Read,
+    Scalar,
+    StageRef,
+    read,
+    rebuild,
+    substitute_indices,
+    walk,
+)
 from tcc.ir.tile import Guard, Scope
 from tcc.ir.types import DType
 
@@ -52,7 +61,7 @@ def build_group(
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
     linked = link_stages(tuple(_shaped(s) for s in expr.stages))
-    common = _common(tuple(s.stage for s in linked))
+    common = _common(linked)
     buffers = [
         GroupBuffer(s.dtype, _count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
@@ -219,11 +228,29 @@ def _coefficient(index: Index, var: Var) -> Index:
     return const(0) if linear is None else linear[0]
 
 
-def _common(stages: tuple[Stage, ...]) -> tuple[Var, ...]:
-    shared = set(stages[0].iters)
-    for stage in stages[1:]:
-        shared &= set(stage.iters)
-    return tuple(v for v in stages[-1].iters if v in shared)
+def _common(stages: Sequence[_Shaped]) -> tuple[Var, ...]:
+    """Iterators of every stage at which stages read each other one to one."""
+    shared = set(stages[0].stage.iters)
+    for shaped in stages[1:]:
+        shared &= set(shaped.stage.iters)
+    for shaped, at in _stage_reads(stages):
+        values = dict(zip(shaped.stage.iters, _follow_indices(shaped, at), strict=True))
+        shared = {v for v in shared if values[v] is _iterator(v)}
+    return tuple(v for v in stages[-1].stage.iters if v in shared)
+
+
+def _stage_reads(stages: Sequence[_Shaped]) -> list[tuple[_Shaped, tuple[Index, ...]]]:
+    """The stages that later ones read, with the logical index of each such read."""
+    return [
+        (stages[node.source.stage], node.indices)
+        for shaped in stages
+        for node in reads(shaped.stage)
+        if isinstance(node.source, StageRef)
+    ]
+
+
+def _iterator(var: Var) -> Index:
+    return iterator(var.name, extent(var))
 
 
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
@@ -231,22 +258,14 @@ def _common(stages: tuple[Stage, ...]) -> tuple[Var, ...]:
 
 def _needs_memory(stages: Sequence[_Shaped], number: int, common: tuple[Var, ...]) -> bool:
     """Whether a later stage reads this one anywhere but at the point it was just computed."""
-    own = tuple(iterator(v.name, extent(v)) for v in stages[number].stage.iters)
-    read_at = [
-        node.indices
-        for shaped in stages[number + 1 :]
-        for node in reads(shaped.stage)
-        if isinstance(node.source, StageRef) and node.source.stage == number
-    ]
+    own = stages[number]
+    plain = tuple(map(_iterator, own.stage.iters))
+    read_at = [at for shaped, at in _stage_reads(stages) if shaped is own]
     if not read_at:
         return False
-    return set(stages[number].stage.iters) != set(common) or any(
-        set(_vars_of(at)) != set(_vars_of(own)) for at in read_at
+    return set(own.stage.iters) != set(common) or any(
+        _follow_indices(own, at) != plain for at in read_at
     )
-
-
-def _vars_of(indices: tuple[Index, ...]) -> tuple[Var, ...]:
-    return tuple(v for i in indices for v in free_vars(i))
 
 
 def _local(buffers: list[GroupBuffer], stage: Stage, common: tuple[Var, ...]) -> tuple[int, ...]:
@@ -283,10 +302,11 @@ def _read_access(
         return _access(source, node, operands[source])
     if source.stage not in held:
         return None
-    at = _follow_indices(stages[source.stage], node.indices)
-    return _local_access(
-        held[source.stage][source.component], stages[source.stage].stage, at, common
-    )
+    shaped = stages[source.stage]
+    at = _follow_indices(shaped, node.indices)
+    place = _local_access(held[source.stage][source.component], shaped.stage, at, common)
+    shape = tuple(map(_radix_size, shaped.logical))
+    return replace(place, guards=tuple(_logical_guards(node, shape)))
 
 
 def _follow_indices(shaped: _Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
@@ -309,7 +329,7 @@ def _radix_size(formula: Index) -> Index:
 
 
 def _access(source: int, node: Read, storage: Storage) -> Access:
-    guards = _logical_guards(node, storage)
+    guards = _logical_guards(node, storage.shape)
     stored = place(storage.layout, node.indices)
     if guards and _fills_agree(node, storage):
         in_storage = [
@@ -321,12 +341,12 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
     return Access(source, _flatten(stored, storage.layout.sizes), tuple(guards))
 
 
-def _logical_guards(node: Read, storage: Storage) -> list[Guard]:
+def _logical_guards(node: Read, shape: tuple[Index, ...]) -> list[Guard]:
     """The bounds that are not proved.  Data-dependent indices are never taken on trust."""
     loose = {v for v, _ in node.indirect}
     return [
         Guard(i, n)
-        for i, n in zip(node.indices, storage.shape, strict=True)
+        for i, n in zip(node.indices, shape, strict=True)
         if loose & set(free_vars(i)) or not within(i, n)
     ]
 
@@ -368,13 +388,13 @@ def order_loops(group: TileGroup) -> TileGroup:
     written = [a for c in last.stores for a in c][:1]
     stages = []
     for stage in group.stages:
-        read = _largest_operand(group, stage)
+        widest = _largest_operand(group, stage)
         own = [a for c in stage.stores for a in c][:1] or written
         stages.append(
             replace(
                 stage,
                 iters=_by_stride(stage.iters, own),
-                reduce=_by_stride(stage.reduce, read),
+                reduce=_by_stride(stage.reduce, widest),
             )
         )
     return replace(group, stages=tuple(stages), common=_by_stride(group.common, written))
@@ -472,19 +492,38 @@ def _map_loops(
     loops: Callable[[tuple[Var, ...]], tuple[Var, ...]],
 ) -> TileGroup:
     def moved(access: Access) -> Access:
-        return replace(access, offset=substitute(access.offset, mapping))
+        return _moved(access, mapping)
 
     stages = tuple(
         replace(
-            s,
+            _with_blocks_at(s, mapping),
             iters=loops(s.iters),
             reduce=loops(s.reduce),
-            accesses={r: moved(a) for r, a in s.accesses.items()},
             stores=tuple(tuple(moved(a) for a in c) for c in s.stores),
         )
         for s in group.stages
     )
     return replace(group, stages=stages, common=loops(group.common))
+
+
+def _moved(access: Access, mapping: Mapping[Var, Index]) -> Access:
+    return replace(access, offset=substitute(access.offset, mapping))
+
+
+def _with_blocks_at(stage: GroupStage, mapping: Mapping[Var, Index]) -> GroupStage:
+    """`stage` with accesses moved, and reads of blocks just computed at the new iterators."""
+    done: dict[Scalar, Scalar] = {}
+    accesses: dict[Read, Access] = {}
+    for old in walk(*stage.body):
+        new = done[old] = rebuild(old, done.__getitem__)
+        if isinstance(old, Read) and isinstance(new, Read):
+            access = stage.accesses.get(old)
+            if access is None:
+                at = tuple(substitute(i, mapping) for i in new.indices)
+                done[old] = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+            else:
+                accesses[new] = _moved(access, mapping)
+    return replace(stage, body=tuple(done[s] for s in stage.body), accesses=accesses)
 
 
 def _with_sizes(group: TileGroup) -> TileGroup:

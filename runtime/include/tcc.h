@@ -100,7 +100,7 @@ typedef struct tcc_statistics {
     uint64_t state_bytes;     /* per instance: memory that outlives a run */
     uint64_t pool_bytes;      /* per instance: held for sizes that data decides */
     uint64_t pool_high_water; /* per instance: the most of it in use at one time */
-    int32_t threads;          /* threads that a parallel kernel runs on */
+    int32_t threads;          /* threads that a parallel kernel runs on, at most */
 } tcc_statistics;
 
 typedef struct tcc_model tcc_model;

@@ -51,13 +51,14 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
     memset(out, 0, sizeof *out);
     out->weight_bytes = model->weights.size;
     out->state_bytes = (uint64_t)model->program.state_bytes;
-    out->threads = tcc_threads_resolve(__atomic_load_n(&model->threads, __ATOMIC_RELAXED));
+    int32_t threads = __atomic_load_n(&model->threads, __ATOMIC_RELAXED);
+    if (instance && instance->threads_own >= 0) threads = instance->threads_own;
+    out->threads = tcc_threads_resolve(threads);
     if (instance) {
         out->arena_bytes = instance->arena.size;
         out->scratch_bytes = instance->scratch.size;
         out->pool_bytes = instance->pool.held;
         out->pool_high_water = instance->pool.high_water;
-        if (instance->threads) out->threads = instance->threads;
     }
     return TCC_OK;
 }

@@ -156,6 +156,8 @@ int32_t tcc_threads_resolve(int32_t wanted) {
             wanted = number < TCC_MAX_THREADS ? (int32_t)number : TCC_MAX_THREADS;
         else if (sched_getaffinity(0, sizeof set, &set) == 0)
             wanted = CPU_COUNT(&set);
+        else /* more CPUs than the mask has room for */
+            wanted = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     }
     return wanted < 1 ? 1 : wanted > TCC_MAX_THREADS ? TCC_MAX_THREADS : wanted;
 }

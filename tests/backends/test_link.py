@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import programs
 import pytest
-
 from tcc.artifact import find_weights, read_manifest, verify_weights
-from tcc.backends.features import cpu_feature
 from tcc.backends.link import c_name
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.runtime import load
+from tcc.target import isa_feature
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +183,9 @@ def test_a_cpu_feature_that_is_missing_is_named_before_anything_runs(
     out = tmp_path / "x.so"
     with pytest.raises(InternalError, match="no-such"):
         programs.link(program, kernels, out, weights=[weights], features=["no-such"])
-    row = cpu_feature("sse3")
+    row = isa_feature("sse3")
     impossible = type(row)("made-up-feature", 7, 0, 3, 31, 1 << 62)
-    monkeypatch.setattr("tcc.backends.link.cpu_feature", lambda name: impossible)
+    monkeypatch.setattr("tcc.backends.link.isa_feature", lambda name: impossible)
     programs.link(program, kernels, out, weights=[weights], features=["made-up-feature"])
     with pytest.raises(RuntimeError, match="made-up-feature"):
         load(out)
@@ -196,9 +195,7 @@ def test_cpu_features_of_this_machine_pass(kernels: bytes, tmp_path: Path) -> No
     flags = Path("/proc/cpuinfo").read_text().split()
     known = [f for f in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw") if f in flags]
     program, weights = programs.mlp()
-    manifest = programs.link(
-        program, kernels, tmp_path / "x.so", weights=[weights], features=known
-    )
+    manifest = programs.link(program, kernels, tmp_path / "x.so", weights=[weights], features=known)
     assert manifest["features"] == known
     load(tmp_path / "x.so")
 

@@ -1,23 +1,15 @@
 """Input arrays from texts."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tcc.cli.arrays import make_inputs, write_arrays
 from tcc.errors import UserError
+from tcc.runtime import Port
 
-
-@dataclass(frozen=True)
-class Port:
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-
-
-X = Port("x", "f32", (None, 3))
-IDS = Port("ids", "i64", (2,))
+X = Port("x", "f32", (None, 3), "[n,3]")
+IDS = Port("ids", "i64", (2,), "[2]")
 
 
 def test_fillings_name_shape_and_type() -> None:

@@ -13,7 +13,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 import programs
-
 from tcc.backends.toolchain import runtime_folder
 
 CLIENT = Path(__file__).with_name("client.c")

@@ -151,9 +151,27 @@ def _mel(s: Sample) -> OnnxNode:
     return OnnxNode("MelWeightMatrix", (*integers, *floats), {"output_datatype": plain(a.to)})
 
 
+def _attention(s: Sample) -> OnnxNode:
+    attrs = {"scale": s.attrs.scale, "is_causal": int(s.attrs.is_causal)}
+    attrs |= {"softcap": s.attrs.softcap} if s.attrs.softcap else {}
+    offset, (q, k, v, *mask) = plain(s.attrs.offset), s.inputs
+    if not offset or k is None or v is None:
+        return OnnxNode("Attention", s.inputs, attrs)
+    # The keys before the first query are ONNX's past; all three outputs are needed with it.
+    past = (k[:, :, :offset], v[:, :, :offset])
+    inputs = (q, k[:, :, offset:], v[:, :, offset:], *(mask or [None]), *past)
+    return OnnxNode("Attention", inputs, attrs, outputs=3)
+
+
+def _rotary(s: Sample) -> OnnxNode:
+    attrs = {"interleaved": int(s.attrs.interleaved), "rotary_embedding_dim": s.attrs.rotary_dim}
+    return OnnxNode("RotaryEmbedding", s.inputs, attrs)
+
+
 DEPARTS = {
     "gemm-empty-f32": "ONNX Runtime ignores beta where the sum is empty",
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
+    "conv_transpose-wider-f32": "ONNX says this with output_shape, never with negative pads",
     "one_hot-scalar-f32": "ONNX Runtime refuses scalar indices",
 }
 
@@ -185,7 +203,6 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "compress": node("Compress", "size"),
         "unique": node("Unique", "size", outputs=4),
         "non_max_suppression": node("NonMaxSuppression", "size"),
-        "grid_sample": node("GridSample"),
         "affine_grid": _affine_grid,
         "deform_conv": _deform_conv,
         "roi_align": _roi_align,
@@ -196,6 +213,8 @@ MODELS: Mapping[str, NodeOf] = MappingProxyType(
         "dft": _dft,
         "stft": _stft,
         "mel_weight_matrix": _mel,
+        "attention": _attention,
+        "rotary_embedding": _rotary,
         "range": node("Range", "size"),
         "shape_of": node("Shape"),
         "size_of": node("Size"),

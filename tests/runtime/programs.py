@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from tcc.backends.host import encode_program
 from tcc.backends.link import BytesLike, link_artifact
 from tcc.ir.program import (
@@ -181,7 +180,7 @@ def link(
 
 
 def mlp() -> tuple[Program, bytes]:
-    """y = relu(x) + w for x: f32[n], and its weights: 64 ones to sixty-fours (so n is at most 64)."""
+    """y = relu(x) + w for x: f32[n] with n <= 64, and the weights: 1, 2, ..., 64."""
     b = Builder()
     n = b.let(IntOp.DIM, 0, 0)
     most, four, zero = b.const(64), b.const(4), b.const(0)

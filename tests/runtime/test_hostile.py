@@ -12,7 +12,6 @@ from pathlib import Path
 
 import programs
 import pytest
-
 from tcc.backends.host import HEADER_WORDS, encode_program
 from tcc.backends.toolchain import runtime_folder, runtime_sources
 
@@ -28,7 +27,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
     sources = [str(path) for path in runtime_sources()]
     driver = str(Path(__file__).with_name("hostile.c"))
-    command = ("cc", *flags, *includes, driver, *sources, "-o", "hostile", "-lpthread", "-ldl")
+    command = (
+        "cc",
+        *flags,
+        *includes,
+        driver,
+        *sources,
+        "-o",
+        "hostile",
+        "-lm",
+        "-lpthread",
+        "-ldl",
+    )
     subprocess.run(command, cwd=folder, check=True)
     return folder / "hostile"
 

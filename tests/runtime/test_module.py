@@ -1,4 +1,4 @@
-"""Programs run: branches, loops, views, dynamic and in-place outputs, state; and what is refused."""
+"""Programs run: branches, loops, views, dynamic and in-place outputs, state; what is refused."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
-import torch
 from programs import Builder
-
 from tcc.ir.program import (
     Alias,
     Arena,
     Branch,
+    CallOp,
     Check,
     Copy,
     Dynamic,
@@ -29,10 +28,13 @@ from tcc.ir.program import (
     ReadInt,
     Relation,
     State,
+    TensorRef,
     View,
 )
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, load
+
+torch = pytest.importorskip("torch")
 
 Linker = Callable[..., Module]
 
@@ -73,7 +75,9 @@ def test_one_artifact_serves_all_sizes(mlp: Module, n: int) -> None:
 
 
 def test_ports_describe_themselves(mlp: Module) -> None:
-    assert [(p.name, p.dtype, p.shape, p.text) for p in mlp.inputs] == [("x", "f32", (None,), "[n]")]
+    assert [(p.name, p.dtype, p.shape, p.text) for p in mlp.inputs] == [
+        ("x", "f32", (None,), "[n]")
+    ]
     assert mlp.outputs[0].name == "y"
     assert repr(mlp) == "Module(x: f32[n] -> y: f32[n])"
 
@@ -216,6 +220,22 @@ def test_loops_grow_outputs_that_data_decides(linked: Linker) -> None:
         assert module(np.int64(n)).tolist() == list(range(n))
     statistics = module.statistics()
     assert 4000 <= statistics.pool_high_water <= statistics.pool_bytes <= 40000
+
+
+def test_calls_decide_sizes_before_outputs_are_made(linked: Linker) -> None:
+    b = Builder()
+    n, one, eight = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(8)
+    count = b.register()
+    b.input("x", "f32", [n], "[n]")
+    x = TensorRef(b.buffer(Input(0)), DTYPES["f32"], (n,))
+    y = b.output("y", "i64", [one, count], "[1,count]")
+    b.body.append(CallOp("non_zero_count", (x,), (), (), (count,)))
+    b.allocate(y, b.let(IntOp.MUL, count, eight))
+    b.body.append(CallOp("non_zero", (x,), (TensorRef(y, DTYPES["i64"], (one, count)),), ()))
+    module = linked(b, poison=True)
+    assert module([1.0, 0.0, -3.0, 0.0]).tolist() == [[0, 2]]
+    assert module([0.0]).shape == (1, 0)
+    assert module(np.ones(1000, np.float32)).tolist() == [list(range(1000))]
 
 
 def test_loop_conditions_stop_early(linked: Linker) -> None:
@@ -448,5 +468,21 @@ def test_loading_from_a_relative_path_survives_a_change_of_folder(
 def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.so"
     cut.write_bytes(mlp_path.read_bytes()[:-64])
-    with pytest.raises(RuntimeError, match="weights of '.*cut.so' are missing"):
+    with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
         load(cut)
+
+
+def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TCC_NUM_THREADS", raising=False)
+    assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("TCC_NUM_THREADS", "3")
+    assert load(mlp_path).statistics().threads == 3
+    assert load(mlp_path, threads=1).statistics().threads == 1
+
+
+def test_statistics_count_what_is_held(mlp: Module) -> None:
+    mlp(np.ones(64, np.float32))
+    statistics = mlp.statistics()
+    assert statistics.weight_bytes == 256
+    assert statistics.arena_bytes == 256
+    assert statistics.state_bytes == statistics.scratch_bytes == 0

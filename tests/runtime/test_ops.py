@@ -1,4 +1,4 @@
-"""The C functions behind CallOp, against NumPy and by enumeration; the pool and arena beside them."""
+"""The C functions behind CallOp, against NumPy and by enumeration; the pool and the arena."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
+import torch
 from tcc.backends.toolchain import runtime_folder, runtime_sources
 from tcc.runtime import abi
 
@@ -51,6 +51,12 @@ def op_tensor(array: Array, code: int | None) -> OpTensor:
     return OpTensor(array.ctypes.data, dtype, array.ndim, dims, array.size)
 
 
+def tensors(arrays: Sequence[Array], like: np.dtype[Any], code: int | None) -> Any:
+    """Descriptors; arrays of the type `like` get the DLPack code `code`, if there is one."""
+    made = [op_tensor(a, code if a.dtype == like else None) for a in arrays]
+    return (OpTensor * max(1, len(made)))(*made)
+
+
 class Ops:
     """The runtime's ops in a library of their own, built with all warnings as errors."""
 
@@ -59,7 +65,17 @@ class Ops:
         flags = ("-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
         includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
         sources = [str(Path(__file__).with_name("harness.c")), *map(str, runtime_sources())]
-        command = ("cc", *flags, *includes, *sources, "-o", "harness.so", "-lpthread", "-ldl")
+        command = (
+            "cc",
+            *flags,
+            *includes,
+            *sources,
+            "-o",
+            "harness.so",
+            "-lm",
+            "-lpthread",
+            "-ldl",
+        )
         subprocess.run(command, cwd=folder, check=True)
         self.library = ctypes.CDLL(str(folder / "harness.so"))
         self.library.harness_pool.restype = ctypes.c_void_p
@@ -74,17 +90,14 @@ class Ops:
         results: int = 0,
         code: int | None = None,
     ) -> list[int]:
-        """Calls op `name`; raises ValueError with its message if it fails.
-
-        `code` says what u2 arrays hold.
-        """
+        """Calls op `name`; raises ValueError with its message if it fails."""
         found = (ctypes.c_int64 * max(1, results))()
         call = OpCall(
             (OpTensor * max(1, len(inputs)))(
-                *(op_tensor(a, code if a.dtype == np.uint16 else None) for a in inputs)
+                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in inputs)
             ),
             (OpTensor * max(1, len(outputs)))(
-                *(op_tensor(a, code if a.dtype == np.uint16 else None) for a in outputs)
+                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in outputs)
             ),
             len(inputs),
             len(outputs),
@@ -137,7 +150,9 @@ def test_sort(ops: Ops, dtype: str, descending: int) -> None:
         ops("sort", [x], [values, indices], [axis, descending])
         expected = np.apply_along_axis(order, axis, x, bool(descending)) if x.size else indices
         assert np.array_equal(indices, expected)
-        assert np.array_equal(values, np.take_along_axis(x, expected, axis), equal_nan=x.dtype.kind == "f")
+        assert np.array_equal(
+            values, np.take_along_axis(x, expected, axis), equal_nan=x.dtype.kind == "f"
+        )
         alone = np.empty(shape, np.int64)
         ops("sort", [x], [alone], [axis, descending])
         assert np.array_equal(alone, expected)
@@ -212,11 +227,6 @@ def test_unique(ops: Ops, dtype: str, axis: int, keep_order: int) -> None:
     x = np.random.default_rng(5).integers(0, 3, (6, 5)).astype(dtype)
     x[3] = x[1]
     x[:, 2] = x[:, 4]
-    size = x.size if axis < 0 else x.shape[axis]
-    y = np.empty(x.size, x.dtype)
-    first, inverse, counts = (np.empty(size, np.int64) for _ in range(3))
-    ints = [axis, 1 - keep_order]
-    groups = ops("unique", [x], [y, first, inverse, counts], ints, results=1)[0]
     expected = list(np.unique(x, True, True, True, axis=None if axis < 0 else axis))
     expected[2] = expected[2].reshape(-1)
     if keep_order:
@@ -224,19 +234,19 @@ def test_unique(ops: Ops, dtype: str, axis: int, keep_order: int) -> None:
         expected[0] = np.take(expected[0], by_first, axis=max(axis, 0))
         expected[2] = np.argsort(by_first)[expected[2]]
         expected[1], expected[3] = expected[1][by_first], expected[3][by_first]
-    assert groups == len(expected[1])
-    assert np.array_equal(y[: expected[0].size], expected[0].reshape(-1))
-    assert np.array_equal(first[:groups], expected[1])
-    assert np.array_equal(inverse, expected[2])
-    assert np.array_equal(counts[:groups], expected[3])
+    ints = [axis, 1 - keep_order]
+    assert ops("unique_count", [x], (), ints, results=1) == [len(expected[1])]
+    y = np.empty(expected[0].shape, x.dtype)
+    first, inverse, counts = (np.empty_like(a) for a in expected[1:])
+    ops("unique", [x], [y, first, inverse, counts], ints)
+    for got, wanted in zip((y, first, inverse, counts), expected, strict=True):
+        assert np.array_equal(got, wanted)
 
 
 def test_unique_of_nothing_and_of_nan(ops: Ops) -> None:
-    room = [np.empty(3, np.int64) for _ in range(3)]
-    nothing, y = np.empty(0, np.float32), np.empty(3, np.float32)
-    assert ops("unique", [nothing], [y, *room], [-1, 1], results=1) == [0]
-    x = np.array([np.nan, -0.0, np.nan], np.float32)
-    assert ops("unique", [x], [y, *room], [-1, 1], results=1) == [2]
+    assert ops("unique_count", [np.empty(0, np.float32)], (), [-1, 1], results=1) == [0]
+    x = np.array([np.nan, -0.0, np.nan, 0.0], np.float32)
+    assert ops("unique_count", [x], (), [-1, 1], results=1) == [2]
 
 
 def brute_nms(boxes: Array, scores: Array, most: int, iou: float, score: float) -> list[list[int]]:
@@ -274,11 +284,92 @@ def test_non_max_suppression(ops: Ops, centre: int, most: int) -> None:
         size = boxes[..., 2:] - boxes[..., :2]
         middle = boxes[..., :2] + size / 2
         given = np.concatenate([middle[..., ::-1], size[..., ::-1]], 2)
-    selected = np.full((2 * 3 * 30, 3), -1, np.int64)
     limits = [np.array([most]), np.array([0.3], np.float32), np.array([0.2], np.float32)]
-    inputs = [np.ascontiguousarray(given), scores, *limits]
-    count = ops("non_max_suppression", inputs, [selected], [centre], results=1)[0]
-    assert selected[:count].tolist() == brute_nms(boxes, scores, most, 0.3, 0.2)
+    inputs = [np.ascontiguousarray(given), scores]
+    for mask, iou, least in ((7, 0.3, 0.2), (5, 0.0, 0.2), (3, 0.3, -np.inf), (6, 0.3, 0.2)):
+        chosen = [limit for bit, limit in enumerate(limits) if mask >> bit & 1]
+        expected = brute_nms(boxes, scores, most if mask & 1 else 0, iou, least)
+        ints = [centre, mask]
+        count = ops("non_max_suppression_count", [*inputs, *chosen], (), ints, results=1)[0]
+        selected = np.full((count, 3), -1, np.int64)
+        ops("non_max_suppression", [*inputs, *chosen], [selected], ints)
+        assert selected.tolist() == expected
+
+
+REDUCTIONS = (None, np.add, np.multiply, np.maximum, np.minimum)
+
+
+def scattered(y: Array, target: tuple[Any, ...], update: Any, reduction: int) -> None:
+    function = REDUCTIONS[reduction]
+    with np.errstate(over="ignore", invalid="ignore"):
+        y[target] = update if function is None else function(y[target], update)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", range(5))
+def test_scatter_elements(ops: Ops, dtype: str, reduction: int) -> None:
+    x, updates = sample(dtype, (5, 4), 1), sample(dtype, (7, 3), 2)
+    indices = np.random.default_rng(3).integers(-5, 5, (7, 3))
+    for axis, index_type in ((0, np.int64), (1, np.int32)):
+        given, wanted = (x, updates) if axis == 0 else (x.T.copy(), updates.T.copy())
+        places = (indices if axis == 0 else indices.T).astype(index_type).copy()
+        expected = given.copy()
+        for at in np.ndindex(*places.shape):
+            target = (places[at], at[1]) if axis == 0 else (at[0], places[at])
+            scattered(expected, target, wanted[at], reduction)
+        y = np.empty_like(given)
+        ops("scatter_elements", [given, places, wanted], [y], [axis, reduction])
+        assert np.array_equal(y, expected, equal_nan=y.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("reduction", range(5))
+def test_scatter_nd(ops: Ops, reduction: int) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32)
+    for depth in (0, 1, 2, 3):
+        indices = np.random.default_rng(depth).integers(-2, 2, (5, depth))
+        updates = np.random.default_rng(9).standard_normal((5, *x.shape[depth:])).astype(np.float32)
+        expected, y = x.copy(), np.empty_like(x)
+        for row, update in zip(indices, updates, strict=True):
+            scattered(expected, tuple(row), update, reduction)
+        ops("scatter_nd", [x, indices, updates], [y], [reduction])
+        assert np.array_equal(y, expected)
+        in_place = x.copy()
+        ops("scatter_nd", [in_place, indices, updates], [in_place], [reduction])
+        assert np.array_equal(in_place, expected)
+
+
+def test_half_precision_sums_round_once(ops: Ops) -> None:
+    rng = np.random.default_rng(4)
+    bits = rng.integers(0, 1 << 16, (2, 20000)).astype(np.uint16)
+    x, updates = bits.view(np.float16)
+    places, y = np.arange(20000), np.empty(20000, np.float16)
+    for reduction in (1, 2):
+        expected = x.copy()
+        scattered(expected, (slice(None),), updates, reduction)
+        ops("scatter_elements", [x.copy(), places, updates.copy()], [y], [0, reduction])
+        assert np.array_equal(y, expected, equal_nan=True)
+    wide = [torch.from_numpy(row.view(np.int16)).view(torch.bfloat16) for row in bits]
+    for reduction, result in ((1, wide[0] + wide[1]), (2, wide[0] * wide[1])):
+        out = np.empty(20000, np.uint16)
+        ops("scatter_elements", [bits[0], places, bits[1]], [out], [0, reduction], code=4)
+        got = torch.from_numpy(out.view(np.int16)).view(torch.bfloat16)
+        assert torch.equal(got.nan_to_num(7), result.nan_to_num(7))
+
+
+def test_scatter_refuses_indices_outside(ops: Ops) -> None:
+    x, one = np.zeros(3, np.float32), np.zeros(1, np.float32)
+    for index in (3, -4, 1 << 40):
+        with pytest.raises(ValueError, match=f"index {index} of an axis of 3"):
+            ops("scatter_elements", [x, np.array([index]), one], [x.copy()], [0, 0])
+        with pytest.raises(ValueError, match=f"index {index} of an axis of 3"):
+            ops("scatter_nd", [x, np.array([[index]]), one], [x.copy()], [0])
+
+
+def test_max_unpool(ops: Ops) -> None:
+    x, places = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 0], [9, -1]])
+    y = np.empty((2, 3), np.float32)
+    ops("max_unpool", [x, places], [y])
+    assert y.tolist() == [[2, 0, 0], [0, 0, 1]]
 
 
 def test_ops_refuse_operands_that_do_not_fit(ops: Ops) -> None:

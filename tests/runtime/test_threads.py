@@ -8,7 +8,6 @@ from pathlib import Path
 
 import programs
 import pytest
-
 from tcc.backends.toolchain import runtime_folder
 
 USES = ("threads.c", "status.c")
@@ -42,13 +41,19 @@ def build(folder: Path, *flags: str) -> Path:
     sources += [str(base / "src" / name) for name in USES]
     includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
     command = ("cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", *flags, *includes)
-    subprocess.run((*command, *sources, "-o", "stress", "-lpthread", "-ldl"), cwd=folder, check=True)
+    subprocess.run(
+        (*command, *sources, "-o", "stress", "-lpthread", "-ldl"), cwd=folder, check=True
+    )
     return folder / "stress"
 
 
 def run(binary: Path, *arguments: int) -> None:
     result = subprocess.run(
-        (str(binary), *map(str, arguments)), capture_output=True, text=True, timeout=120, check=False
+        (str(binary), *map(str, arguments)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr[-3000:]
 

@@ -1,8 +1,12 @@
-/* non_max_suppression: inputs (boxes f32 [B,N,4], scores f32 [B,C,N], max boxes per class i64 [1],
- * iou threshold f32 [1], score threshold f32 [1] or absent), outputs (selected i64 [rows,3]),
- * ints (boxes are centre and size), results (count).
+/* non_max_suppression_count: inputs (boxes f32 [B,N,4], scores f32 [B,C,N], and of most boxes per
+ *     class i64, IoU threshold f32, score threshold f32 those that are given), ints (boxes are centre
+ *     and size; bits that tell which of the three are given, the first lowest), results (count)
+ * non_max_suppression: inputs and ints as above, outputs (selected i64 [count,3])
  *
- * `rows` is room for B * C * min(max boxes, N); `count` rows of (batch, class, box) are written. */
+ * Rows are (batch, class, box), by falling score inside a class.  Not given means 0, 0, -infinity. */
+#include <math.h>
+#include <string.h>
+
 #include "order.h"
 
 typedef struct box {
@@ -33,7 +37,7 @@ static bool overlaps(box a, box b, float threshold) {
 typedef struct suppression {
     int64_t boxes, most;
     float iou, score;
-    bool with_score, centre;
+    bool centre;
     tcc_keyed *items, *room;
     int64_t *chosen;
 } suppression;
@@ -43,7 +47,7 @@ static int64_t choose(const suppression *s, const float *boxes, const float *sco
     static const tcc_dtype f32 = {2, 32, 1};
     int64_t candidates = 0, chosen = 0;
     for (int64_t i = 0; i < s->boxes; i++) {
-        if (s->with_score && !(scores[i] > s->score)) continue;
+        if (!(scores[i] > s->score)) continue;
         s->items[candidates++] = (tcc_keyed){~tcc_order_key(f32, &scores[i]), i};
     }
     tcc_order_sort(s->items, s->room, candidates);
@@ -59,49 +63,84 @@ static int64_t choose(const suppression *s, const float *boxes, const float *sco
 
 static bool fits(const tcc_op_call *call) {
     const tcc_op_tensor *boxes = &call->inputs[0], *scores = &call->inputs[1];
-    if (boxes->ndim != 3 || scores->ndim != 3 || boxes->dims[2] != 4) return false;
-    if (boxes->dims[0] != scores->dims[0] || boxes->dims[1] != scores->dims[2]) return false;
-    for (int32_t i = 0; i < call->n_inputs; i++) {
-        tcc_dtype dtype = call->inputs[i].dtype;
-        if (dtype.code != (i == 2 ? 0 : 2) || dtype.bits != (i == 2 ? 64 : 32)) return false;
-        if (i >= 2 && call->inputs[i].count != 1) return false;
-    }
-    const tcc_op_tensor *rows = &call->outputs[0];
-    return rows->ndim == 2 && rows->dims[1] == 3 && rows->dtype.code == 0 && rows->dtype.bits == 64;
+    for (int32_t i = 0; i < 2; i++)
+        if (call->inputs[i].ndim != 3 || call->inputs[i].dtype.code != 2 ||
+            call->inputs[i].dtype.bits != 32)
+            return false;
+    return boxes->dims[2] == 4 && boxes->dims[0] == scores->dims[0] &&
+           boxes->dims[1] == scores->dims[2];
 }
 
-tcc_status tcc_op_nms(tcc_op_call *call) {
-    bool with_score = call->n_inputs == 5;
-    TCC_RETURN_IF_ERROR(tcc_op_expect(call, with_score ? 5 : 4, 1, 1, 1, "non-max suppression"));
+/* Sets `value` to the next limit, if `bit` says that it is given. */
+static tcc_status read_limit(const tcc_op_call *call, int32_t bit, int32_t *next, tcc_dtype dtype,
+                             void *value) {
+    if (!(call->ints[1] >> bit & 1)) return TCC_OK;
+    const tcc_op_tensor *limit = &call->inputs[(*next)++];
+    if (limit->count != 1 || limit->dtype.code != dtype.code || limit->dtype.bits != dtype.bits)
+        return tcc_fail(TCC_INTERNAL, "non-max suppression: a limit does not fit");
+    memcpy(value, limit->data, dtype.bits / 8u);
+    return TCC_OK;
+}
+
+static tcc_status prepare(const tcc_op_call *call, suppression *out) {
+    static const tcc_dtype i64 = {0, 64, 1}, f32 = {2, 32, 1};
+    int64_t given = call->n_ints == 2 ? call->ints[1] : 0;
+    int32_t next = 2, expected = 2 + (given & 1) + (given >> 1 & 1) + (given >> 2 & 1);
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, expected, call->n_outputs, 2, call->n_results,
+                                      "non-max suppression"));
     if (!fits(call))
         return tcc_fail(TCC_INVALID_ARGUMENT, "non-max suppression: boxes [B,N,4] and scores "
                                               "[B,C,N] do not fit each other");
+    int64_t most = 0;
+    *out = (suppression){.boxes = call->inputs[0].dims[1], .score = -INFINITY,
+                         .centre = call->ints[0] != 0};
+    TCC_RETURN_IF_ERROR(read_limit(call, 0, &next, i64, &most));
+    TCC_RETURN_IF_ERROR(read_limit(call, 1, &next, f32, &out->iou));
+    TCC_RETURN_IF_ERROR(read_limit(call, 2, &next, f32, &out->score));
+    out->most = most < 0 ? 0 : most < out->boxes ? most : out->boxes;
+    if (out->boxes <= INT64_MAX / 64) return TCC_OK;
+    return tcc_fail(TCC_OUT_OF_MEMORY, "non-max suppression: too many boxes");
+}
+
+/* Goes through all batches and classes; writes rows while there is room, and counts all. */
+static tcc_status suppress(tcc_op_call *call, int64_t *row, int64_t room, int64_t *out_count) {
+    suppression s;
+    TCC_RETURN_IF_ERROR(prepare(call, &s));
     const tcc_op_tensor *boxes = &call->inputs[0], *scores = &call->inputs[1];
-    int64_t n = boxes->dims[1], most = *(const int64_t *)call->inputs[2].data;
-    suppression s = {.boxes = n, .most = most < 0 ? 0 : most < n ? most : n,
-                     .iou = *(const float *)call->inputs[3].data, .with_score = with_score,
-                     .score = with_score ? *(const float *)call->inputs[4].data : 0,
-                     .centre = call->ints[0] != 0};
-    if (n > INT64_MAX / 64) return tcc_fail(TCC_OUT_OF_MEMORY, "non-max suppression: too many boxes");
     void *memory = NULL;
-    size_t bytes = (size_t)n * (2 * sizeof(tcc_keyed) + sizeof(int64_t));
+    size_t bytes = (size_t)s.boxes * (2 * sizeof(tcc_keyed) + sizeof(int64_t));
     TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
     s.items = memory;
-    s.room = s.items + n;
-    s.chosen = (int64_t *)(s.room + n);
-    int64_t *row = call->outputs[0].data, count = 0, classes = scores->dims[1];
+    s.room = s.items + s.boxes;
+    s.chosen = (int64_t *)(s.room + s.boxes);
+    int64_t count = 0, classes = scores->dims[1];
     for (int64_t line = 0; line < boxes->dims[0] * classes; line++) {
-        const float *of_batch = (const float *)boxes->data + line / classes * n * 4;
-        int64_t chosen = choose(&s, of_batch, (const float *)scores->data + line * n);
-        if (chosen > call->outputs[0].dims[0] - count)
-            return tcc_fail(TCC_INTERNAL, "non-max suppression: results do not fit");
-        for (int64_t i = 0; i < chosen; i++, count++, row += 3) {
+        const float *of_batch = (const float *)boxes->data + line / classes * s.boxes * 4;
+        int64_t chosen = choose(&s, of_batch, (const float *)scores->data + line * s.boxes);
+        for (int64_t i = 0; i < chosen && count + i < room; i++, row += 3) {
             row[0] = line / classes;
             row[1] = line % classes;
             row[2] = s.chosen[i];
         }
+        count += chosen;
     }
     tcc_pool_give(call->pool, memory);
-    call->results[0] = count;
+    *out_count = count;
     return TCC_OK;
+}
+
+tcc_status tcc_op_nms_count(tcc_op_call *call) {
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, call->n_inputs, 0, 2, 1, "non-max suppression"));
+    return suppress(call, NULL, 0, &call->results[0]);
+}
+
+tcc_status tcc_op_nms(tcc_op_call *call) {
+    int64_t count = 0;
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, call->n_inputs, 1, 2, 0, "non-max suppression"));
+    const tcc_op_tensor *rows = &call->outputs[0];
+    if (rows->ndim != 2 || rows->dims[1] != 3 || rows->dtype.code != 0 || rows->dtype.bits != 64)
+        return tcc_fail(TCC_INTERNAL, "non-max suppression: results do not fit");
+    TCC_RETURN_IF_ERROR(suppress(call, rows->data, rows->dims[0], &count));
+    if (count == rows->dims[0]) return TCC_OK;
+    return tcc_fail(TCC_INTERNAL, "non-max suppression: another count than before");
 }

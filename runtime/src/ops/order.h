@@ -30,16 +30,19 @@ tcc_status tcc_axis_split(const tcc_op_tensor *tensor, int64_t axis, tcc_axis *o
 tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t outputs, int32_t ints,
                          int32_t results, const char *op);
 
-tcc_status tcc_op_sort(tcc_op_call *call);
-tcc_status tcc_op_topk(tcc_op_call *call);
-tcc_status tcc_op_nonzero_count(tcc_op_call *call);
-tcc_status tcc_op_nonzero(tcc_op_call *call);
-tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_compress(tcc_op_call *call);
-tcc_status tcc_op_unique(tcc_op_call *call);
+tcc_status tcc_op_compress_count(tcc_op_call *call);
+tcc_status tcc_op_fill_halo(tcc_op_call *call);
+tcc_status tcc_op_max_unpool(tcc_op_call *call);
 tcc_status tcc_op_nms(tcc_op_call *call);
+tcc_status tcc_op_nms_count(tcc_op_call *call);
+tcc_status tcc_op_non_zero(tcc_op_call *call);
+tcc_status tcc_op_non_zero_count(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
-tcc_status tcc_op_max_unpool(tcc_op_call *call);
+tcc_status tcc_op_sort(tcc_op_call *call);
+tcc_status tcc_op_top_k(tcc_op_call *call);
+tcc_status tcc_op_unique(tcc_op_call *call);
+tcc_status tcc_op_unique_count(tcc_op_call *call);
 
 #endif

@@ -18,10 +18,10 @@ static bool is_zero(const char *element, tcc_dtype dtype) {
     return bits == 0;
 }
 
-tcc_status tcc_op_nonzero_count(tcc_op_call *call) {
-    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 0, 1, "nonzero"));
+tcc_status tcc_op_non_zero_count(tcc_op_call *call) {
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 0, 1, "non-zero"));
     const tcc_op_tensor *x = &call->inputs[0];
-    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "nonzero"));
+    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "non-zero"));
     size_t element = x->dtype.bits / 8u;
     int64_t count = 0;
     for (int64_t i = 0; i < x->count; i++)
@@ -30,12 +30,12 @@ tcc_status tcc_op_nonzero_count(tcc_op_call *call) {
     return TCC_OK;
 }
 
-tcc_status tcc_op_nonzero(tcc_op_call *call) {
-    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 1, 0, 0, "nonzero"));
+tcc_status tcc_op_non_zero(tcc_op_call *call) {
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 1, 0, 0, "non-zero"));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "nonzero"));
+    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "non-zero"));
     if (y->ndim != 2 || y->dims[0] != x->ndim || y->dtype.code != 0 || y->dtype.bits != 64)
-        return tcc_fail(TCC_INTERNAL, "nonzero: results do not fit");
+        return tcc_fail(TCC_INTERNAL, "non-zero: results do not fit");
     size_t element = x->dtype.bits / 8u;
     int64_t room = y->dims[1], found = 0, *indices = y->data;
     for (int64_t i = 0; i < x->count && found < room; i++) {
@@ -47,7 +47,7 @@ tcc_status tcc_op_nonzero(tcc_op_call *call) {
         }
         found++;
     }
-    return found == room ? TCC_OK : tcc_fail(TCC_INTERNAL, "nonzero: fewer elements than counted");
+    return found == room ? TCC_OK : tcc_fail(TCC_INTERNAL, "non-zero: fewer elements than counted");
 }
 
 static tcc_status split_for_compress(const tcc_op_call *call, tcc_axis *out_axis,

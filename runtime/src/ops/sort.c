@@ -107,7 +107,7 @@ tcc_status tcc_op_sort(tcc_op_call *call) {
     return order_lines(call, &lines);
 }
 
-tcc_status tcc_op_topk(tcc_op_call *call) {
+tcc_status tcc_op_top_k(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 2, 3, 0, "top-k"));
     const tcc_op_tensor *x = &call->inputs[0], *values = &call->outputs[0];
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "top-k"));

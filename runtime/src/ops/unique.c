@@ -1,9 +1,9 @@
-/* unique: inputs (x), outputs (y, first indices, inverse indices, counts; the last three i64),
- * ints (axis, or -1 for flattened; sorted), results (count).
+/* unique_count: inputs (x), ints (axis, or -1 for flattened; sorted), results (count)
+ * unique:       inputs (x), outputs (y, first indices i64 [count], inverse indices i64 [axis], counts
+ *               i64 [count]), ints as above; y has `count` along the axis
  *
- * Outputs come with room for the most there can be (y as large as x, the others the axis' size) and
- * are written without gaps as if their sizes were `count` along the axis.  Unsorted means in order
- * of first appearance.  Slices are compared element by element; all NaN are one value. */
+ * Unsorted means in order of first appearance.  Slices are compared element by element; all NaN are
+ * one value. */
 #include <string.h>
 
 #include "order.h"
@@ -94,29 +94,60 @@ static void gather_slices(const slices *slices, const int64_t *first, int64_t gr
         }
 }
 
-tcc_status tcc_op_unique(tcc_op_call *call) {
-    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 4, 2, 1, "unique"));
+static tcc_status find_slices(const tcc_op_call *call, slices *out_slices) {
     const tcc_op_tensor *x = &call->inputs[0];
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "unique"));
-    slices slices = {x, {1, x->count, 1}, x->dtype.bits / 8u};
-    if (call->ints[0] >= 0) TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &slices.axis));
-    int64_t size = slices.axis.size;
-    for (int32_t i = 1; i < 4; i++)
-        if (call->outputs[i].count < size || call->outputs[i].dtype.bits != 64)
-            return tcc_fail(TCC_INTERNAL, "unique: results do not fit");
-    if (call->outputs[0].count < x->count || call->outputs[0].dtype.bits != x->dtype.bits ||
-        size > INT64_MAX / 64)
-        return tcc_fail(TCC_INTERNAL, "unique: results do not fit");
+    *out_slices = (slices){x, {1, x->count, 1}, x->dtype.bits / 8u};
+    if (call->ints[0] >= 0) TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &out_slices->axis));
+    if (out_slices->axis.size <= INT64_MAX / 64) return TCC_OK;
+    return tcc_fail(TCC_OUT_OF_MEMORY, "unique: too many elements");
+}
+
+tcc_status tcc_op_unique_count(tcc_op_call *call) {
+    slices slices;
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 2, 1, "unique"));
+    TCC_RETURN_IF_ERROR(find_slices(call, &slices));
+    int64_t size = slices.axis.size, groups = size > 0;
     void *memory = NULL;
-    TCC_RETURN_IF_ERROR(
-        tcc_pool_take(call->pool, (size_t)(size * 2) * sizeof(tcc_keyed), &memory));
-    int64_t *first = call->outputs[1].data, *inverse = call->outputs[2].data;
-    int64_t *counts = call->outputs[3].data, *order = memory;
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, (size_t)size * 2 * sizeof(int64_t), &memory));
+    int64_t *order = memory;
     sort_slices(&slices, order, order + size, size);
-    int64_t groups = group(&slices, order, first, inverse, counts);
-    if (!call->ints[1]) order_by_appearance(groups, size, first, inverse, counts, memory);
-    gather_slices(&slices, first, groups, call->outputs[0].data);
+    for (int64_t i = 1; i < size; i++)
+        groups += compare_slices(&slices, order[i - 1], order[i]) != 0;
     tcc_pool_give(call->pool, memory);
     call->results[0] = groups;
     return TCC_OK;
+}
+
+static bool is_index_vector(const tcc_op_tensor *tensor, int64_t count) {
+    return tensor->dtype.code == 0 && tensor->dtype.bits == 64 && tensor->count == count;
+}
+
+tcc_status tcc_op_unique(tcc_op_call *call) {
+    slices slices;
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 4, 2, 0, "unique"));
+    TCC_RETURN_IF_ERROR(find_slices(call, &slices));
+    const tcc_op_tensor *outputs = call->outputs;
+    int64_t size = slices.axis.size, groups = outputs[1].count;
+    int64_t elements = slices.axis.outer * slices.axis.inner * groups;
+    if (!is_index_vector(&outputs[1], groups) || !is_index_vector(&outputs[2], size) ||
+        !is_index_vector(&outputs[3], groups) || outputs[0].count != elements ||
+        outputs[0].dtype.bits != slices.x->dtype.bits)
+        return tcc_fail(TCC_INTERNAL, "unique: results do not fit");
+    void *memory = NULL;
+    /* the order and room to sort it, first indices and counts; then room to sort the groups */
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, (size_t)size * 2 * sizeof(tcc_keyed), &memory));
+    int64_t *order = memory, *first = order + 2 * size, *counts = first + size;
+    int64_t *inverse = outputs[2].data;
+    sort_slices(&slices, order, order + size, size);
+    bool fits = group(&slices, order, first, inverse, counts) == groups;
+    if (fits) {
+        memcpy(outputs[1].data, first, (size_t)groups * sizeof *first);
+        memcpy(outputs[3].data, counts, (size_t)groups * sizeof *counts);
+        if (!call->ints[1])
+            order_by_appearance(groups, size, outputs[1].data, inverse, outputs[3].data, memory);
+        gather_slices(&slices, outputs[1].data, groups, outputs[0].data);
+    }
+    tcc_pool_give(call->pool, memory);
+    return fits ? TCC_OK : tcc_fail(TCC_INTERNAL, "unique: another count than before");
 }

@@ -1,0 +1,37 @@
+"""The error function of f32 vectors.
+
+erf(x) = x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t); P and Q are
+minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do to the result.
+"""
+
+from __future__ import annotations
+
+from tcc.backends.cpu.math_code import clamp, magnitude, number, polynomial, shared
+from tcc.backends.cpu.math_exp import exp
+from tcc.backends.cpu.text import Code, Reg
+
+_SWITCH = 0.92
+_SMALL = (
+    0.12837917,
+    -0.37612635,
+    0.11283697,
+    -0.0268594995,
+    0.0052012866,
+    -0.0008145601,
+    8.382403e-05,
+)
+_LARGE = (0.12851436, 0.63571829, 0.10526184, -0.022889964, 0.0032149556, -0.00021398495)
+
+
+@shared
+def erf(code: Code, x: Reg) -> Reg:
+    """Within 2 ULP; GELU made of it is within 5e-7 absolute."""
+    size = magnitude(code, x)
+    small = code.fma(polynomial(code, code.op("fmul", x, x), _SMALL), x, x)
+    t = clamp(code, size, None, 4.0)
+    negated = code.emit(t.elem, t.width, f"fneg {t}")
+    power = exp(code, code.fma(polynomial(code, t, _LARGE), negated, negated))
+    large = code.op("fsub", number(t, 1.0), power)
+    signed = code.intrinsic("copysign", x.elem, large, x)
+    inner = code.compare("fcmp olt", size, number(size, _SWITCH))
+    return code.select(inner, small, signed)

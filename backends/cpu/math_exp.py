@@ -1,0 +1,83 @@
+"""Exponentials of f32 vectors.
+
+exp(x) = 2**n * exp(r) with n the nearest integer to x/ln2; r = x - n ln2 in two parts, |r| < 0.35.
+Polynomials are minimax fits of (exp(r) - 1 - r) / r**2.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tcc.backends.cpu.math_code import clamp, magnitude, number, polynomial, shared
+from tcc.backends.cpu.text import Code, Reg
+
+# ln2 in two parts: the first has few bits, so that n times it is exact.
+_LN2_HIGH = 0.693359375
+_LN2_LOW = math.log(2) - _LN2_HIGH
+_EXP = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
+
+
+def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
+    """`n` and `r` with `x = n ln2 + r`."""
+    scaled = code.op("fmul", x, number(x, 1 / math.log(2)))
+    n = code.intrinsic("roundeven", x.elem, scaled)
+    r = code.fma(n, number(n, -_LN2_HIGH), x)
+    return n, code.fma(n, number(n, -_LN2_LOW), r)
+
+
+def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
+    """`x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
+    if code.module.scales_by_exponent and x.width > 1:
+        return code.intrinsic("ldexp", x.elem, x, exponent)
+    # Two factors, as one would leave the range where the result need not.
+    half = code.op("ashr", exponent, number(exponent, 1))
+    rest = code.op("sub", exponent, half)
+    return code.op("fmul", code.op("fmul", x, _power_of_two(code, half)), _power_of_two(code, rest))
+
+
+def _power_of_two(code: Code, exponent: Reg) -> Reg:
+    bits = code.op("shl", code.op("add", exponent, number(exponent, 127)), number(exponent, 23))
+    return code.convert("bitcast", bits, "float")
+
+
+def _integer(code: Code, n: Reg) -> Reg:
+    # Where n is NaN the result is NaN whatever it is scaled by.
+    return code.to_integer(n, "i32")
+
+
+@shared
+def exp(code: Code, x: Reg) -> Reg:
+    """Within 1 ULP; denormal results, overflow and NaN as they must be."""
+    bounded = clamp(code, x, -104.0, 89.0)
+    n, r = _reduced(code, bounded)
+    tail = polynomial(code, r, _EXP)
+    square = code.op("fmul", r, r)
+    value = code.op("fadd", code.fma(tail, square, r), number(r, 1.0))
+    return scale(code, value, _integer(code, n))
+
+
+@shared
+def expm1(code: Code, x: Reg) -> Reg:
+    """Within 2 ULP, small arguments and signed zeros included."""
+    bounded = clamp(code, x, -30.0, 89.0)
+    n, r = _reduced(code, bounded)
+    small = code.fma(polynomial(code, r, _EXP), code.op("fmul", r, r), r)  # exp(r) - 1
+    # 2**n small + (2**n - 1), by halves: 2**128 is no float.
+    half = _power_of_two(code, code.op("sub", _integer(code, n), number(_like_i32(n), 1)))
+    offset = code.op("fsub", half, number(half, 0.5))
+    value = code.op("fmul", code.fma(half, small, offset), number(half, 2.0))
+    tiny = code.compare("fcmp olt", magnitude(code, x), number(x, 1e-8))
+    return code.select(tiny, x, value)
+
+
+def _like_i32(x: Reg) -> Reg:
+    return Reg("i32", x.width, "")
+
+
+@shared
+def tanh(code: Code, x: Reg) -> Reg:
+    """Within 3 ULP: t / (t + 2) with t = expm1(2 |x|), which does not cancel near zero."""
+    size = clamp(code, magnitude(code, x), None, 10.0)
+    t = expm1(code, code.op("fadd", size, size))
+    ratio = code.op("fdiv", t, code.op("fadd", t, number(t, 2.0)))
+    return code.intrinsic("copysign", x.elem, ratio, x)

@@ -1,0 +1,51 @@
+"""The process that turns LLVM IR into object code, away from the user's process.
+
+It reads requests from its standard input and answers on its standard output; both are pickled
+tuples behind their length.  A fatal error of LLVM ends this process and no other.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import sys
+from typing import Any, BinaryIO
+
+from tcc.backends.cpu.codegen import compile_object
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Writes one message."""
+    data = pickle.dumps(message, protocol=5)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Reads one message; raises EOFError where the other side has ended."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError("the other process has ended")
+    size = _LENGTH.unpack(head)[0]
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError("the other process ended inside a message")
+    return pickle.loads(data)
+
+
+def serve() -> None:
+    """Answers requests `(text, target)` with `(object, "")` or `(b"", error)` until the end."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while True:
+        try:
+            text, target = receive(source)
+        except EOFError:
+            return
+        try:
+            answer = compile_object(text, target), ""
+        except RuntimeError as error:
+            answer = b"", str(error)
+        send(sink, answer)

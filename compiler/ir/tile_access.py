@@ -1,0 +1,167 @@
+"""Proofs that the accesses of a tile kernel are inside their buffers.
+
+A `Facts` is what holds at one place of a kernel: how loop variables run, which conditions were
+taken.  Each fact rewrites an index into an equal expression whose variables say more; an index is
+inside once both of its limits are proved for some such form.
+
+    for k in 0, 4, ... < n - n % 4      k = 4*j  with  0 <= j < n // 4
+    where 0 <= 2*y + i - 1 < h          y = (u - i + 1) / 2  with  0 <= u < h
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tcc.ir.expr import extent
+from tcc.ir.index import (
+    Atom,
+    Index,
+    Remainder,
+    Var,
+    atoms,
+    const,
+    divisor_of,
+    free_vars,
+    iterator,
+    linear_in,
+    of_atom,
+    substitute,
+    var_of,
+)
+from tcc.ir.prove import at_most
+from tcc.ir.tile import Guard, If, Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`known` replaces variables by what they are; `conditions` are further `0 <= index < extent`
+    that hold here (only their upper limits are used where the lower is not certain)."""
+
+    known: tuple[tuple[Var, Index], ...] = ()
+    conditions: tuple[Guard, ...] = ()
+
+    def in_loop(self, loop: Loop) -> Facts:
+        """What holds in the body of a loop."""
+        trips = (_whole(loop.stop) - loop.start) // loop.step
+        (counter,) = free_vars(iterator(f"{loop.var.name}.trip", trips))
+        value = loop.start + of_atom(counter) * loop.step
+        return replace(self, known=(*self.known, (loop.var, value)))
+
+    def in_branch(self, node: If, holds: bool) -> Facts:
+        """What holds where `lhs < rhs` does, or does not."""
+        var = var_of(node.lhs)
+        if var is not None and var.extent is not None:
+            low = const(0) if holds else node.rhs
+            size = node.rhs if holds else extent(var) - node.rhs
+            value = low + iterator(f"{var.name}.{'low' if holds else 'high'}", size)
+            return replace(self, known=(*self.known, (var, value)))
+        if not holds:
+            return self
+        return replace(self, conditions=(*self.conditions, Guard(node.lhs, node.rhs)))
+
+    def loop_claims(self, loop: Loop) -> list[str]:
+        """What a loop promises that is not proved: whole steps, values within its extent."""
+        claims = []
+        if divisor_of(_whole(loop.stop - loop.start)) % loop.step:
+            claims.append(f"{loop.step} divides {(loop.stop - loop.start).key}")
+        if not self._holds(const(0), loop.start):
+            claims.append(f"0 <= {loop.start.key}")
+        if not self._holds(loop.stop, extent(loop.var)):
+            claims.append(f"{loop.stop.key} <= {extent(loop.var).key}")
+        return claims
+
+    def _holds(self, a: Index, b: Index) -> bool:
+        return any(at_most(const(0), form) for form in self._forms(b - a, ()))
+
+    def inside(
+        self, index: Index, size: Index, guards: Sequence[Guard] = (), loose: Collection[Var] = ()
+    ) -> bool:
+        """Whether `0 <= index < size` is certain where `guards` hold.
+
+        Nothing is believed of the `loose` variables beyond what the guards say.
+        """
+        return all(
+            any(at_most(const(0), form) for form in self._forms(distance, guards, loose))
+            for distance in (index, size - 1 - index)
+        )
+
+    def _forms(
+        self, index: Index, guards: Sequence[Guard], loose: Collection[Var] = ()
+    ) -> Iterator[Index]:
+        """Expressions equal to `index` here, free of `loose` variables."""
+        mapping: dict[Var, Index] = {}
+        for var, value in self.known:
+            mapping[var] = substitute(value, mapping)
+        for start in (index, substitute(index, mapping)):
+            plain = {} if start is index else mapping
+            facts = [
+                Guard(substitute(g.index, plain), substitute(g.extent, plain))
+                for g in (*guards, *self.conditions)
+            ]
+            for form in (start, *(_applied(start, [f]) for f in facts), _applied(start, facts)):
+                if not set(loose) & set(free_vars(form)):
+                    yield form
+
+
+def _applied(index: Index, facts: Sequence[Guard]) -> Index:
+    """`index` with what each fact bounds written as one new iterator over the fact's extent."""
+    for number, fact in enumerate(facts):
+        whole = iterator(f"within.{number}", fact.extent)
+        for monomial, coeff in fact.index.terms:
+            if len(monomial) != 1:
+                continue
+            found = _coefficient(index, monomial[0])
+            if found is None or any(c % coeff for _, c in found[0].terms):
+                continue
+            factor, rest = found
+            if factor.const % coeff:
+                continue
+            scaled = _divided(factor, coeff)
+            other = fact.index - of_atom(monomial[0]) * coeff
+            index = scaled * (whole - other) + rest
+            break
+    return index
+
+
+def _divided(index: Index, by: int) -> Index:
+    """`index / by`, where it divides every coefficient."""
+    total = const(index.const // by)
+    for monomial, coeff in index.terms:
+        product = const(coeff // by)
+        for atom in monomial:
+            product = product * of_atom(atom)
+        total = total + product
+    return total
+
+
+def _coefficient(index: Index, atom: Atom) -> tuple[Index, Index] | None:
+    """`(factor, rest)` with `index == factor * atom + rest`; None where `atom` is not a factor."""
+    if isinstance(atom, Var):
+        found = linear_in(index, atom)
+        return None if found is None or found[0] is const(0) else found
+    factor, rest = const(0), const(index.const)
+    for monomial, coeff in index.terms:
+        left = list(monomial)
+        taken = atom in left
+        if taken:
+            left.remove(atom)
+        product = const(coeff)
+        for other in left:
+            product = product * of_atom(other)
+        if taken:
+            factor = factor + product
+        else:
+            rest = rest + product
+    return None if factor is const(0) else (factor, rest)
+
+
+def _whole(index: Index) -> Index:
+    """`n - n % 4` as `4 * (n // 4)`."""
+    for atom in atoms(index):
+        if isinstance(atom, Remainder) and _coefficient(index, atom):
+            found = _coefficient(index, atom)
+            assert found is not None
+            factor, rest = found
+            index = factor * (atom.num - atom.den * (atom.num // atom.den)) + rest
+    return index

@@ -1,0 +1,101 @@
+"""The manifest: which models there are and what each one takes and gives.
+
+`manifest.toml` is the only list of models; this module reads it into frozen records.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MANIFEST = Path(__file__).with_name("manifest.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One model input: its shape, its dtype ("f32" or "i64") and how its values are drawn.
+
+    `low` and `high` bound integer generators, both inclusive; they are 0 for the others.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    generator: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One table of the manifest.
+
+    `builder` is "family:function"; `tolerance` is relative to the largest output; `gmac` counts
+    the multiply-adds of one run in units of 1e9; `neutral` holds fnmatch patterns of initialisers
+    that provably cannot change any output, with the reason in `notes`.
+    """
+
+    name: str
+    builder: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    tolerance: float
+    gmac: float
+    neutral: tuple[str, ...]
+    notes: str
+
+    @property
+    def family(self) -> str:
+        """Name of the module of this folder that defines the builder."""
+        return self.builder.partition(":")[0]
+
+
+def _names(entry: dict[str, Any]) -> tuple[str, ...]:
+    """Expands "name.{}" with `repeat = n` to name.0 ... name.(n-1)."""
+    pattern: str = entry["name"]
+    if "repeat" not in entry:
+        return (pattern,)
+    return tuple(pattern.format(index) for index in range(entry["repeat"]))
+
+
+def _inputs(entry: dict[str, Any]) -> tuple[InputSpec, ...]:
+    return tuple(
+        InputSpec(
+            name=name,
+            shape=tuple(entry["shape"]),
+            dtype=entry["dtype"],
+            generator=entry["generator"],
+            low=entry.get("low", 0),
+            high=entry.get("high", 0),
+        )
+        for name in _names(entry)
+    )
+
+
+def _model(name: str, table: dict[str, Any]) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        builder=table["builder"],
+        inputs=tuple(spec for entry in table["inputs"] for spec in _inputs(entry)),
+        outputs=tuple(output for entry in table["outputs"] for output in _names(entry)),
+        tolerance=table["tolerance"],
+        gmac=table["gmac"],
+        neutral=tuple(table.get("neutral", ())),
+        notes=table["notes"],
+    )
+
+
+@cache
+def manifest() -> dict[str, ModelSpec]:
+    """Returns every model by name, in the order of the file."""
+    tables = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))
+    return {name: _model(name, table) for name, table in tables.items()}
+
+
+def model_spec(name: str) -> ModelSpec:
+    """Returns one model's table; raises KeyError naming the known models otherwise."""
+    known = manifest()
+    if name not in known:
+        raise KeyError(f"no model {name!r} in the manifest; there are: {', '.join(known)}")
+    return known[name]

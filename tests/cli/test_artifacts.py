@@ -1,0 +1,108 @@
+"""run, inspect, bench and verify on an artifact that was made by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tcc import cli
+
+
+def reference(folder: Path, offset: float) -> Path:
+    """ONNX of the artifact's meaning for 3 elements, with `offset` added."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    weights = np.arange(1, 4, dtype=np.float32) + np.float32(offset)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Add", ["r", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", ports[:1], ports[1:], [numpy_helper.from_array(weights, "w")]
+    )
+    path = folder / "reference.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
+
+
+def test_run_prints_and_writes_the_outputs(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", np.array([-1, 2, -3], np.float32))
+    given = f"x=@{tmp_path}/x.npy"
+    assert cli.execute(["run", str(artifact), "-i", given, "--output", str(tmp_path / "o")]) == 0
+    assert capsys.readouterr().out == "y: float32 3, least 1.0, largest 4.0, mean 2.66667\n"
+    found = np.load(tmp_path / "o" / "y.npy")
+    np.testing.assert_array_equal(found, np.array([1, 4, 3], np.float32), strict=True)
+
+
+def test_run_fills_what_is_not_given(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["run", str(artifact), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"y": {"dtype": "float32", "shape": [1]}}
+    assert cli.execute(["run", str(artifact), "-i", "x=5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"y": {"dtype": "float32", "shape": [5]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("x=65", "at most 64"),
+        ("x=2x3", "expected shape [n], got [2,3]"),
+        ("x=3xi32=1", "i32"),
+        ("z=3", "no input 'z'"),
+    ],
+)
+def test_run_refuses_what_does_not_fit(
+    artifact: Path, given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(["run", str(artifact), "-i", given]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+
+
+def test_inspect_shows_the_manifest(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["inspect", str(artifact)]) == 0
+    assert "inputs: 1\n" in capsys.readouterr().out
+    assert cli.execute(["inspect", str(artifact), "--json"]) == 0
+    manifest = json.loads(capsys.readouterr().out)
+    assert [port["name"] for port in manifest["inputs"]] == ["x"]
+
+
+def test_bench_times_the_artifact(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--rounds", "2", "--seconds", "0.01", "--threads", "1"]
+    assert cli.execute(["bench", str(artifact), *small, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["threads"] == 1
+    assert 0 < found["seconds"]["tcc"]["least"] <= found["seconds"]["tcc"]["median"]
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0.0, 0), (1e-5, 0), (0.01, 1)])
+def test_verify_compares_with_onnx_runtime(
+    artifact: Path,
+    tmp_path: Path,
+    offset: float,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("onnxruntime")
+    model = reference(tmp_path, offset)
+    assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3"]) == code
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"{1 - code} of 1 outputs agree with ONNX Runtime"
+
+
+def test_verify_without_onnx_runtime_uses_the_evaluator(
+    artifact: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tcc.cli.verify.find_spec", lambda name: None)
+    model = reference(tmp_path, 0.0)
+    assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["oracle"] == "the reference evaluator"
+    assert found["ok"] is True

@@ -1,0 +1,138 @@
+"""The verifier of host programs: correct ones pass, each broken promise is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tcc.errors import InternalError
+from tcc.ir.program import (
+    Alias,
+    Allocate,
+    Arena,
+    Branch,
+    Buffer,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Output,
+    Port,
+    Program,
+    ReadInt,
+    Relation,
+    TensorRef,
+    View,
+    Weight,
+)
+from tcc.ir.types import F32, I64
+from tcc.ir.verify_program import verify_program
+
+# Registers 0 n, 1 zero, 2 bytes, 3 counter, 4 free; buffers in the order of their names below.
+X, MIDDLE, W, POOL, ALIAS, Y = range(6)
+ENTRY: tuple[Instr, ...] = (
+    Let(0, IntOp.DIM, 0, 0),
+    Let(1, IntOp.CONST, 0),
+    Let(2, IntOp.MUL, 0, 0),
+    Check(Relation.LE, 1, 0, "n is at least 0"),
+)
+WORK: tuple[Instr, ...] = (
+    Allocate(Y, 2),
+    Allocate(POOL, 2),
+    View(ALIAS, POOL, 1),
+    Launch(0, 0, (X, MIDDLE, W), (2,)),
+    Loop(0, W, 3, (Copy(ALIAS, MIDDLE, 2), Branch(W, (Copy(MIDDLE, X, 2),), ()))),
+    CallOp("sort", (TensorRef(X, F32, (0,)),), (TensorRef(POOL, I64, (0,)),), (0, 0)),
+    Copy(Y, MIDDLE, 2),
+)
+PROGRAM = Program(
+    inputs=(Port("x", F32, (0,), "[n]"),),
+    outputs=(Port("y", F32, (0,), "[n]"),),
+    registers=5,
+    buffers=tuple(
+        Buffer(place)
+        for place in (Input(0), Arena(1, 2), Weight(0, 64), Dynamic(), Alias(), Output(0))
+    ),
+    kernels=("k",),
+    scratch=0,
+    arena=2,
+    body=ENTRY + WORK,
+)
+
+
+def test_a_correct_program_passes() -> None:
+    verify_program(PROGRAM)
+
+
+def with_body(*body: Instr) -> Program:
+    return replace(PROGRAM, body=ENTRY + body)
+
+
+@pytest.mark.parametrize(
+    ("program", "pattern"),
+    [
+        (with_body(Let(4, IntOp.ADD, 3, 3), *WORK), "reads register 3"),
+        (with_body(*WORK, Let(9, IntOp.CONST, 0)), "register 9 of 5"),
+        (with_body(*WORK, Let(2, IntOp.CONST, 0)), "sizes the arena and is written again"),
+        (replace(PROGRAM, arena=4), "the arena is sized by register 4"),
+        (replace(PROGRAM, body=(*ENTRY, Let(4, IntOp.DIM, 0, 1), *WORK)), "dimension 1 of input 0"),
+        (with_body(*WORK[2:]), "uses buffer 3 before"),
+        (with_body(*WORK[1:]), "uses buffer 5 before"),
+        (with_body(WORK[0], WORK[1], WORK[4]), "uses buffer 4 before"),
+        (with_body(*WORK, Allocate(Y, 2)), "allocated twice"),
+        (with_body(), "output y is not allocated"),
+        (with_body(*WORK, Allocate(MIDDLE, 2)), "memory of its own"),
+        (with_body(*WORK, Copy(X, MIDDLE, 2)), "read-only"),
+        (with_body(*WORK, Copy(W, MIDDLE, 2)), "read-only"),
+        (with_body(*WORK, Copy(99, MIDDLE, 2)), "buffer 99 of 6"),
+        (with_body(*WORK, View(POOL, X, 1)), "is no alias"),
+        (with_body(*WORK, Launch(1, 0, (), ())), "kernel 1 of 1"),
+        (with_body(*WORK, ReadInt(4, X, F32)), "reads a size from f32"),
+        (with_body(Branch(W, (WORK[0],), ()), *WORK[1:]), "on some paths only"),
+        (with_body(Loop(0, -1, 3, (WORK[0],)), *WORK[1:]), "on some paths only"),
+        (
+            with_body(*WORK, Branch(W, (Let(4, IntOp.CONST, 1),), ()), Let(3, IntOp.ADD, 4, 4)),
+            "reads register 4",
+        ),
+        (
+            replace(
+                with_body(Let(4, IntOp.CONST, 1), *WORK),
+                outputs=(Port("y", F32, (3,), "[k]"),),
+            ),
+            "the shape of the output needs register 3",
+        ),
+    ],
+)
+def test_broken_promises_are_found(program: Program, pattern: str) -> None:
+    with pytest.raises(InternalError, match=pattern):
+        verify_program(program)
+
+
+def test_nesting_has_a_bound() -> None:
+    def nest(depth: int) -> Program:
+        body: tuple[Instr, ...] = ()
+        for _ in range(depth):
+            body = (Branch(W, body, ()),)
+        return with_body(*WORK, *body)
+
+    verify_program(nest(64))
+    with pytest.raises(InternalError, match="64 bodies"):
+        verify_program(nest(65))
+
+
+def test_both_sides_of_a_branch_may_make_what_follows_needs() -> None:
+    sides: tuple[Callable[[int], Instr], ...] = (
+        lambda value: Let(4, IntOp.CONST, value),
+        lambda value: Allocate(Y, 2),
+    )
+    then = tuple(make(1) for make in sides)
+    otherwise = tuple(make(2) for make in sides)
+    body = (Branch(W, then, otherwise), Let(3, IntOp.ADD, 4, 4), *WORK[1:])
+    verify_program(with_body(*body))

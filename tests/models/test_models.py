@@ -1,0 +1,104 @@
+"""The light models are built and examined whole; of the others, what needs no build is checked.
+
+`scripts/check_models` examines all of them the same way, in minutes.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from models import build as builds
+from models import check
+from models.inputs import make_inputs
+from models.manifest import manifest, model_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+LIGHT = ("fsrcnn", "infogan", "lstm")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_models_keep_their_promises(name: str, folder: Path) -> None:
+    model = onnx.load(builds.build(name, folder))
+    report = check.examine(model_spec(name), model)
+    assert len(report.weights) >= 8
+    assert list(check.findings(model_spec(name), report)) == []
+
+
+def test_the_check_sees_dead_weights_and_deaf_outputs(folder: Path) -> None:
+    spec = model_spec("infogan")
+    model = onnx.load(builds.build(spec.name, folder))
+    for tensor in model.graph.initializer:  # a last layer far below the tolerance of its bias
+        if tensor.name == "layers.10.weight":
+            values = onnx.numpy_helper.to_array(tensor) * np.float32(1e-6)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    lines = list(check.findings(spec, check.examine(spec, model)))
+    assert any(line.startswith("other inputs move output image by 0.00%") for line in lines)
+    assert any(line.startswith("zeroing layers.10.weight") for line in lines)
+
+
+def test_lstm_is_the_onnx_operator(folder: Path) -> None:
+    model = onnx.load(builds.build("lstm", folder))
+    lstms = [node for node in model.graph.node if node.op_type == "LSTM"]
+    assert len(lstms) == 2
+    assert all(b"bidirectional" in [a.s for a in node.attribute] for node in lstms)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_builds_are_reproducible_and_hold_no_paths(name: str, folder: Path) -> None:
+    data = builds.build(name, folder).read_bytes()
+    again = builds.build_proto(name).SerializeToString(deterministic=True)
+    assert data == again
+    assert str(ROOT).encode() not in data
+
+
+def test_build_skips_current_files_and_replaces_stale_ones(folder: Path) -> None:
+    path = builds.build("fsrcnn", folder)
+    data = path.read_bytes()
+    path.write_bytes(b"current by its hash")
+    assert builds.build("fsrcnn", folder).read_bytes() == b"current by its hash"
+    path.with_suffix(".hash").write_text("stale", encoding="utf-8")
+    assert builds.build("fsrcnn", folder).read_bytes() == data
+    assert {entry.suffix for entry in folder.iterdir()} <= {".onnx", ".hash"}
+
+
+def test_unknown_models_are_refused_by_name(folder: Path) -> None:
+    with pytest.raises(KeyError, match=r"no model 'resnet18'.*resnet50"):
+        builds.build("resnet18", folder)
+
+
+@pytest.mark.parametrize("name", list(manifest()))
+def test_inputs_follow_the_manifest(name: str) -> None:
+    dtypes = {"f32": np.float32, "i64": np.int64}
+    first, again, other = (make_inputs(name, seed) for seed in (0, 0, 1))
+    assert list(first) == [spec.name for spec in model_spec(name).inputs]
+    for spec in model_spec(name).inputs:
+        array = first[spec.name]
+        assert array.shape == spec.shape
+        assert array.dtype == dtypes[spec.dtype]
+        assert np.array_equal(array, again[spec.name])
+        assert not np.array_equal(array, other[spec.name])
+        if spec.generator == "integers":
+            assert spec.low <= array.min() <= array.max() <= spec.high
+
+
+def test_multiply_adds_of_a_convolution() -> None:
+    # a 3x3 convolution of three channels: 27 products for each element of the output
+    shapes = {"x": (1, 3, 128, 128), "w": (32, 3, 3, 3), "y": (1, 32, 128, 128)}
+    values = {
+        name: onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    }
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    graph = onnx.helper.make_graph([conv], "conv", [values["x"], values["w"]], [values["y"]])
+    model = onnx.helper.make_model(graph)
+    assert check.count_macs(model) == 128 * 128 * 32 * 27
