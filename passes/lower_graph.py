@@ -184,7 +184,7 @@ class Frame:
 
     def launch(self, planned: PlannedKernel) -> None:
         """Runs a kernel; halos of its results are filled first."""
-        if any(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
+        if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in planned.results:
                 self.define(value)
             return

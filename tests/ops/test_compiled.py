@@ -39,20 +39,24 @@ SPECIAL = np.array((*ZEROS, *LARGE, *PLAIN_VALUES), np.float32)
 
 def special_cases() -> tuple[Case, ...]:
     """Elementwise rows of f32 where arithmetic has edges, with the attributes of a sample."""
-    return tuple(
-        Case(c.op, Sample(tuple(map(_edges, range(len(c.sample.inputs)))), c.sample.attrs, "edges"))
-        for c in _first_of_each(COMPILED)
-        if Trait.ELEMENTWISE in c.op.traits
-        and all(a is not None and a.dtype == np.float32 for a in c.sample.inputs)
-    )
-
-
-def _first_of_each(cases: tuple[Case, ...]) -> tuple[Case, ...]:
     first: dict[OpSpec, Case] = {}
-    for case in cases:
-        if all(a is not None and a.dtype == np.float32 for a in case.sample.inputs):
-            first.setdefault(case.op, case)
+    for case in COMPILED:
+        floats = all(a is not None and a.dtype == np.float32 for a in case.sample.inputs)
+        if Trait.ELEMENTWISE in case.op.traits and floats and not case.half:
+            operands = tuple(map(_edges, range(len(case.sample.inputs))))
+            edges = Case(case.op, Sample(operands, case.sample.attrs, "edges"))
+            if _takes(edges):
+                first.setdefault(case.op, edges)
     return tuple(first.values())
+
+
+def _takes(case: Case) -> bool:
+    """Whether the op takes vectors."""
+    try:
+        case.op.infer(case.types, case.sample.attrs)
+    except ValueError:
+        return False
+    return True
 
 
 def _edges(operand: int) -> np.ndarray:
