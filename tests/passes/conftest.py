@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_object
-from tcc.backends.cpu.emit import emit_kernel
 from tcc.backends.cpu.detect import detect
+from tcc.backends.cpu.emit import emit_kernel
 from tcc.backends.host import encode_program
 from tcc.backends.link import link_artifact
 from tcc.ir.evaluate import evaluate_graph
