@@ -20,6 +20,7 @@ from tcc.debug import Timing, Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph import walk_nodes
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
@@ -78,7 +79,7 @@ def compile_model(
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
-    ops = len(graph.nodes)
+    ops = sum(1 for _ in walk_nodes(graph))
     with trace.stage("optimise"):
         graph = run_pipeline(graph, options.level, trace)
         graph = bind_states(graph, options.state)

@@ -44,7 +44,7 @@ def decompose_transposed(graph: Graph) -> Graph:
     return rewritten(graph, _transposed)
 
 
-# ---- transposed convolutions ----------------------------------------------------------------------
+# ---- transposed convolutions --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] 
     if node.op.name != "conv_transpose" or set(node.attrs.dilations) != {1}:
         return None
     x, source = inputs[0], inputs[1]
-    assert x is not None and source is not None
+    assert x is not None
+    assert source is not None
     weights = b.array(source)
     attrs = node.attrs
     ends = [(as_int(p), as_int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
@@ -162,7 +163,7 @@ def _interleave(
     """[n, group * residue * channel, positions...] as [n, group * channel, outputs...]."""
     if all(a.stride == 1 for a in axes):
         return value
-    n, channels, *image = value.type.shape
+    n, _channels, *image = value.type.shape
     strides = [const(a.stride) for a in axes]
     own = y.shape[1] // groups
     shape = (n, const(groups), *strides, own, *image)

@@ -84,7 +84,7 @@ def _channel_axis(producer: Node) -> int | None:
     return None
 
 
-# ---- what a node does to its operand --------------------------------------------------------------
+# ---- what a node does to its operand ------------------------------------------------------------
 
 
 def _affine(b: GraphBuilder, node: Node, inputs: Inputs, number: int, axis: int) -> Affine | None:
@@ -138,7 +138,7 @@ def _vector(array: Array, rank: int, axis: int, length: int) -> Array | None:
     return vector if np.isfinite(vector).all() else None
 
 
-# ---- what becomes of the product --------------------------------------------------------------------
+# ---- what becomes of the product ----------------------------------------------------------------
 
 
 def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Sequence[Value] | None:

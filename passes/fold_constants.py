@@ -3,8 +3,9 @@
     %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
 
 Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
-except opaque ones and ones whose results are much larger than their operands (a broadcast weight is
-cheaper to read than to store).
+except opaque ones, ones whose results are much larger than their operands (a broadcast weight is
+cheaper to read than to store), large ones whose reference is slow, and ones the reference refuses,
+which are left to the run.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from typing import Any
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier
 from tcc.ir.index import Index, free_vars
-from tcc.ir.op import Array, Trait
+from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import TensorType, element_count
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than
-# this factor over their operands.
+# this factor over their operands (i8 weights become f32) and their reference is one of NumPy's
+# own loops.
 _SMALL = 1 << 20
-_GROWTH = 2
+_GROWTH = 4
+_FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
+_SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 # Ops that read nothing of their operand but its type.
 _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
 
@@ -42,14 +46,22 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     if _symbolic(node.attrs):
         return None
     types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
-    if not _worth_storing(types, arrays):
+    results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays) else None
+    if results is None:
         return None
-    with np.errstate(all="ignore"):
-        results = node.op.reference(arrays, node.attrs)
     return [
         b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype)
         for a, t, v in zip(results, types, node.outputs, strict=True)
     ]
+
+
+def _evaluate(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array] | None:
+    """The results, or None where the reference refuses values (an index outside its axis)."""
+    try:
+        with np.errstate(all="ignore"):
+            return node.op.reference(arrays, node.attrs)
+    except (ValueError, IndexError, ArithmeticError):
+        return None
 
 
 def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
@@ -60,13 +72,15 @@ def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
     return b.array(value)
 
 
-def _worth_storing(types: Sequence[TensorType], arrays: Sequence[Array | None]) -> bool:
+def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Sequence[Array | None]) -> bool:
     """Whether the results' sizes are known and no burden."""
     if any(t.static_shape is None for t in types):
         return False
-    size = sum(element_count(t.shape).const * t.dtype.carrier.itemsize for t in types)
-    given = sum(a.nbytes for a in arrays if a is not None)
-    return size <= max(_SMALL, _GROWTH * given)
+    size = sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
+    if size <= _SMALL:
+        return True
+    fast = op.name == "matmul" or (bool(_FAST & op.traits) and op.name not in _SLOW)
+    return fast and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
 
 
 def _symbolic(item: Any) -> bool:

@@ -49,7 +49,7 @@ def _define(frame: Frame, value: Value) -> TensorRef:
     return frame.tensor(value, frame.define(value))
 
 
-# ---- sizes that data decide -----------------------------------------------------------------------
+# ---- sizes that data decide ---------------------------------------------------------------------
 
 
 def _bind(frame: Frame, size: Index, register: Register, loc: str) -> None:
@@ -162,7 +162,7 @@ def _non_max_suppression(frame: Frame, node: Node) -> None:
     _keep(frame, value, buffer)
 
 
-# ---- sizes that are known -------------------------------------------------------------------------
+# ---- sizes that are known -----------------------------------------------------------------------
 
 
 def _top_k(frame: Frame, node: Node) -> None:

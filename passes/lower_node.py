@@ -1,6 +1,6 @@
 """Lowers what is no kernel: control flow, calls, sizes.
 
-    if, loop, scan -> branches and loops      top_k, ... -> calls      bind_size, require -> registers
+    if, loop, scan -> branches, loops      top_k, ... -> calls      bind_size, require -> registers
 
 A node that is none of these cannot be run and is refused by name.
 """

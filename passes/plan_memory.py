@@ -15,23 +15,20 @@ from dataclasses import dataclass, replace
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
-    Allocate,
     Arena,
     Branch,
     Buffer,
     BufferId,
-    CallOp,
     Check,
     Copy,
     Instr,
     IntOp,
-    Launch,
     Let,
     Loop,
     Program,
-    ReadInt,
     Register,
     View,
+    buffers_of,
 )
 
 _ALIGN = 64
@@ -86,27 +83,6 @@ def _views(body: Sequence[Instr]) -> list[tuple[BufferId, BufferId]]:
     return pairs[::-1]
 
 
-def touched(instr: Instr) -> tuple[BufferId, ...]:
-    """The buffers an instruction itself names."""
-    match instr:
-        case ReadInt() | Allocate():
-            return (instr.buffer,)
-        case View():
-            return (instr.buffer, instr.base)
-        case Launch():
-            return instr.buffers
-        case CallOp():
-            return tuple(t.buffer for t in (*instr.inputs, *instr.outputs))
-        case Copy():
-            return (instr.target, instr.source)
-        case Branch():
-            return (instr.condition,)
-        case Loop():
-            return (instr.condition,) if instr.condition >= 0 else ()
-        case Let() | Check():
-            return ()
-
-
 def _lives(body: Sequence[Instr]) -> dict[BufferId, _Life]:
     lives: dict[BufferId, _Life] = {}
     _scan(body, 0, lives)
@@ -116,7 +92,7 @@ def _lives(body: Sequence[Instr]) -> dict[BufferId, _Life]:
 def _scan(body: Sequence[Instr], position: int, lives: dict[BufferId, _Life]) -> int:
     for instr in body:
         start = position
-        for buffer in touched(instr):
+        for buffer in buffers_of(instr):
             _extend(lives, buffer, position)
         position += 1
         if isinstance(instr, Branch):
@@ -135,7 +111,7 @@ def _scan_loop(loop: Loop, start: int, position: int, lives: dict[BufferId, _Lif
         carried = buffer in lives or buffer in _read_first(loop.body)
         for at in (start, end) if carried else (life.first, life.last):
             _extend(lives, buffer, at)
-    for buffer in touched(loop):
+    for buffer in buffers_of(loop):
         _extend(lives, buffer, end)
     return end + 1
 
@@ -149,7 +125,7 @@ def _read_first(body: Sequence[Instr]) -> set[BufferId]:
         if isinstance(instr, Copy):
             seen.add(instr.target)
             continue
-        carried.update(b for b in touched(instr) if b in written and b not in seen)
+        carried.update(b for b in buffers_of(instr) if b in written and b not in seen)
     return carried
 
 

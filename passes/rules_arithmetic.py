@@ -23,7 +23,7 @@ def _operand(site: Site, number: int) -> Value | None:
     return value if value is not None and result_types(site) == (value.type,) else None
 
 
-# ---- neutral constants ----------------------------------------------------------------------------
+# ---- neutral constants --------------------------------------------------------------------------
 
 
 def _is_zero(array: Array, negative: bool) -> bool:
@@ -50,11 +50,11 @@ def _neutral(site: Site) -> Value | None:
     return None
 
 
-# ---- products instead of quotients and powers ------------------------------------------------------
+# ---- products instead of quotients and powers ---------------------------------------------------
 
 
 def _reciprocal(site: Site) -> Array | None:
-    """The reciprocals of a constant divisor where all are exact: powers of two, normal both ways."""
+    """The reciprocals of a constant divisor if all are exact: powers of two, normal both ways."""
     if site.node.op.name != "div":
         return None
     divisor = site.array(1)
@@ -98,7 +98,7 @@ def _products(site: Site, count: int) -> Result:
     return (value,)
 
 
-# ---- nodes of one operand, and pairs ---------------------------------------------------------------
+# ---- nodes of one operand, and pairs ------------------------------------------------------------
 
 
 def _alone(site: Site) -> Value | None:
@@ -115,7 +115,7 @@ def _undone(site: Site) -> Value | None:
     return before.inputs[0] if before and before.op is site.node.op else None
 
 
-# ---- control flow ----------------------------------------------------------------------------------
+# ---- control flow -------------------------------------------------------------------------------
 
 
 def _known_if(site: Site) -> Graph | None:
@@ -142,7 +142,7 @@ def _branch(site: Site, taken: Graph) -> Result:
     return results
 
 
-# ---- examples --------------------------------------------------------------------------------------
+# ---- examples -----------------------------------------------------------------------------------
 
 
 def _with_constant(op: str, constant: object, dtype: type = np.float32) -> Callable[[], Graph]:

@@ -44,7 +44,7 @@ def _same_shape(site: Site) -> Value | None:
     return value if types == (value.type,) else None
 
 
-# ---- nodes that move nothing ---------------------------------------------------------------------
+# ---- nodes that move nothing --------------------------------------------------------------------
 
 
 def _moves_nothing(site: Site) -> Value | None:
@@ -86,7 +86,7 @@ def _chain(name: str, *attrs: Any) -> Callable[[], Graph]:
     return example
 
 
-# ---- one after another ---------------------------------------------------------------------------
+# ---- one after another --------------------------------------------------------------------------
 
 
 def _double_reshape(site: Site) -> Value | None:
@@ -131,7 +131,7 @@ def _as_reshape(site: Site, shape: tuple[Index, ...]) -> Result:
     return site.builder.add(OPS["reshape"], site.inputs, attrs, loc=site.node.loc)
 
 
-# ---- zeros before a convolution -------------------------------------------------------------------
+# ---- zeros before a convolution -----------------------------------------------------------------
 
 
 def _padded_conv(site: Site) -> tuple[Value, Any] | None:
@@ -180,7 +180,7 @@ def _padded_conv_example() -> Graph:
     return b.finish(b.add(OPS["conv"], [wide, w], conv, names=["y"]))
 
 
-# ---- choices that are known -----------------------------------------------------------------------
+# ---- choices that are known ---------------------------------------------------------------------
 
 
 def _known_where(site: Site) -> Value | None:
@@ -237,7 +237,7 @@ MOVEMENT = (
 )
 
 
-# ---- if -------------------------------------------------------------------------------------------
+# ---- if -----------------------------------------------------------------------------------------
 
 
 def if_example() -> Graph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ def compile_kernels(
             pool.submit(texts[-1])
         objects = pool.results()
     finally:
-        pool.close()
+        pool.abandon()
     scratch = max((t.scratch for t in texts), default=0)
     return CompiledKernels(tuple(objects), scratch, tuple(t.llvm for t in texts))
 
@@ -76,12 +75,18 @@ class _Pool:
 
     def results(self) -> list[bytes]:
         """The objects in order of submission, once all are there."""
-        self.close()
+        self._finish()
         for number in sorted(self._failures):
             raise _failure(self._texts[number], self._failures[number])
         return [self._objects[n] for n in range(len(self._texts))]
 
-    def close(self) -> None:
+    def abandon(self) -> None:
+        """Ends the processes; kernels not yet begun are dropped."""
+        with self._change:
+            self._next = len(self._texts)
+        self._finish()
+
+    def _finish(self) -> None:
         with self._change:
             self._done = True
             self._change.notify_all()
@@ -128,11 +133,10 @@ def _start() -> Process:
         "from tcc.backends.cpu.worker import serve; serve()"
     )
     return subprocess.Popen(
-        [sys.executable, "-S", "-c", program],
+        [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
 

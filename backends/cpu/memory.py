@@ -48,6 +48,7 @@ from tcc.ir.index import (
 from tcc.ir.tile import Block, Guard, Indirect, Load, Store, TileBuffer, lanes
 from tcc.ir.types import DType
 
+_LINE = 64  # alignment of constants: that of every vector
 _WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather than gathered
 
 
@@ -270,7 +271,7 @@ def _load_element(
     pointer = where.pointer(offset)
     align = where.alignment(offset, 1)
     if mask.scalar is not None:
-        pointer = _or_constant(code, mask.scalar, pointer, dtype, fill, 1)
+        pointer = _active_pointer(where, position, lane, 1, mask.scalar, fill)
         align = dtype.bytes
     loaded = _plain_load(code, pointer, dtype, 1, align)
     return from_memory(code, loaded, dtype)
@@ -290,8 +291,8 @@ def _load_vector(
     lanes_on = _lane_mask(code, mask, chunk)
     if lanes_on is None:
         if mask.scalar is not None:
-            pointer = _or_constant(code, mask.scalar, pointer, dtype, fill, width)
-            align = min(align, 64)
+            pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
+            align = min(align, dtype.bytes * (width & -width))
         loaded = _plain_load(code, pointer, dtype, width, align)
         return from_memory(code, loaded, dtype)
     elem = memory_element(dtype)
@@ -311,6 +312,27 @@ def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
     return lanes_on
 
 
+def _active_pointer(
+    where: Access,
+    position: tuple[int, ...],
+    start: int,
+    count: int,
+    active: Reg,
+    fill: bool | int | float,
+) -> Reg:
+    """The address of `count` elements from lane `start` on, or of as many fills where inactive."""
+    code, dtype = where.code, where.buffer.dtype
+    offset, guards = where.at(position, const(start))
+    first, same = where.at(position, const(0))
+    ahead = constant(offset - first)
+    if ahead == start and guards == same:
+        # One choice serves the whole row.
+        row = last_axis(where.shape)
+        base = _or_constant(code, active, where.pointer(first), dtype, fill, row)
+        return code.offset(base, int_const(start), memory_element(dtype))
+    return _or_constant(code, active, where.pointer(offset), dtype, fill, count)
+
+
 def _or_constant(
     code: Code, active: Reg, pointer: Reg, dtype: DType, fill: bool | int | float, width: int
 ) -> Reg:
@@ -320,7 +342,7 @@ def _or_constant(
     name = f"fill.{dtype.name}.{width}.{spelling}"
     code.module.add(
         name,
-        lambda: f"@{name} = private unnamed_addr constant {value}, align {dtype.bytes * width}",
+        lambda: f"@{name} = private unnamed_addr constant {value}, align {_LINE}",
     )
     chosen: Reg = code.remember(
         ("active", active, pointer, name),

@@ -147,7 +147,7 @@ class Code:
         """`llvm.NAME` with result elements of type `result`, overloaded on what it must be."""
         width = args[0].width
         suffix = _mangled(result, width)
-        if name.endswith(".sat") or name == "ldexp":
+        if name == "ldexp":
             suffix += "." + _mangled(args[-1].elem, width)
         return self.call(f"llvm.{name}.{suffix}", result, width, *args)
 

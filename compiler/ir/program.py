@@ -287,3 +287,24 @@ def prologue_length(program: Program) -> int:
         if not at_entry:
             return number
     return len(program.body)
+
+
+def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
+    """The buffers an instruction itself names, those of bodies left out."""
+    match instr:
+        case ReadInt() | Allocate():
+            return (instr.buffer,)
+        case View():
+            return (instr.buffer, instr.base)
+        case Launch():
+            return instr.buffers
+        case CallOp():
+            return tuple(t.buffer for t in (*instr.inputs, *instr.outputs))
+        case Copy():
+            return (instr.target, instr.source)
+        case Branch():
+            return (instr.condition,)
+        case Loop():
+            return (instr.condition,) if instr.condition >= 0 else ()
+        case Let() | Check():
+            return ()

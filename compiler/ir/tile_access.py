@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 
 from tcc.ir.expr import extent
 from tcc.ir.index import (
     Atom,
     Index,
+    Quotient,
     Remainder,
     Var,
+    as_int,
     atoms,
+    bounds,
     const,
     divisor_of,
     free_vars,
@@ -27,6 +31,7 @@ from tcc.ir.index import (
     linear_in,
     of_atom,
     substitute,
+    symbol,
     var_of,
 )
 from tcc.ir.prove import at_most
@@ -72,7 +77,7 @@ class Facts:
         return claims
 
     def _holds(self, a: Index, b: Index) -> bool:
-        return any(at_most(const(0), form) for form in self._forms(b - a, ()))
+        return any(_nonnegative(form) for form in self._forms(b - a, ()))
 
     def inside(
         self, index: Index, size: Index, guards: Sequence[Guard] = (), loose: Collection[Var] = ()
@@ -82,7 +87,7 @@ class Facts:
         Nothing is believed of the `loose` variables beyond what the guards say.
         """
         return all(
-            any(at_most(const(0), form) for form in self._forms(distance, guards, loose))
+            any(_nonnegative(form) for form in self._forms(distance, guards, loose))
             for distance in (index, size - 1 - index)
         )
 
@@ -165,3 +170,48 @@ def _whole(index: Index) -> Index:
             factor, rest = found
             index = factor * (atom.num - atom.den * (atom.num // atom.den)) + rest
     return index
+
+
+# ---- limits ---------------------------------------------------------------------------------
+
+
+def _nonnegative(index: Index) -> bool:
+    """Whether `index >= 0` is certain: iterators go to whichever end makes it least, then sizes
+    that are divided become quotient and rest."""
+    for _ in range(3):
+        if at_most(const(0), index):
+            return True
+        index = _in_radix(_least(index))
+    return False
+
+
+def _least(index: Index) -> Index:
+    """`index` with every iterator that it is linear in at the end that makes it least."""
+    for _ in range(2):
+        for var in (v for v in free_vars(index) if v.extent is not None):
+            found = linear_in(index, var)
+            if found is None:
+                continue
+            low, high = bounds(found[0])
+            if low is not None and low >= 0:
+                index = found[1]
+            elif high is not None and high <= 0:
+                index = found[0] * (extent(var) - 1) + found[1]
+    return index
+
+
+def _in_radix(index: Index) -> Index:
+    """`n // 4` and `n` as `q` and `4*q + r`, for each size that is divided by constants."""
+    divisors: dict[Var, tuple[int, int]] = {}
+    for atom in atoms(index):
+        if not isinstance(atom, Quotient | Remainder):
+            continue
+        by, var = as_int(atom.den), var_of(atom.num - atom.num.const)
+        if by is not None and var is not None and var.extent is None:
+            before = divisors.get(var, (1, atom.num.const))
+            divisors[var] = (lcm(before[0], by), before[1])
+    mapping = {}
+    for var, (by, shift) in divisors.items():
+        quotient = symbol(f"{var.name}.{by}", (var.lo + shift) // by)
+        mapping[var] = quotient * by + iterator(f"{var.name}.rest", by) - shift
+    return substitute(index, mapping)

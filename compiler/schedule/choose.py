@@ -14,7 +14,17 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
-from tcc.schedule.nest import all_accesses, anchor, depends, product, stride, trips, weight, work
+from tcc.schedule.nest import (
+    all_accesses,
+    anchor,
+    depends,
+    guarded,
+    product,
+    stride,
+    trips,
+    weight,
+    work,
+)
 from tcc.schedule.schedule import Schedule
 
 # Work (body operations) below which cutting a unit further costs more than it balances.
@@ -98,7 +108,9 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             stored = any(access in targets for targets in other.stores)
             runs = _points(other.iters) if stored else work(other)
             step = stride(access, var)
-            total += runs * (1.0 if step == 1 else broadcast if step == 0 else -2.0)
+            smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
+            # Loads that lanes may leave are masked: slower, but far from one by one.
+            total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
             count += runs
     if total <= 0:
         return 0.0

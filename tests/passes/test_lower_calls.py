@@ -53,6 +53,16 @@ def test_sizes_that_data_decide(compiled: Run) -> None:
     equal(graph, module, {"x": np.ones_like(x), "flags": np.array([True, False, False])})
 
 
+def test_a_size_may_be_all_that_is_used(compiled: Run) -> None:
+    b = GraphBuilder("g")
+    x, k = b.input("x", tensor(F32, 5)), symbol("k")
+    b.add(OPS["non_zero"], [x], OPS["non_zero"].attrs(k))
+    graph = b.finish(b.add(OPS["dims"], [], OPS["dims"].attrs((k + 1,)), names=["count"]))
+    module = compiled(graph)
+    for count in (0, 3, 5):
+        equal(graph, module, {"x": (np.arange(5) < count).astype(np.float32)})
+
+
 def test_top_k_and_scatters(compiled: Run) -> None:
     b = GraphBuilder("g")
     x = b.input("x", tensor(F32, 4, 6))

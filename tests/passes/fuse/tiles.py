@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import Expr
 from tcc.ir.evaluate_tile import evaluate_kernel
+from tcc.ir.expr import Expr
 from tcc.ir.group import TileGroup
 from tcc.ir.index import evaluate
 from tcc.ir.layout import row_major

@@ -1,0 +1,342 @@
+"""Evaluates host programs with NumPy: the meaning of `ir.program` as executable text.
+
+Memory is bytes, as in the runtime: buffers are ranges of the arena, of the weights or of arrays.
+What the arena holds before a buffer is first used, and after it was last used, is poisoned (all
+ones: NaN in every floating type), so a plan that gives a range away too early shows in the results.
+For small models: kernels run unit by unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias, assert_never
+
+import numpy as np
+from tcc.errors import InternalError, UserError
+from tcc.ir.evaluate_tile import evaluate_kernel
+from tcc.ir.expr import extent
+from tcc.ir.index import evaluate
+from tcc.ir.op import Array
+from tcc.ir.program import (
+    Alias,
+    Allocate,
+    Arena,
+    Branch,
+    Buffer,
+    BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Output,
+    Program,
+    ReadInt,
+    Register,
+    Relation,
+    State,
+    TensorRef,
+    View,
+    Weight,
+    buffers_of,
+)
+from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.ir.types import BF16, DType
+
+# A C function of the runtime: arrays of the operands and the node's ints to arrays of the results.
+Function: TypeAlias = Callable[[Sequence[Array], Sequence[int]], Sequence[Array]]
+_POISON = 0xFF
+
+
+def evaluate_program(
+    program: Program,
+    kernels: Sequence[TileKernel],
+    inputs: Sequence[Array],
+    weights: Array,
+    functions: Mapping[str, Function] | None = None,
+) -> tuple[Array, ...]:
+    """The outputs of one run in port order; `inputs` in port order, `weights` the section's bytes.
+
+    Arrays have the carrier type of their dtype.  `functions` are the C functions by name, for
+    programs that call any.  Raises UserError where a `Check` fails, InternalError where the program
+    uses memory it does not have.
+    """
+    host = _Host(program, kernels, inputs, weights, functions or {})
+    host.run(program.body, ())
+    return host.outputs()
+
+
+def to_bytes(array: Array, dtype: DType) -> Array:
+    """The bytes of `array` as `dtype` is stored."""
+    flat = np.ascontiguousarray(array, dtype.carrier).reshape(-1)
+    if dtype is BF16:
+        flat = (flat.view(np.uint32) >> 16).astype(np.uint16)
+    return flat.view(np.uint8).copy()
+
+
+def from_bytes(data: Array, dtype: DType) -> Array:
+    """The elements stored in `data`; a copy for types that NumPy only carries."""
+    if dtype is BF16:
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return data.view(dtype.carrier)
+
+
+class _Host:
+    """One run: registers, memory, and where each buffer is."""
+
+    def __init__(
+        self,
+        program: Program,
+        kernels: Sequence[TileKernel],
+        inputs: Sequence[Array],
+        weights: Array,
+        functions: Mapping[str, Function],
+    ) -> None:
+        self._program, self._kernels, self._functions = program, kernels, functions
+        self._inputs = [to_bytes(a, p.dtype) for a, p in zip(inputs, program.inputs, strict=True)]
+        self._shapes = [np.shape(a) for a in inputs]
+        self._weights = weights
+        self._registers: dict[Register, int] = {}
+        self._arena: Array | None = None
+        self._memory: dict[BufferId, Array] = {}
+        self._bases: dict[BufferId, BufferId] = {}
+
+    def outputs(self) -> tuple[Array, ...]:
+        """The arrays of the output ports."""
+        found = []
+        for number, port in enumerate(self._program.outputs):
+            shape = tuple(self._registers[d] for d in port.dims)
+            size = prod(shape) * port.dtype.bytes
+            (buffer,) = (
+                n for n, b in enumerate(self._program.buffers) if b.place == Output(number)
+            )
+            data = self._bytes(buffer)[:size]
+            found.append(from_bytes(data, port.dtype).reshape(shape).copy())
+        return tuple(found)
+
+    # ---- memory ---------------------------------------------------------------------------
+
+    def _bytes(self, buffer: BufferId) -> Array:
+        if buffer not in self._memory:
+            self._memory[buffer] = self._place(buffer, self._program.buffers[buffer])
+        return self._memory[buffer]
+
+    def _place(self, number: BufferId, buffer: Buffer) -> Array:
+        match buffer.place:
+            case Input(port):
+                return self._inputs[port]
+            case Output(port) if self._program.outputs[port].state >= 0:
+                return self._inputs[self._program.outputs[port].state]
+            case Weight(offset, size):
+                return self._weights[offset : offset + size]
+            case Arena(offset, size):
+                return self._range(self._registers[offset], self._registers[size])
+            case State(size):
+                return np.zeros(size, np.uint8)
+            case Output() | Dynamic() | Alias():
+                raise InternalError(f"buffer {number} ({buffer.label}) is used without memory")
+            case _:
+                assert_never(buffer.place)
+
+    def _range(self, offset: int, size: int) -> Array:
+        if self._arena is None:
+            total = self._registers[self._program.arena]
+            self._arena = np.full(total, _POISON, np.uint8)
+        if not 0 <= offset <= offset + size <= self._arena.size:
+            raise InternalError(f"bytes {offset}..{offset + size} of {self._arena.size} of arena")
+        return self._arena[offset : offset + size]
+
+    def _allocate(self, node: Allocate) -> None:
+        size = self._registers[node.size]
+        held = self._memory.get(node.buffer)
+        if isinstance(self._program.buffers[node.buffer].place, Output) and held is not None:
+            raise InternalError(f"output buffer {node.buffer} is allocated twice")
+        fresh = np.full(size, _POISON, np.uint8)
+        if node.keep and held is not None:
+            kept = min(held.size, size)
+            fresh[:kept] = held[:kept]
+        self._memory[node.buffer] = fresh
+
+    def _forget(self, buffers: Sequence[BufferId]) -> None:
+        for buffer in buffers:
+            if isinstance(self._program.buffers[buffer].place, Arena) and buffer in self._memory:
+                self._memory[buffer][:] = _POISON
+
+    # ---- instructions -------------------------------------------------------------------------
+
+    def run(self, body: Sequence[Instr], outside: Sequence[Instr]) -> None:
+        """Runs `body`; arena buffers that nothing else in it or in `outside` uses end here."""
+        ends = _last_uses(body, outside, self._views())
+        for instr, dead in zip(body, ends, strict=True):
+            self._step(instr, (*outside, *(i for i in body if i is not instr)))
+            self._forget(dead)
+
+    def _views(self) -> list[tuple[BufferId, BufferId]]:
+        return [(i.buffer, i.base) for i in _walk(self._program.body) if isinstance(i, View)]
+
+    def _step(self, instr: Instr, outside: Sequence[Instr]) -> None:
+        registers = self._registers
+        match instr:
+            case Let():
+                registers[instr.target] = self._let(instr)
+            case ReadInt():
+                data = from_bytes(self._bytes(instr.buffer), instr.dtype)
+                registers[instr.target] = int(data[instr.element])
+            case Check():
+                self._check(instr)
+            case Allocate():
+                self._allocate(instr)
+            case View():
+                self._memory[instr.buffer] = self._bytes(instr.base)[registers[instr.offset] :]
+            case Launch():
+                self._launch(instr)
+            case CallOp():
+                self._call(instr)
+            case Copy():
+                size = registers[instr.size]
+                target, source = self._bytes(instr.target), self._bytes(instr.source)
+                if size > min(target.size, source.size):
+                    raise InternalError(f"a copy of {size} bytes: {instr}")
+                target[:size] = source[:size].copy()
+            case Branch():
+                self.run(instr.then if self._flag(instr.condition) else instr.otherwise, outside)
+            case Loop():
+                self._loop(instr)
+            case _:
+                assert_never(instr)
+
+    def _let(self, node: Let) -> int:
+        if node.op is IntOp.CONST:
+            return node.a
+        if node.op is IntOp.DIM:
+            return int(self._shapes[node.a][node.b])
+        a, b = self._registers[node.a], self._registers[node.b]
+        return _INTEGER[node.op](a, b)
+
+    def _check(self, node: Check) -> None:
+        a, b = self._registers[node.a], self._registers[node.b]
+        holds = {
+            Relation.EQ: a == b,
+            Relation.LE: a <= b,
+            Relation.LT: a < b,
+            Relation.DIVIDES: a != 0 and b % a == 0,
+        }
+        if not holds[node.relation]:
+            raise UserError(f"{node.message} ({a}, {b})")
+
+    def _flag(self, buffer: BufferId) -> bool:
+        return bool(self._bytes(buffer)[0])
+
+    def _loop(self, node: Loop) -> None:
+        trips = self._registers[node.trips]
+        self._registers[node.counter] = 0
+        while self._registers[node.counter] < trips:
+            if node.condition >= 0 and not self._flag(node.condition):
+                break
+            # What a trip leaves behind may be read by the next one.
+            for instr in node.body:
+                self._step(instr, _walk(self._program.body))
+            self._registers[node.counter] += 1
+
+    # ---- work ------------------------------------------------------------------------------
+
+    def _launch(self, node: Launch) -> None:
+        kernel = self._kernels[node.kernel]
+        names = (v.name for v in kernel.sizes)
+        sizes = dict(zip(names, (self._registers[r] for r in node.ints), strict=True))
+        units = prod(int(evaluate(extent(v), sizes)) for v in kernel.axes)
+        if units != self._registers[node.grid]:
+            raise InternalError(f"{self._registers[node.grid]} units for kernel {node.kernel}")
+        memory = [self._bytes(b) for b in node.buffers]
+        arrays = [
+            _typed(data, buffer, sizes) for data, buffer in zip(memory, kernel.buffers, strict=True)
+        ]
+        evaluate_kernel(kernel, arrays, sizes)
+        for data, array, buffer in zip(memory, arrays, kernel.buffers, strict=True):
+            if buffer.dtype is BF16 and buffer.scope is Scope.OUTPUT:
+                data[: 2 * array.size] = to_bytes(array, BF16)
+
+    def _call(self, node: CallOp) -> None:
+        function = self._functions.get(node.op)
+        if function is None:
+            raise InternalError(f"the program calls {node.op}, which the evaluator was not given")
+        results = function([self._tensor(t) for t in node.inputs], node.ints)
+        for ref, array in zip(node.outputs, results, strict=True):
+            data = to_bytes(array, ref.dtype)
+            self._bytes(ref.buffer)[: data.size] = data
+
+    def _tensor(self, ref: TensorRef) -> Array:
+        shape = tuple(self._registers[d] for d in ref.dims)
+        data = self._bytes(ref.buffer)[: prod(shape) * ref.dtype.bytes]
+        return from_bytes(data, ref.dtype).reshape(shape)
+
+
+_INTEGER: Mapping[IntOp, Callable[[int, int], int]] = {
+    IntOp.ADD: lambda a, b: a + b,
+    IntOp.SUB: lambda a, b: a - b,
+    IntOp.MUL: lambda a, b: a * b,
+    IntOp.FLOORDIV: lambda a, b: a // b,
+    IntOp.MOD: lambda a, b: a % b,
+    IntOp.MIN: min,
+    IntOp.MAX: max,
+}
+
+
+def _typed(data: Array, buffer: TileBuffer, sizes: Mapping[str, Any]) -> Array:
+    """A buffer's memory as the array that a kernel sees; a copy where NumPy only carries it."""
+    width = buffer.dtype.bytes
+    if len(buffer.sizes) == 1:  # a flat buffer is as long as its memory
+        return from_bytes(data[: data.size // width * width], buffer.dtype)
+    shape = tuple(int(evaluate(n, sizes)) for n in buffer.sizes)
+    size = prod(shape) * width
+    if size > data.size:
+        raise InternalError(f"{buffer.name} of a kernel has {size} bytes, its buffer {data.size}")
+    return from_bytes(data[:size], buffer.dtype).reshape(shape)
+
+
+# ---- lives ------------------------------------------------------------------------------------
+
+
+def _walk(body: Sequence[Instr]) -> list[Instr]:
+    found: list[Instr] = []
+    for instr in body:
+        found.append(instr)
+        match instr:
+            case Branch():
+                found += _walk(instr.then) + _walk(instr.otherwise)
+            case Loop():
+                found += _walk(instr.body)
+    return found
+
+
+def _last_uses(
+    body: Sequence[Instr],
+    outside: Sequence[Instr],
+    views: Sequence[tuple[BufferId, BufferId]],
+) -> list[list[BufferId]]:
+    """For each instruction of `body` the buffers that nothing after it, nor `outside`, uses."""
+    last: dict[BufferId, int] = {}
+    for number, instr in enumerate(body):
+        last.update(dict.fromkeys(_used([instr], views), number))
+    kept = _used(outside, views)
+    dead: list[list[BufferId]] = [[] for _ in body]
+    for buffer, number in last.items():
+        if buffer not in kept:
+            dead[number].append(buffer)
+    return dead
+
+
+def _used(
+    body: Sequence[Instr], views: Sequence[tuple[BufferId, BufferId]]
+) -> dict[BufferId, None]:
+    """The buffers that `body` touches, itself or through views of them."""
+    found = dict.fromkeys(b for i in _walk(body) for b in buffers_of(i))
+    for _ in views:
+        found.update({base: None for alias, base in views if alias in found})
+    return found

@@ -1,0 +1,246 @@
+"""Small graphs with the structures of real networks; sizes are symbols where they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.index import Index, IndexLike, as_index, symbol
+from tcc.ir.types import BOOL, F32, I64, tensor
+from tcc.ops import OPS
+from tcc.ops.activation import GeluAttrs
+from tcc.ops.contract import GemmAttrs
+from tcc.ops.movement import (
+    ConcatAttrs,
+    ExpandAttrs,
+    ReshapeAttrs,
+    SliceAttrs,
+    SplitAttrs,
+    TransposeAttrs,
+)
+from tcc.ops.normalization import EpsilonAttrs, NormAttrs
+from tcc.ops.pad import PadAttrs
+from tcc.ops.pool import PoolAttrs
+from tcc.ops.reduce import ReduceAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.ops.window import ConvAttrs, ConvTransposeAttrs
+
+
+class Model:
+    """A graph being written; constants are random, the same in every process."""
+
+    def __init__(self, name: str) -> None:
+        self.builder = GraphBuilder(name)
+        self._rng = np.random.default_rng(len(name))
+
+    def input(self, name: str, *shape: IndexLike, dtype: Any = F32) -> Value:
+        return self.builder.input(name, tensor(dtype, *shape))
+
+    def weight(self, *shape: int, low: float = -0.5) -> Value:
+        array = self._rng.uniform(low, 0.5, shape).astype(np.float32)
+        return self.builder.constant(array, "w")
+
+    def op(self, name: str, *inputs: Value | None, attrs: Any = None) -> Value:
+        return self.ops(name, *inputs, attrs=attrs)[0]
+
+    def ops(self, name: str, *inputs: Value | None, attrs: Any = None) -> tuple[Value, ...]:
+        return self.builder.add(OPS[name], list(inputs), attrs)
+
+    def scalar(self, value: float) -> Value:
+        return self.builder.constant(np.float32(value), "c")
+
+    def reshape(self, x: Value, *shape: IndexLike) -> Value:
+        return self.op("reshape", x, attrs=ReshapeAttrs(tuple(map(as_index, shape))))
+
+    def transpose(self, x: Value, *perm: int) -> Value:
+        return self.op("transpose", x, attrs=TransposeAttrs(perm))
+
+    def conv(
+        self, x: Value, out: int, size: int, *, stride: int = 1, pad: int = 0, group: int = 1,
+        dilation: int = 1, bias: bool = True,
+    ) -> Value:  # fmt: skip
+        channels = x.type.shape[1].const
+        w = self.weight(out, channels // group, size, size)
+        pads = (pad, pad)
+        attrs = ConvAttrs((stride, stride), pads, pads, (dilation, dilation), group)
+        return self.op("conv", x, w, self.weight(out) if bias else None, attrs=attrs)
+
+    def finish(self, *outputs: Value) -> Graph:
+        return self.builder.finish(list(outputs))
+
+
+def _norm(m: Model, x: Value) -> Value:
+    c = x.type.shape[1].const
+    scale, shift, mean = m.weight(c), m.weight(c), m.weight(c)
+    variance = m.weight(c, low=0.1)
+    return m.op("batch_normalization", x, scale, shift, mean, variance, attrs=EpsilonAttrs())
+
+
+def conv_norm_relu() -> Graph:
+    m = Model("conv_norm_relu")
+    x = m.input("x", symbol("n", 1), 3, 9, 7)
+    return m.finish(m.op("relu", _norm(m, m.conv(x, 5, 3, pad=1, bias=False))))
+
+
+def residual_block() -> Graph:
+    m = Model("residual_block")
+    x = m.input("x", 1, 8, 6, 6)
+    first = m.op("relu", m.conv(x, 8, 3, pad=1))
+    second = m.conv(first, 8, 3, pad=1)
+    down = m.conv(m.op("relu", m.op("add", second, x)), 4, 1, stride=2)
+    return m.finish(m.op("relu", down), second)
+
+
+def depthwise() -> Graph:
+    m = Model("depthwise")
+    x = m.input("x", 1, 6, 8, symbol("w", 3, 40))
+    wide = m.op("clip", m.conv(x, 12, 1), m.scalar(0), m.scalar(6))
+    deep = m.op("hard_swish", m.conv(wide, 12, 3, pad=1, stride=2, group=12))
+    return m.finish(m.conv(deep, 6, 1))
+
+
+def dilated() -> Graph:
+    m = Model("dilated")
+    x = m.input("x", 1, 4, 9, 9)
+    return m.finish(m.conv(m.conv(x, 4, 3, pad=2, dilation=2), 2, 3, pad=1, group=2))
+
+
+def up_and_down() -> Graph:
+    """A U-net step: pool, transposed convolution, concat with the skip."""
+    m = Model("up_and_down")
+    x = m.input("x", 1, 4, 8, 8)
+    low = m.op("max_pool", x, attrs=PoolAttrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1)))
+    attrs = ConvTransposeAttrs((2, 2), (0, 0), (0, 0), (0, 0), (1, 1), 1)
+    high = m.op("conv_transpose", low, m.weight(4, 4, 2, 2), m.weight(4), attrs=attrs)
+    both = m.op("concat", x, high, attrs=ConcatAttrs(1))
+    return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)))
+
+
+def padded_pools() -> Graph:
+    m = Model("padded_pools")
+    x = m.input("x", symbol("n", 1), 3, 7, 7)
+    pads = PoolAttrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+    largest = m.op("max_pool", m.op("relu", m.conv(x, 3, 3, pad=1)), attrs=pads)
+    return m.finish(largest, m.op("average_pool", largest, attrs=pads))
+
+
+def global_pool() -> Graph:
+    m = Model("global_pool")
+    x = m.input("x", symbol("n", 1), 6, 5, 4)
+    mean = m.op("reduce_mean", m.op("relu", x), attrs=ReduceAttrs((2, 3), False))
+    logits = m.op("gemm", mean, m.weight(9, 6), m.weight(9), attrs=GemmAttrs(1.0, 1.0, False, True))
+    return m.finish(m.op("softmax", logits, attrs=AxisAttrs(1)))
+
+
+def matmul_gelu() -> Graph:
+    m = Model("matmul_gelu")
+    x = m.input("x", symbol("n", 1), 12)
+    sums = m.op("add", m.op("matmul", x, m.weight(12, 20)), m.weight(20))
+    return m.finish(m.op("gelu", sums, attrs=GeluAttrs("none")))
+
+
+def norm_residual() -> Graph:
+    m = Model("norm_residual")
+    x, y = m.input("x", symbol("n", 1), 3, 10), m.input("y", symbol("n", 1), 3, 10)
+    both = m.op("add", x, y)
+    attrs = NormAttrs(2)
+    scaled = m.op("layer_normalization", both, m.weight(10), m.weight(10), attrs=attrs)
+    return m.finish(scaled, both)
+
+
+def masked_softmax() -> Graph:
+    m = Model("masked_softmax")
+    s = symbol("s", 1)
+    x, mask = m.input("x", 2, 3, s, s), m.input("mask", 2, 1, 1, s, dtype=BOOL)
+    scaled = m.op("mul", x, m.scalar(0.125))
+    kept = m.op("where", mask, scaled, m.scalar(-1e9))
+    return m.finish(m.op("softmax", kept, attrs=AxisAttrs(3)))
+
+
+def attention() -> Graph:
+    """One head-split attention block with projections, residual and norm."""
+    m = Model("attention")
+    n, s, heads, width = symbol("n", 1, 4), symbol("s", 1, 64), 2, 4
+    x = m.input("x", n, s, heads * width)
+
+    def heads_of(value: Value) -> Value:
+        return m.transpose(m.reshape(value, n, s, heads, width), 0, 2, 1, 3)
+
+    def project(value: Value) -> Value:
+        side = heads * width
+        return m.op("add", m.op("matmul", value, m.weight(side, side)), m.weight(side))
+
+    q, k, v = (heads_of(project(x)) for _ in range(3))
+    scores = m.op("mul", m.op("matmul", q, m.transpose(k, 0, 1, 3, 2)), m.scalar(0.5))
+    mixed = m.op("matmul", m.op("softmax", scores, attrs=AxisAttrs(3)), v)
+    joined = m.reshape(m.transpose(mixed, 0, 2, 1, 3), n, s, heads * width)
+    out = m.op("add", project(joined), x)
+    norm = m.op("layer_normalization", out, m.weight(8), m.weight(8), attrs=NormAttrs(2))
+    return m.finish(norm)
+
+
+def projections() -> Graph:
+    """Reshapes and transposes before and after products."""
+    m = Model("projections")
+    x = m.input("x", 2, 6, 5)
+    a = m.op("matmul", m.transpose(x, 0, 2, 1), m.weight(6, 8))
+    b = m.reshape(m.transpose(m.reshape(a, 2, 5, 2, 4), 0, 2, 1, 3), 4, 20)
+    c = m.op("matmul", b, m.weight(20, 3))
+    return m.finish(m.transpose(m.reshape(c, 2, 2, 3), 2, 1, 0), m.op("relu", b))
+
+
+def split_concat() -> Graph:
+    m = Model("split_concat")
+    x = m.input("x", 2, symbol("n", 1), 12)
+    sizes = tuple(map(as_index, (3, 4, 5)))
+    a, b, c = m.ops("split", x, attrs=SplitAttrs(2, sizes))
+    swapped = m.op("concat", c, m.op("sigmoid", b), a, attrs=ConcatAttrs(2))
+    return m.finish(m.op("add", swapped, x))
+
+
+def slices() -> Graph:
+    m = Model("slices")
+    n = symbol("n", 4, 40)
+    x = m.input("x", n, 8)
+    tail = SliceAttrs((as_index(2), as_index(7)), (1, -2), (n - 2, as_index(4)))
+    one = m.op("slice", x, attrs=tail)
+    around = tuple(map(as_index, (1, 0)))
+    wide = m.op("pad", one, m.scalar(3), attrs=PadAttrs(around, around[::-1], "constant"))
+    spread = m.op("expand", wide, attrs=ExpandAttrs((as_index(2), n - 1, as_index(5))))
+    return m.finish(spread)
+
+
+def gathered() -> Graph:
+    """A gather of a computed table; indices from outside count from the end or give nothing."""
+    m = Model("gathered")
+    s: Index = symbol("s", 1)
+    ids = m.input("ids", 2, s, dtype=I64)
+    table = m.op("tanh", m.weight(11, 6))
+    words = m.op("gather", table, ids, attrs=AxisAttrs(0))
+    twice = m.op("gather", m.op("mul", words, words), ids, attrs=AxisAttrs(2))
+    return m.finish(m.op("reduce_sum", words, attrs=ReduceAttrs((1,), False)), twice)
+
+
+def shared_value() -> Graph:
+    """One value read by two kernels and given out."""
+    m = Model("shared_value")
+    x = m.input("x", 5, 16)
+    y = m.op("exp", x)
+    total = m.op("reduce_sum", y, attrs=ReduceAttrs((1,), True))
+    rows = m.op("reduce_max", y, attrs=ReduceAttrs((0,), True))
+    return m.finish(m.op("div", y, total), m.op("sub", y, rows), y)
+
+
+MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
+    {
+        f.__name__: f
+        for f in (
+            *(conv_norm_relu, residual_block, depthwise, dilated, up_and_down, padded_pools),
+            *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
+            *(split_concat, slices, gathered, shared_value),
+        )
+    }
+)
