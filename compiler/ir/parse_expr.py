@@ -224,15 +224,31 @@ def _stage(cursor: Cursor, scope: _Scope) -> Stage:
         monoid = None if name == "none" else name
         cursor.expect("(")
         over = _iterators(cursor, scope, ")")
+    _lets(cursor, scope)
+    body = [_scalar(cursor, scope)]
+    while cursor.take(","):
+        body.append(_scalar(cursor, scope))
+    return Stage(iters, over, monoid, tuple(body))
+
+
+def _lets(cursor: Cursor, scope: _Scope) -> None:
     while cursor.take("let"):
         name = cursor.kind("word")
         cursor.expect("=")
         scope.lets[name] = _scalar(cursor, scope)
         cursor.expect("in")
-    body = [_scalar(cursor, scope)]
-    while cursor.take(","):
-        body.append(_scalar(cursor, scope))
-    return Stage(iters, over, monoid, tuple(body))
+
+
+def read_body(cursor: Cursor, variables: Mapping[str, Index]) -> Scalar:
+    """A scalar without reads, with its `let`s before it."""
+    scope = _Scope((), [], dict(variables))
+    _lets(cursor, scope)
+    return _scalar(cursor, scope)
+
+
+def read_iterator(cursor: Cursor, variables: dict[str, Index]) -> Var:
+    """`i0: 0..n`; the variable is added to `variables`."""
+    return _iterator(cursor, _Scope((), [], variables))
 
 
 def _at_reduction(cursor: Cursor) -> bool:

@@ -67,13 +67,13 @@ _BARE_NAME = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./#]*")
 def graph_text(graph: Graph) -> str:
     """The text of a graph: its size symbols, then the graph; ends with a newline."""
     printer = _Printer()
-    lines = [_size_line(var) for var in _graph_symbols(graph)]
+    lines = [size_line(var) for var in _graph_symbols(graph)]
     return "\n".join([*lines, printer.graph(graph, "")]) + "\n"
 
 
 def expr_text(expr: Expr) -> str:
     """The text of an expression: its size symbols, then the stages; ends with a newline."""
-    lines = [_size_line(var) for var in dict.fromkeys(_expr_symbols(expr))]
+    lines = [size_line(var) for var in dict.fromkeys(_expr_symbols(expr))]
     return "\n".join([*lines, _expr(expr, "")]) + "\n"
 
 
@@ -85,7 +85,8 @@ def quoted(name: str) -> str:
 # ---- size symbols ------------------------------------------------------------------------------
 
 
-def _size_line(var: Var) -> str:
+def size_line(var: Var) -> str:
+    """`size n in [1,64] divisor 4`"""
     return f"size {var.key} {_facts(var)}"
 
 
@@ -240,28 +241,35 @@ def _expr(expr: Expr, indent: str) -> str:
 
 
 def _stage(n: int, stage: Stage, indent: str) -> str:
-    head = f"s{n}[{', '.join(map(_iterator, stage.iters))}] ="
+    head = f"s{n}[{', '.join(map(iterator_text, stage.iters))}] ="
     if stage.monoid or stage.reduce:
-        head += f" {stage.monoid or 'none'}({', '.join(map(_iterator, stage.reduce))})"
+        head += f" {stage.monoid or 'none'}({', '.join(map(iterator_text, stage.reduce))})"
+    lets, bodies = body_text(stage.body)
+    indented = [indent + line for line in (*lets, bodies)]
+    return "\n".join([head, *indented]) if lets else f"{head} {bodies}"
+
+
+def body_text(body: tuple[Scalar, ...]) -> tuple[list[str], str]:
+    """The `let` lines for what `body` uses more than once, and the scalars themselves."""
     names: dict[Scalar, str] = {}
     lets = []
-    for scalar in _shared(stage):
+    for scalar in _shared(body):
         text = scalar_text(scalar, names, outer=True)
         names[scalar] = f"v{len(names)}"
-        lets.append(f"{indent}let {names[scalar]} = {text} in")
-    bodies = ", ".join(scalar_text(s, names, outer=True) for s in stage.body)
-    return "\n".join([head, *lets, indent + bodies]) if lets else f"{head} {bodies}"
+        lets.append(f"let {names[scalar]} = {text} in")
+    return lets, ", ".join(scalar_text(s, names, outer=True) for s in body)
 
 
-def _iterator(var: Var) -> str:
+def iterator_text(var: Var) -> str:
+    """`i0: 0..n`, or the facts of a variable that is no iterator."""
     return f"{var.key} {_facts(var)}" if var.extent is None else f"{var.key}: 0..{var.extent.key}"
 
 
-def _shared(stage: Stage) -> list[Scalar]:
-    """What more than one scalar of the stage uses, operands first."""
-    order = walk(*stage.body)
+def _shared(body: tuple[Scalar, ...]) -> list[Scalar]:
+    """What more than one scalar of a stage uses, operands first."""
+    order = walk(*body)
     uses = dict.fromkeys(order, 0)
-    for scalar in (*(c for s in order for c in children(s)), *stage.body):
+    for scalar in (*(c for s in order for c in children(s)), *body):
         uses[scalar] += 1
     return [s for s in order if uses[s] > 1 and isinstance(s, Apply | Cast)]
 
@@ -307,7 +315,7 @@ def scalar_text(
         parts = [",".join(i.key for i in node.indices)]
         if node.fill is not None:
             parts.append(f"fill {number(node.fill)}")
-        parts.extend(f"{_iterator(v)} = {text(s, True)}" for v, s in node.indirect)
+        parts.extend(f"{iterator_text(v)} = {text(s, True)}" for v, s in node.indirect)
         return f"{source_text(node.source)}[{' | '.join(parts)}]"
 
     return text(root, outer)

@@ -3,16 +3,21 @@
     kernel = buffers, sizes, parallel axes, body
     stmt   = Load | Store | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
 
-    GEMM with a fused ReLU, 6 x 64 register tile:
-      kernel parallel(n: 12, m: 21)
-        %acc = compute 0.0 : f32[6,64]
-        %sum = for k: 0..768 step 2 carry (%c = %acc) {
-          %a = load A[m*6 + l0, k + l1]        : f32[6,2]
-          %b = load B[n, k + l0, l1]           : f32[2,64]
-          %d = contract %a[m,k] %b[k,n] + %c   : f32[6,64]
-          yield %d }
-        %y = compute max(%sum, 0.0)            : f32[6,64]
-        store C[m*6 + l0, n*64 + l1] = %y
+    GEMM with a fused ReLU, 6 x 64 register tile, in the text of `tcc.ir.tile_text`:
+      kernel() parallel(n: 0..12, m: 0..21) {
+        input %A : f32[126,768] align 64
+        input %B : f32[12,768,64] align 64
+        output %C : f32[126,768] align 64
+        %acc: f32[6,64] = compute() 0.0:f32
+        %sum: f32[6,64] = for k: 0..768 in 0..768 step 2 carry (%c: f32[6,64] = %acc) {
+          %a: f32[6,2] = load %A[6*m+l0, k+l1]
+          %b: f32[2,64] = load %B[n, k+l0, l1]
+          %d: f32[6,64] = contract %a[m,k] * %b[k,n] + %c[m,n]
+          yield %d
+        }
+        %y: f32[6,64] = compute(%sum) max(arg(0):f32, 0.0:f32)
+        store %y to %C[6*m+l0, 64*n+l1]
+      }
 
 Blocks are SSA values of static shape.  A slice is a tuple of index expressions over the kernel's
 sizes, the loop variables around it and the block's *lane variables* l0, l1, ... (`lanes(shape)`),

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent
-from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, free_vars, iterator, substitute
 from tcc.ir.scalar import (
     IndexValue,
@@ -78,13 +79,32 @@ class _Lowering:
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
         self.count = 0
-        # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
-        self.buffers = tuple(
-            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
-            for n, b in enumerate(group.buffers)
-        )
         # The vector loop is the last axis of every block.
         self.common = sorted(group.common, key=lambda v: v.name in schedule.vectors)
+        # Scratch holds one value for each lane of a block of the common loops.
+        blocks = ((v, schedule.block(v.name)) for v in self.common)
+        self.held_lanes = tuple((v, block) for v, block in blocks if block > 1)
+        self.held_count = prod(block for _, block in self.held_lanes)
+        # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
+        self.buffers = tuple(
+            TileBuffer(f"b{n}", b.dtype, (self._size(b),), b.scope, b.dtype.bytes)
+            for n, b in enumerate(group.buffers)
+        )
+
+    def _size(self, buffer: GroupBuffer) -> Index:
+        local = buffer.scope is Scope.LOCAL
+        return buffer.size * self.held_count if local else buffer.size
+
+    def is_local(self, access: Access) -> bool:
+        return self.group.buffers[access.buffer].scope is Scope.LOCAL
+
+    def offset(self, access: Access, mapping: Mapping[Var, Index], spans: _Spans) -> Index:
+        """Where an access lies for iterators as in `mapping`."""
+        at = substitute(access.offset, mapping)
+        if self.is_local(access):
+            for var, block in self.held_lanes:
+                at = at * block + (mapping[var] - spans[var].base)
+        return at
 
     def kernel(self) -> TileKernel:
         axes: list[Var] = []
@@ -247,13 +267,18 @@ class _StageLowering:
     def _shape(self, spans: Sequence[_Span]) -> tuple[int, ...]:
         return tuple(s.size for s in spans if s.axis)
 
+    def held_along(self, accesses: Sequence[Access]) -> set[Var]:
+        """The common loops whose lanes have places of their own in one of `accesses`."""
+        local = any(map(self.parent.is_local, accesses))
+        return {v for v, _ in self.parent.held_lanes} if local else set()
+
     def _stores(self, blocks: tuple[Block, ...]) -> list[Stmt]:
         stmts: list[Stmt] = []
         shape = self._shape(self.outer)
         mapping = _positions(self.outer, shape)
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
-                offset = substitute(target.offset, mapping)
+                offset = self.parent.offset(target, mapping, self.spans)
                 buffer = self.parent.buffers[target.buffer]
                 stmts.append(Store(buffer, (offset,), block, _guards(target, mapping)))
         return stmts
@@ -424,6 +449,10 @@ class _StageLowering:
 
     # ---- contractions -------------------------------------------------------------------------
 
+    def _depends(self, scalar: Scalar) -> frozenset[Var]:
+        read = [self.stage.accesses.get(s) for s in walk(scalar) if isinstance(s, Read)]
+        return depends(self.stage, scalar) | self.held_along([a for a in read if a])
+
     def _contract(self, reduce: list[_Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
         """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
         assert self.factors is not None
@@ -433,10 +462,10 @@ class _StageLowering:
         out_spans = [*(s for s in self.outer if s.axis), *vector]
         stmts: list[Stmt] = []
         operands = []
-        both = depends(self.stage, self.factors.a) | depends(self.stage, self.factors.b)
+        both = self._depends(self.factors.a) | self._depends(self.factors.b)
         idle = {s.var for s in out_spans} - both
         for number, factor in enumerate((self.factors.a, self.factors.b)):
-            varies = depends(self.stage, factor) | (idle if number == 0 else set())
+            varies = self._depends(factor) | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name in self.parent.schedule.vectors
             # k goes before the vector lanes and after everything else.
@@ -540,7 +569,7 @@ class _BodyEmitter:
         if access is None:
             return self._ready(node)
         indirect = tuple((v, self._block(s)) for v, s in node.indirect)
-        varies = set(free_vars(access.offset))
+        varies = set(free_vars(access.offset)) | self.stage.held_along([access])
         varies.update(v for g in access.guards for v in free_vars(g.index))
         sizes = [s.size if s.var in varies else 1 for s in self.axes]
         for _, block in indirect:
@@ -552,7 +581,7 @@ class _BodyEmitter:
             Load(
                 out,
                 self.stage.parent.buffers[access.buffer],
-                (substitute(access.offset, mapping),),
+                (self.stage.parent.offset(access, mapping, self.stage.spans),),
                 _guards(access, mapping),
                 0 if node.fill is None else node.fill,
                 indirect,

@@ -11,8 +11,12 @@ from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
 from tcc.ir.index import evaluate, free_vars
+from tcc.ir.parse_program import parse_program
+from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.program import Program
+from tcc.ir.program_text import program_text
 from tcc.ir.tile import TileKernel
+from tcc.ir.tile_text import kernel_text
 from tcc.ir.verify_program import verify_program
 from tcc.ir.verify_tile import verify_kernel
 from tcc.passes.lower_graph import lower_program
@@ -82,3 +86,12 @@ def test_program_agrees_with_graph(name: str, registers: Registers) -> None:
     assert [c for k in made[1] for c in verify_kernel(k)] == []
     for size in SIZES if symbols(graph) else SIZES[:1]:
         check(graph, made, size)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_texts_parse_back(name: str) -> None:
+    program, kernels, _ = lowered(MODELS[name](), Registers(16, 32))
+    assert parse_program(program_text(program)) == program
+    for kernel in kernels:
+        text = kernel_text(kernel)
+        assert kernel_text(parse_kernel(text)) == text

@@ -1,0 +1,160 @@
+"""Orders a group's loops as storage is walked, and merges those that storage sees as one.
+
+for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@(i.j) = x@(i.j)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tcc.ir.expr import extent
+from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.index import Index, Var, bounds, const, free_vars, iterator, linear_in, substitute
+from tcc.ir.scalar import IndexValue, Read, Scalar, read, rebuild, walk
+from tcc.passes.fuse.link import coefficient
+
+
+def order_loops(group: TileGroup) -> TileGroup:
+    """Loops in the order storage is walked: by falling stride of the results (common and inner
+    loops), and of the largest operand that is no constant (reductions)."""
+    last = group.stages[-1]
+    written = [a for c in last.stores for a in c][:1]
+    stages = []
+    for stage in group.stages:
+        widest = _largest_operand(group, stage)
+        own = [a for c in stage.stores for a in c][:1] or written
+        stages.append(
+            replace(
+                stage,
+                iters=_by_stride(stage.iters, own),
+                reduce=_by_stride(stage.reduce, widest),
+            )
+        )
+    return replace(group, stages=tuple(stages), common=_by_stride(group.common, written))
+
+
+def _largest_operand(group: TileGroup, stage: GroupStage) -> list[Access]:
+    sized = [
+        (len(set(free_vars(a.offset)) & set(stage.reduce)), n, a)
+        for n, a in enumerate(stage.accesses.values())
+        if not group.buffers[a.buffer].constant
+    ]
+    return [max(sized, key=lambda s: (s[0], -s[1]))[2]] if sized else []
+
+
+def _by_stride(loops: tuple[Var, ...], accesses: list[Access]) -> tuple[Var, ...]:
+    if not accesses:
+        return loops
+    offset = accesses[0].offset
+
+    def size(var: Var) -> int:
+        low, high = bounds(coefficient(offset, var))
+        return abs(high if high is not None else (low or 0) + (1 << 40))
+
+    return tuple(sorted(loops, key=lambda v: -size(v)))
+
+
+# ---- collapsing ---------------------------------------------------------------------------------
+
+
+def collapse(group: TileGroup) -> TileGroup:
+    """Merges loops (u, v) that every access sees as one: offset = c*(extent(v)*u + v) + rest."""
+    while (pair := _collapsible_pair(group)) is not None:
+        group = _merge(group, *pair)
+    return group
+
+
+def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
+    fixed = _pinned(group)
+    classes: dict[tuple[Var, ...], None] = {group.common: None}
+    for stage in group.stages:
+        classes[tuple(v for v in stage.iters if v not in group.common)] = None
+        classes[stage.reduce] = None
+    for variables in classes:
+        free = [v for v in variables if v not in fixed]
+        for u in free:
+            for v in free:
+                if u is not v and all(_mergeable(a.offset, u, v) for a in _accesses(group)):
+                    return u, v
+    return None
+
+
+def _pinned(group: TileGroup) -> set[Var]:
+    """Iterators that something other than a plain offset depends on."""
+    pinned: set[Var] = set()
+    for stage in group.stages:
+        for scalar in walk(*stage.body):
+            match scalar:
+                case IndexValue():
+                    pinned.update(free_vars(scalar.index))
+        for access in stage.accesses.values():
+            for guard in access.guards:
+                pinned.update(free_vars(guard.index))
+    return pinned
+
+
+def _accesses(group: TileGroup) -> list[Access]:
+    found: list[Access] = []
+    for stage in group.stages:
+        found += stage.accesses.values()
+        found += (a for component in stage.stores for a in component)
+    return found
+
+
+def _mergeable(offset: Index, u: Var, v: Var) -> bool:
+    by_u, by_v = linear_in(offset, u), linear_in(offset, v)
+    if by_u is None or by_v is None:
+        return False
+    return by_u[0] is by_v[0] * extent(v)
+
+
+def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
+    both = iterator(f"{u.name}.{v.name}", extent(u) * extent(v))
+    mapping = {u: const(0), v: both}
+    (new,) = free_vars(both)
+
+    def loops(variables: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(new if x is v else x for x in variables if x is not u)
+
+    return _map_loops(group, mapping, loops)
+
+
+def _map_loops(
+    group: TileGroup,
+    mapping: Mapping[Var, Index],
+    loops: Callable[[tuple[Var, ...]], tuple[Var, ...]],
+) -> TileGroup:
+    def moved(access: Access) -> Access:
+        return _moved(access, mapping)
+
+    stages = tuple(
+        replace(
+            _with_blocks_at(s, mapping),
+            iters=loops(s.iters),
+            reduce=loops(s.reduce),
+            stores=tuple(tuple(moved(a) for a in c) for c in s.stores),
+        )
+        for s in group.stages
+    )
+    return replace(group, stages=stages, common=loops(group.common))
+
+
+def _moved(access: Access, mapping: Mapping[Var, Index]) -> Access:
+    return replace(access, offset=substitute(access.offset, mapping))
+
+
+def _with_blocks_at(stage: GroupStage, mapping: Mapping[Var, Index]) -> GroupStage:
+    """`stage` with accesses moved, and reads of blocks just computed at the new iterators."""
+    done: dict[Scalar, Scalar] = {}
+    accesses: dict[Read, Access] = {}
+    for old in walk(*stage.body):
+        new = done[old] = rebuild(old, done.__getitem__)
+        if isinstance(old, Read) and isinstance(new, Read):
+            access = stage.accesses.get(old)
+            if access is None:
+                at = tuple(substitute(i, mapping) for i in new.indices)
+                done[old] = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+            else:
+                accesses[new] = _moved(access, mapping)
+    return replace(stage, body=tuple(done[s] for s in stage.body), accesses=accesses)

@@ -1,0 +1,207 @@
+"""Makes stages that read each other loop over the same iterators.
+
+    s[i] = sum(k) x[i, k]                            s[u, v] = sum(k) x[64*u + v, k]
+    y[u, v] = exp(s[64*u + v])            ->         y[u, v] = exp(s[u, v])
+
+Requires nothing of the stages.  What cannot be linked stays as it is: the value then goes through
+the unit's scratch (`tcc.passes.fuse.structure`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tcc.ir.expr import Stage, extent, reads
+from tcc.ir.index import (
+    Index,
+    Quotient,
+    Remainder,
+    Var,
+    as_int,
+    atoms,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+    substitute,
+    var_of,
+)
+from tcc.ir.scalar import StageRef, substitute_indices
+from tcc.ir.types import element_count
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A stage, and the logical index of its result as functions of its iterators.
+
+    They differ from the iterators themselves once an iterator was split.
+    """
+
+    stage: Stage
+    logical: tuple[Index, ...]
+
+
+def shaped_stage(stage: Stage) -> Shaped:
+    """`stage` without loops of one trip."""
+    at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
+    unit = {v: const(0) for v in (*stage.iters, *stage.reduce) if as_int(extent(v)) == 1}
+    return _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
+
+
+def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
+    """Makes readers and the stages they read loop over the same iterators, last stage first.
+
+    A reshape between them shows as quotients and remainders in the read; the loop they cut is then
+    split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.
+    """
+    linked = list(stages)
+    for number in range(len(stages) - 1, -1, -1):
+        linked[number] = _split_own(linked[number])
+        reader = _first_reader(linked, number)
+        if reader is not None:
+            linked[number] = _follow(linked[number], reader)
+    return tuple(linked)
+
+
+def _first_reader(stages: Sequence[Shaped], number: int) -> tuple[Index, ...] | None:
+    for shaped in stages[number + 1 :]:
+        for node in reads(shaped.stage):
+            if isinstance(node.source, StageRef) and node.source.stage == number:
+                used = {v for i in node.indices for v in free_vars(i)}
+                if used <= set(shaped.stage.iters):
+                    return node.indices
+    return None
+
+
+def _split_own(shaped: Shaped) -> Shaped:
+    """Splits loops of a stage that its reads cut into quotient and rest."""
+    while True:
+        cut = _find_cut(shaped.stage)
+        if cut is None:
+            return shaped
+        var, by = cut
+        shaped = _split(shaped, var, by)
+
+
+def _find_cut(stage: Stage) -> tuple[Var, int] | None:
+    cuts: list[tuple[int, Var]] = []
+    loops = (*stage.iters, *stage.reduce)
+    for atom in (a for node in reads(stage) for i in node.indices for a in atoms(i)):
+        if isinstance(atom, Quotient | Remainder):
+            var, by = var_of(atom.num), as_int(atom.den)
+            if var is None or by is None or var not in loops:
+                continue
+            if as_int(extent(var) % by) == 0:
+                cuts.append((by, var))
+    if not cuts:
+        return None
+    by, var = min(cuts, key=lambda cut: (cut[0], cut[1].name))
+    return var, by
+
+
+def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
+    outer = iterator(f"{var.name}a", extent(var) // by)
+    inner = iterator(f"{var.name}b", by)
+    names = (free_vars(outer)[0], free_vars(inner)[0])
+    return _substituted(shaped, {var: outer * by + inner}, {var: names})
+
+
+def _substituted(
+    shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, tuple[Var, ...]]
+) -> Shaped:
+    stage = shaped.stage
+    iters = tuple(new for v in stage.iters for new in loops.get(v, (v,)))
+    reduce = tuple(new for v in stage.reduce for new in loops.get(v, (v,)))
+    body = tuple(substitute_indices(s, mapping) for s in stage.body)
+    logical = tuple(substitute(i, mapping) for i in shaped.logical)
+    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical)
+
+
+def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
+    """Gives a stage the iterators of the read `at`, where each index is a mixed-radix number of
+    iterators of the reader that no other index uses."""
+    mapping: dict[Var, Index] = {}
+    loops: dict[Var, tuple[Var, ...]] = {}
+    taken: set[Var] = set()
+    for formula, index in zip(shaped.logical, at, strict=True):
+        own = free_vars(formula)
+        if not own:
+            continue
+        digits = _digits(index, radix_size(formula))
+        if digits is None or taken & set(digits):
+            return shaped
+        taken.update(digits)
+        if len(own) == 1:
+            mapping[own[0]], loops[own[0]] = index, digits
+        elif tuple(map(extent, own)) == tuple(map(extent, digits)):
+            mapping.update(
+                {v: iterator(d.name, extent(d)) for v, d in zip(own, digits, strict=True)}
+            )
+            loops.update({v: (d,) for v, d in zip(own, digits, strict=True)})
+        else:
+            return shaped
+    return _substituted(shaped, mapping, loops)
+
+
+def _digits(index: Index, size: Index) -> tuple[Var, ...] | None:
+    """The variables of a mixed-radix number that takes every value below `size`, largest first."""
+    variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
+    step = const(1)
+    for var in reversed(variables):
+        if var.extent is None or coefficient(index, var) is not step:
+            return None
+        step = step * extent(var)
+    return tuple(variables) if step is size and not index.const and variables else None
+
+
+def coefficient(index: Index, var: Var) -> Index:
+    """What `var` is multiplied by in `index`; 0 where that is not linear."""
+    linear = linear_in(index, var)
+    return const(0) if linear is None else linear[0]
+
+
+def common_loops(stages: Sequence[Shaped]) -> tuple[Var, ...]:
+    """Iterators of every stage at which stages read each other one to one."""
+    shared = set(stages[0].stage.iters)
+    for shaped in stages[1:]:
+        shared &= set(shaped.stage.iters)
+    for shaped, at in stage_reads(stages):
+        values = dict(zip(shaped.stage.iters, loops_at(shaped, at), strict=True))
+        shared = {v for v in shared if values[v] is loop_index(v)}
+    return tuple(v for v in stages[-1].stage.iters if v in shared)
+
+
+def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, tuple[Index, ...]]]:
+    """The stages that later ones read, with the logical index of each such read."""
+    return [
+        (stages[node.source.stage], node.indices)
+        for shaped in stages
+        for node in reads(shaped.stage)
+        if isinstance(node.source, StageRef)
+    ]
+
+
+def loop_index(var: Var) -> Index:
+    """The iterator as an expression."""
+    return iterator(var.name, extent(var))
+
+
+def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The values of a stage's iterators at a logical index of its result."""
+    found: dict[Var, Index] = {}
+    for index, formula in zip(logical, shaped.logical, strict=True):
+        own = free_vars(formula)
+        if len(own) == 1:
+            found[own[0]] = index
+            continue
+        rest = index
+        for var in reversed(_digits(formula, radix_size(formula)) or ()):
+            found[var] = rest % extent(var)
+            rest = rest // extent(var)
+    return tuple(found[v] for v in shaped.stage.iters)
+
+
+def radix_size(formula: Index) -> Index:
+    """How many values a mixed-radix number of iterators takes."""
+    return element_count(tuple(extent(v) for v in free_vars(formula)))
