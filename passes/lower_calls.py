@@ -8,17 +8,13 @@ What each function takes is in the head of its file in runtime/src/ops.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-import numpy as np
 from tcc.errors import InternalError
 from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, as_int, const, minimum, var_of
-from tcc.ir.op import Array
-from tcc.ir.program import BufferId, CallOp, Check, ReadInt, Register, Relation, TensorRef
-from tcc.ir.types import DType, dtype_of, element_count
+from tcc.ir.index import Index, as_int, var_of
+from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
 from tcc.ops.data_dependent import BindSizeAttrs
 from tcc.ops.indexing import REDUCTIONS
 from tcc.ops.sizes import RequireAttrs
@@ -86,7 +82,8 @@ def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
     count = frame.registers.fresh()
     _emit(frame, f"{node.op.call}_count", inputs, (), ints, (count,))
     _bind(frame, node.attrs.size, count, node.loc)
-    _emit(frame, str(node.op.call), inputs, (_define(frame, node.outputs[0]),), ints)
+    outputs = tuple(_define(frame, v) for v in node.outputs)
+    _emit(frame, str(node.op.call), inputs, outputs, ints)
 
 
 def _non_zero(frame: Frame, node: Node) -> None:
@@ -98,68 +95,14 @@ def _compress(frame: Frame, node: Node) -> None:
     _counted(frame, node, (-1 if axis is None else axis,))
 
 
-def _room(
-    frame: Frame, shape: tuple[Index, ...], dtype: DType, label: str
-) -> tuple[BufferId, TensorRef]:
-    """A buffer for the largest result there can be, and that result as a tensor."""
-    buffer = frame.temporary(element_count(shape) * dtype.bytes, label)
-    return buffer, TensorRef(buffer, dtype, tuple(frame.size(d) for d in shape))
-
-
-def _keep(frame: Frame, value: Value, room: BufferId) -> None:
-    """The front of `room` is `value`, whose size is known by now."""
-    if value not in frame.targets:
-        frame.buffers[value] = room
-        return
-    frame.copy(frame.define(value), room, value.type)
-
-
 def _unique(frame: Frame, node: Node) -> None:
-    x, axis = _operand(node, 0), node.attrs.axis
-    length = element_count(x.type.shape) if axis is None else x.type.shape[axis]
-    values, first, inverse, counts = node.outputs
-    rooms = {values: _room(frame, x.type.shape, x.type.dtype, values.name)}
-    for value in (first, counts):
-        rooms[value] = _room(frame, (length,), value.type.dtype, value.name)
-    places = _define(frame, inverse)
-    outputs = (rooms[values][1], rooms[first][1], places, rooms[counts][1])
-    ints = (-1 if axis is None else axis, int(node.attrs.sorted))
-    count = frame.registers.fresh()
-    _emit(frame, "unique", (frame.tensor(x),), outputs, ints, (count,))
-    _bind(frame, node.attrs.size, count, node.loc)
-    for value, (buffer, _) in rooms.items():
-        _keep(frame, value, buffer)
-
-
-def _limit(frame: Frame, node: Node, number: int, default: Array) -> TensorRef:
-    value = node.inputs[number] if number < len(node.inputs) else None
-    if value is not None:
-        return frame.tensor(value)
-    return TensorRef(frame.literal(default), dtype_of(default), ())
+    axis = node.attrs.axis
+    _counted(frame, node, (-1 if axis is None else axis, int(node.attrs.sorted)))
 
 
 def _non_max_suppression(frame: Frame, node: Node) -> None:
-    boxes, scores = _operand(node, 0), _operand(node, 1)
-    limits = (
-        _limit(frame, node, 2, np.asarray(0, np.int64)),
-        _limit(frame, node, 3, np.asarray(0, np.float32)),
-        _limit(frame, node, 4, np.asarray(-math.inf, np.float32)),
-    )
-    batch, kinds, each = scores.type.shape
-    given = node.inputs[2] if len(node.inputs) > 2 else None
-    graph = None if given is None else frame.constants.get(given)
-    most = None if graph is None else graph.constant(given)
-    if most is not None:
-        each = minimum(each, const(max(int(most.reshape(())), 0)))
-    (value,) = node.outputs
-    shape = (batch * kinds * each, const(3))
-    buffer, room = _room(frame, shape, value.type.dtype, value.name)
-    count = frame.registers.fresh()
-    inputs = (frame.tensor(boxes), frame.tensor(scores), *limits)
-    ints = (node.attrs.center_point_box,)
-    _emit(frame, "non_max_suppression", inputs, (room,), ints, (count,))
-    _bind(frame, node.attrs.size, count, node.loc)
-    _keep(frame, value, buffer)
+    given = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
+    _counted(frame, node, (node.attrs.center_point_box, given))
 
 
 # ---- sizes that are known -----------------------------------------------------------------------
@@ -178,14 +121,11 @@ def _top_k(frame: Frame, node: Node) -> None:
 
 
 def _scatter(frame: Frame, node: Node) -> None:
-    """The functions update their output, which is a copy of x or x itself."""
-    x, indices, updates = (_operand(node, n) for n in range(3))
-    source, inputs = frame.read(x), (frame.tensor(indices), frame.tensor(updates))
-    output = _define(frame, node.outputs[0])
-    frame.copy(output.buffer, source, x.type)
+    """The output may have the memory of x, which is then updated in place."""
+    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
     reduction = REDUCTIONS.index(node.attrs.reduction)
     axes = (node.attrs.axis,) if node.op.name == "scatter_elements" else ()
-    _emit(frame, str(node.op.call), inputs, (output,), (*axes, reduction))
+    _emit(frame, str(node.op.call), inputs, (_define(frame, node.outputs[0]),), (*axes, reduction))
 
 
 def _max_unpool(frame: Frame, node: Node) -> None:

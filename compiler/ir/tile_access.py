@@ -179,7 +179,7 @@ def _nonnegative(index: Index) -> bool:
     """Whether `index >= 0` is certain: iterators go to whichever end makes it least, then sizes
     that are divided become quotient and rest."""
     for _ in range(3):
-        if at_most(const(0), index):
+        if at_most(const(0), index) or at_most(const(0), _without_rests(index)):
             return True
         index = _in_radix(_least(index))
     return False
@@ -198,6 +198,20 @@ def _least(index: Index) -> Index:
             elif high is not None and high <= 0:
                 index = found[0] * (extent(var) - 1) + found[1]
     return index
+
+
+def _without_rests(index: Index) -> Index:
+    """`index` with `x % d`, where it is taken away, as the x that it never exceeds."""
+    total = const(index.const)
+    for monomial, coeff in index.terms:
+        product = const(coeff)
+        for atom in monomial:
+            if len(monomial) == 1 and coeff < 0 and isinstance(atom, Remainder):
+                product = product * (atom.num if at_most(const(0), atom.num) else of_atom(atom))
+            else:
+                product = product * of_atom(atom)
+        total = total + product
+    return total
 
 
 def _in_radix(index: Index) -> Index:

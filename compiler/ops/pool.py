@@ -399,7 +399,7 @@ OPS: tuple[OpSpec, ...] = (
         _unpool_samples,
         FLOATS,
         Tolerance.EXACT,
-        "Zeros with each element of x at its position; a position outside ends the run.",
+        "Zeros with each element of x at its position; positions outside are dropped.",
         call="max_unpool",
         traits=frozenset({Trait.OPAQUE}),
     ),

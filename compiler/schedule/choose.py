@@ -86,8 +86,10 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> V
 
 
 def _vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
-    """Up to four vectors; one where a reduction carries several values."""
-    full = (1 if len(stage.body) > 1 else 4) * registers.lanes
+    """Up to four vectors; two for a contraction's accumulators where registers are few, and one
+    where a reduction carries several values."""
+    few = registers.count < 32 and product(stage) is not None
+    full = (1 if len(stage.body) > 1 else 2 if few else 4) * registers.lanes
     size = as_int(extent(var))
     return full if size is None else max(1, min(size, full))
 
@@ -178,7 +180,7 @@ def _contraction_blocks(
                 rows[_longest(free)] = 4
         return {**rows, vector: registers.lanes} if len(rows) == 2 else {}
     in_both = vector in sides[0] and vector in sides[1]
-    vectors = -(-min(trips(vector), 4 * registers.lanes) // registers.lanes)
+    vectors = -(-_vector_block(vector, stage, registers) // registers.lanes)
     rows_max = _rows(vectors, registers)
     blocks: dict[Var, int] = {}
     other = sides[0] if vector in sides[1] else sides[1]
@@ -199,7 +201,7 @@ def _longest(variables: list[Var]) -> Var:
 
 def _rows(vectors: int, registers: Registers) -> int:
     """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
-    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {4: 2, 3: 3, 2: 4, 1: 6}
+    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
     return table[max(1, min(vectors, 4))]
 
 
