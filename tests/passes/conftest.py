@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.emit import emit_kernel
-from tcc.backends.cpu.host import host_profile
 from tcc.backends.host import encode_program
 from tcc.backends.link import link_artifact
 from tcc.ir.evaluate import evaluate_graph
@@ -26,6 +26,7 @@ from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.runtime.module import Module, load
 from tcc.schedule.choose import Registers
+from tcc.target import parse_target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]
@@ -78,12 +79,10 @@ def compiled(tmp_path: Path) -> Run:
     def run(graph: Graph) -> Module:
         program, table, weights = lower_program(graph, KernelPlanner(Registers(16, 16)), lower_node)
         program = plan_memory(program)
-        profile = host_profile()
+        target = parse_target("cpu", "host", detect)
         names = tuple(f"tcc_k{n}" for n in range(len(table.bounds)))
-        texts = [
-            emit_kernel(b.kernel, n, profile) for b, n in zip(table.bounds, names, strict=True)
-        ]
-        objects: Sequence[bytes] = [compile_object(t.llvm, profile) for t in texts]
+        texts = [emit_kernel(b.kernel, n, target) for b, n in zip(table.bounds, names, strict=True)]
+        objects: Sequence[bytes] = [compile_object(t.llvm, target) for t in texts]
         scratch = max([t.scratch for t in texts], default=0)
         program = replace(program, kernels=names, scratch=scratch)
         parts = [part() for part in weights.parts()]
