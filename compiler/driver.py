@@ -14,23 +14,23 @@ from tcc import __version__, runtime
 from tcc.artifact import read_manifest
 from tcc.backends.cpu.compile import compile_kernels
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.profile import cpu_profile
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph import walk_nodes
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
 from tcc.passes.lower_graph import KernelTable, lower_program
-from tcc.passes.lower_node import lower_node
-from tcc.passes.manager import run_passes
-from tcc.passes.pipeline import pipeline
+from tcc.passes.lower_node import check_runnable, lower_node
+from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
+from tcc.passes.state import bind_states
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
@@ -79,16 +79,18 @@ def compile_model(
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
-    ops = len(graph.nodes)
+    ops = sum(1 for _ in walk_nodes(graph))
     with trace.stage("optimise"):
-        graph = run_passes(graph, pipeline(options), options.level, trace)
+        graph = run_pipeline(graph, options.level, trace)
+        graph = bind_states(graph, options.state)
+    check_runnable(graph)
     with trace.stage("lower"):
         program, kernels, weights = lower_program(graph, _planner(target), lower_node)
         program = plan_memory(program)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
         tiles = [bound.kernel for bound in kernels.bounds]
-        code = compile_kernels(tiles, names, cpu_profile(target), options.jobs)
+        code = compile_kernels(tiles, names, target, options.jobs)
     with trace.stage("pack weights"):
         packed = [part() for part in weights.parts()]
     program = replace(program, kernels=names, scratch=code.scratch)
@@ -114,7 +116,7 @@ def compile_model(
 
 def _planner(target: Target) -> KernelPlanner:
     profile = target.profile
-    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers))
+    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
 
 
 def _manifest(

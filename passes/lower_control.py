@@ -9,7 +9,8 @@ has one buffer for all trips; slices of scanned operands are views, not copies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value
@@ -97,6 +98,18 @@ def _bind_branch_sizes(
 # ---- loop ---------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """Values handed from trip to trip: what the body calls them, and where they lie.
+
+    `sizes` holds, by symbol, the registers of sizes that differ from trip to trip.
+    """
+
+    values: tuple[Value, ...]
+    buffers: tuple[BufferId, ...]
+    sizes: Mapping[str, Register]
+
+
 def lower_loop(frame: Frame, node: Node) -> None:
     """ONNX Loop: a trip count, a condition, carried values, and rows stacked from every trip."""
     attrs: LoopAttrs = node.attrs
@@ -106,42 +119,55 @@ def lower_loop(frame: Frame, node: Node) -> None:
     if trips_value is not None:
         trips = frame.registers.fresh()
         frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.type.dtype))
-    carried = [v for v in initial if v is not None]
-    buffers = _carry(frame, carried, body.inputs[2:], node)
-    condition = -1
-    if start is not None or not _always_true(body, body.outputs[0]):
-        condition = frame.temporary(const(BOOL.bytes), "condition")
-        if start is not None:
-            frame.copy(condition, frame.read(start), start.type)
-        else:
-            frame.copy(condition, frame.true(), TensorType(BOOL, ()))
-    rows = body.outputs[1 + len(carried) :]
-    row_values = node.outputs[len(carried) :]
+    carried = _carry(frame, [v for v in initial if v is not None], body.inputs[2:], node)
+    count = len(carried.values)
+    condition = _condition(frame, body, start)
+    row_values = node.outputs[count:]
     stacks = [frame.new_buffer(Dynamic(), v.name) for v in row_values]
     counter = frame.registers.fresh()
-    inner = frame.child(body)
-    inner.buffers.update(zip(body.inputs[2:], buffers, strict=True))
-    if condition >= 0:
-        inner.buffers[body.inputs[1]] = condition
-    else:
-        inner.buffers[body.inputs[1]] = frame.true()
+    inner = _inside(frame, body, carried)
+    inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
     _bind_counter(inner, body.inputs[0], counter)
     inner.steps()
-    for row, stack in zip(rows, stacks, strict=True):
+    for row, stack in zip(body.outputs[1 + count :], stacks, strict=True):
         _append_row(inner, row, stack, counter)
-    _next_trip(inner, body.outputs[1 : 1 + len(carried)], buffers)
-    if condition >= 0:
-        inner.copy(condition, inner.read(body.outputs[0]), TensorType(BOOL, ()))
+    if condition >= 0:  # one more value that is handed on
+        flag = _Carried((body.inputs[1],), (condition,), {})
+        _next_trip(inner, body.outputs[: 1 + count], _join(flag, carried))
+    else:
+        _next_trip(inner, body.outputs[1 : 1 + count], carried)
     frame.out.append(Loop(trips, condition, counter, tuple(inner.out)))
-    for value, buffer in zip(node.outputs, (*buffers, *stacks), strict=True):
-        frame.buffers[value] = buffer
-    for value, stack, row in zip(row_values, stacks, rows, strict=True):
+    _define_carried(frame, node.outputs[:count], carried)
+    for value, stack, row in zip(row_values, stacks, body.outputs[1 + count :], strict=True):
+        frame.buffers[value] = stack
         first = var_of(value.type.shape[0])
         if first is not None and not frame.registers.bound(first.name):
             frame.registers.bind(first.name, counter, late=True)
         # A loop without trips has empty, but allocated, rows.
         frame.out.append(Allocate(stack, frame.size(byte_count(value.type)), keep=True))
         _same_row(row, value, node)
+
+
+def _condition(frame: Frame, body: Graph, start: Value | None) -> BufferId:
+    """A buffer with the condition of the first trip; -1 where it is always true."""
+    if start is None and _always_true(body):
+        return -1
+    condition = frame.temporary(const(BOOL.bytes), "condition")
+    source = frame.true() if start is None else frame.read(start)
+    frame.copy(condition, source, TensorType(BOOL, ()))
+    return condition
+
+
+def _inside(frame: Frame, body: Graph, carried: _Carried) -> Frame:
+    inner = frame.child(body)
+    inner.buffers.update(zip(carried.values, carried.buffers, strict=True))
+    for name, register in carried.sizes.items():
+        inner.registers.bind(name, register, late=True)
+    return inner
+
+
+def _join(a: _Carried, b: _Carried) -> _Carried:
+    return _Carried((*a.values, *b.values), (*a.buffers, *b.buffers), {**a.sizes, **b.sizes})
 
 
 def _same_row(row: Value, value: Value, node: Node) -> None:
@@ -153,10 +179,10 @@ def _same_row(row: Value, value: Value, node: Node) -> None:
         )
 
 
-def _always_true(body: Graph, value: Value) -> bool:
+def _always_true(body: Graph) -> bool:
     """Whether the condition that a body computes is the constant true, or handed through."""
-    array = body.constant(value)
-    return bool(array is not None and array.all())
+    array = body.constant(body.outputs[0])
+    return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
 
 
 def _bind_counter(inner: Frame, value: Value, counter: Register) -> None:
@@ -167,38 +193,94 @@ def _bind_counter(inner: Frame, value: Value, counter: Register) -> None:
     inner.buffers[value] = buffer
 
 
-def _carry(
-    frame: Frame, initial: Sequence[Value], inside: Sequence[Value], node: Node
-) -> list[BufferId]:
+def _carry(frame: Frame, initial: Sequence[Value], inside: Sequence[Value], node: Node) -> _Carried:
     """One buffer for each carried value, holding its initial value."""
-    buffers = []
+    buffers: list[BufferId] = []
+    sizes: dict[str, Register] = {}
     for value, seen in zip(initial, inside, strict=True):
-        if value.type.shape != seen.type.shape:
+        changing = _changing_sizes(value, seen, node)
+        if changing:
+            buffer = frame.new_buffer(Dynamic(), seen.name)
+            frame.out.append(Allocate(buffer, frame.size(byte_count(value.type))))
+        else:
+            buffer = frame.temporary(byte_count(value.type), seen.name)
+        frame.copy(buffer, frame.read(value), value.type)
+        buffers.append(buffer)
+        for name, dim in changing.items():
+            sizes[name] = frame.registers.fresh()
+            _assign(frame, sizes[name], frame.size(dim))
+    return _Carried(tuple(inside), tuple(buffers), sizes)
+
+
+def _changing_sizes(value: Value, seen: Value, node: Node) -> dict[str, Index]:
+    """Symbols of the body for sizes that trips change, with the sizes they begin with."""
+    found: dict[str, Index] = {}
+    for first, dim in zip(value.type.shape, seen.type.shape, strict=True):
+        if first is dim:
+            continue
+        var = var_of(dim)
+        if var is None:
             raise UserError(
-                "a loop carries a value whose size changes from trip to trip",
+                "a carried value has another size inside the loop",
                 where=node.loc,
                 why=f"{value.type!r} goes in, the body takes {seen.type!r}",
             )
-        buffer = frame.temporary(byte_count(value.type), seen.name)
-        frame.copy(buffer, frame.read(value), value.type)
-        buffers.append(buffer)
-    return buffers
+        found[var.name] = first
+    return found
 
 
-def _next_trip(inner: Frame, results: Sequence[Value], buffers: Sequence[BufferId]) -> None:
-    """Hands the body's results to the next trip; results that are carried values of others are
-    saved before they are overwritten."""
+def _assign(frame: Frame, target: Register, source: Register) -> None:
+    frame.out.append(Let(target, IntOp.ADD, source, frame.size(const(0))))
+
+
+def _next_trip(inner: Frame, results: Sequence[Value], carried: _Carried) -> None:
+    """Hands the body's results to the next trip.
+
+    Results that are other carried values are saved before those are overwritten, and sizes change
+    last, for the copies count in them.
+    """
     sources: list[BufferId] = []
-    for value in results:
+    for value, own in zip(results, carried.buffers, strict=True):
         source = inner.read(value)
-        if source in buffers and buffers.index(source) != len(sources):
+        if source in carried.buffers and source != own:
             saved = inner.temporary(byte_count(value.type), f"{value.name}.saved")
             inner.copy(saved, source, value.type)
             source = saved
         sources.append(source)
-    for value, source, buffer in zip(results, sources, buffers, strict=True):
-        if source != buffer:
-            inner.copy(buffer, source, value.type)
+    changes = _size_changes(inner, results, carried)
+    for value, source, buffer in zip(results, sources, carried.buffers, strict=True):
+        if source == buffer:
+            continue
+        if isinstance(inner.context.buffers[buffer].place, Dynamic):
+            inner.out.append(Allocate(buffer, inner.size(byte_count(value.type))))
+        inner.copy(buffer, source, value.type)
+    for target, changed in changes:
+        _assign(inner, target, changed)
+
+
+def _size_changes(
+    inner: Frame, results: Sequence[Value], carried: _Carried
+) -> list[tuple[Register, Register]]:
+    """The registers of changing sizes, each with one that holds its next value."""
+    changes = []
+    for value, seen in zip(results, carried.values, strict=True):
+        for dim, actual in zip(seen.type.shape, value.type.shape, strict=True):
+            var = var_of(dim)
+            if var is not None and var.name in carried.sizes and actual is not dim:
+                changed = inner.registers.fresh()
+                _assign(inner, changed, inner.size(actual))
+                changes.append((carried.sizes[var.name], changed))
+    return changes
+
+
+def _define_carried(frame: Frame, values: Sequence[Value], carried: _Carried) -> None:
+    """The node's results are what the last trip left."""
+    for value, seen, buffer in zip(values, carried.values, carried.buffers, strict=True):
+        frame.buffers[value] = buffer
+        for dim, inside in zip(value.type.shape, seen.type.shape, strict=True):
+            var, own = var_of(dim), var_of(inside)
+            if var is not None and own is not None and own.name in carried.sizes:
+                frame.registers.bind(var.name, carried.sizes[own.name], late=True)
 
 
 def _append_row(inner: Frame, row: Value, stack: BufferId, counter: Register) -> None:
@@ -224,14 +306,13 @@ def lower_scan(frame: Frame, node: Node) -> None:
     states = len(inputs) - attrs.num_scan_inputs
     if any((*attrs.input_axes, *attrs.output_axes)):
         raise UserError("a scan along an axis other than the first", where=node.loc)
-    buffers = _carry(frame, inputs[:states], body.inputs[:states], node)
+    carried = _carry(frame, inputs[:states], body.inputs[:states], node)
     length = inputs[states].type.shape[0]
     trips = frame.size(length)
     rows = body.outputs[states:]
     stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
     counter = frame.registers.fresh()
-    inner = frame.child(body)
-    inner.buffers.update(zip(body.inputs[:states], buffers, strict=True))
+    inner = _inside(frame, body, carried)
     inner.registers.bind(f"trip.{counter}", counter, late=True)
     trip = symbol(f"trip.{counter}")
     for value, sequence, back in zip(
@@ -243,10 +324,10 @@ def lower_scan(frame: Frame, node: Node) -> None:
     for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True):
         at = length - 1 - trip if back else trip
         inner.copy(_slice(inner, row, stack, at), inner.read(row), row.type)
-    _next_trip(inner, body.outputs[:states], buffers)
+    _next_trip(inner, body.outputs[:states], carried)
     frame.out.append(Loop(trips, -1, counter, tuple(inner.out)))
-    for value, buffer in zip(node.outputs, (*buffers, *stacks), strict=True):
-        frame.buffers[value] = buffer
+    _define_carried(frame, node.outputs[:states], carried)
+    frame.buffers.update(zip(node.outputs[states:], stacks, strict=True))
 
 
 def _slice(inner: Frame, value: Value, base: BufferId, at: Index) -> BufferId:

@@ -8,21 +8,23 @@ Every stored value gets a buffer; buffers inside the run are `Arena` places whos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from tcc.errors import InternalError
 from tcc.ir.expr import ExprBuilder, extent
-from tcc.ir.graph import Graph, Value
+from tcc.ir.graph import Graph, Value, captures
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Index, Var, as_int, const, symbol, var_of
-from tcc.ir.layout import Layout, axis_vars, layout, place, row_major
+from tcc.ir.layout import Layout, place, row_major
+from tcc.ir.op import Array
 from tcc.ir.program import (
     Allocate,
     Arena,
     Buffer,
     BufferId,
+    CallOp,
     Check,
     Copy,
     Dynamic,
@@ -40,13 +42,13 @@ from tcc.ir.program import (
     TensorRef,
     Weight,
 )
-from tcc.ir.scalar import index_value, literal
-from tcc.ir.types import BOOL, I64, TensorType, element_count
+from tcc.ir.scalar import index_value
+from tcc.ir.types import I64, TensorType, dtype_of, element_count
 from tcc.passes.fuse.partition import partition
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
-from tcc.passes.weights import WeightTable
+from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import weight, work
 
 # Launches with less work than this (body operations) are not worth a second thread.
@@ -154,14 +156,19 @@ class Frame:
             self.context.constants[key] = len(self.context.buffers) - 1
         return self.context.constants[key]
 
+    def literal(self, array: Array) -> BufferId:
+        """A weight buffer that holds `array`."""
+        handle = self.placed.graph.store.put(array)
+        where = row_major(tuple(map(const, array.shape)))
+        key = (handle.digest, where)
+        if key not in self.context.constants:
+            offset, size = self.context.weights.place(handle, dtype_of(array), where)
+            self.context.constants[key] = self.new_buffer(Weight(offset, size), "literal")
+        return self.context.constants[key]
+
     def true(self) -> BufferId:
         """A buffer that holds the bool true."""
-        handle = self.placed.graph.store.put(np.asarray(True))
-        key = (handle.digest, row_major(()))
-        if key not in self.context.constants:
-            offset, size = self.context.weights.place(handle, BOOL, key[1])
-            self.context.constants[key] = self.new_buffer(Weight(offset, size), "true")
-        return self.context.constants[key]
+        return self.literal(np.asarray(True))
 
     def tensor(self, value: Value, buffer: BufferId | None = None) -> TensorRef:
         """`value` for a C function."""
@@ -177,7 +184,7 @@ class Frame:
 
     def launch(self, planned: PlannedKernel) -> None:
         """Runs a kernel; halos of its results are filled first."""
-        if any(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
+        if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in planned.results:
                 self.define(value)
             return
@@ -199,10 +206,12 @@ class Frame:
         self.out.append(Launch(number, self.size(grid), buffers, ints, serial))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
-        """Writes the fill to storage around the elements, one slab a side."""
-        for slab, slab_layout in halo_slabs(value, where):
-            layouts = {slab.results[0]: slab_layout}
-            self.run(self.context.planner.plan(slab, layouts, ()), (buffer,))
+        """Writes the fill to storage around the elements."""
+        dtype = value.type.dtype
+        bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
+        storage = TensorRef(buffer, dtype, tuple(self.size(n) for n in where.sizes))
+        ints = (int.from_bytes(bits, "little"), *halo_widths(value, where))
+        self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
     def store_size(self, register_symbol: Index, target: BufferId) -> None:
         """Writes a size as one i64 to `target` (what bodies see of a loop's counter)."""
@@ -258,43 +267,17 @@ def _var_index(var: Var) -> Index:
 # ---- halos --------------------------------------------------------------------------------------
 
 
-def halo_slabs(value: Value, where: Layout) -> list[tuple[Kernel, Layout]]:
-    """Kernels that fill the storage around the elements, and where each writes.
-
-    Two slabs a dimension; dimensions before it only as far as the elements go, so that no place is
-    written twice.
-    """
-    ends = [_ends(value, where, d) for d in range(len(where.sizes))]
-    slabs: list[tuple[Kernel, Layout]] = []
-    for d, size in enumerate(where.sizes):
-        before, after = ends[d]
-        for width, start in ((before, const(0)), (after, size - after)):
-            if width is const(0):
-                continue
-            shape = [n - e[0] - e[1] for n, e in zip(where.sizes, ends, strict=True)]
-            starts = [e[0] for e in ends]
-            shape[d], starts[d] = width, start
-            shape[d + 1 :] = where.sizes[d + 1 :]
-            starts[d + 1 :] = [const(0) for _ in starts[d + 1 :]]
-            slabs.append(_slab(value, where, tuple(shape), tuple(starts)))
-    return slabs
-
-
-def _ends(value: Value, where: Layout, d: int) -> tuple[Index, Index]:
-    """The halo before and after the elements along storage dimension d."""
-    first = place(where, tuple(const(0) for _ in value.type.shape))[d]
-    last = place(where, tuple(n - 1 for n in value.type.shape))[d]
-    return first, where.sizes[d] - 1 - last
-
-
-def _slab(
-    value: Value, where: Layout, shape: tuple[Index, ...], starts: tuple[Index, ...]
-) -> tuple[Kernel, Layout]:
-    builder = ExprBuilder()
-    builder.stage(builder.iters(*shape), literal(where.fill or 0.0, value.type.dtype))
-    result = Value("halo", TensorType(value.type.dtype, shape))
-    at = tuple(a + s for a, s in zip(axis_vars(shape), starts, strict=True))
-    return Kernel(builder.done(), (), (result,), "halo"), layout(shape, where.sizes, at)
+def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
+    """The storage before and after the elements, for each storage dimension in turn."""
+    first = place(where, tuple(const(0) for _ in value.type.shape))
+    last = place(where, tuple(n - 1 for n in value.type.shape))
+    widths: list[int] = []
+    for a, b, size in zip(first, last, where.sizes, strict=True):
+        before, after = as_int(a), as_int(size - 1 - b)
+        if before is None or after is None:
+            raise InternalError(f"the halo of {value!r} has no fixed width")
+        widths += (before, after)
+    return tuple(widths)
 
 
 # ---- programs -----------------------------------------------------------------------------------
@@ -314,7 +297,7 @@ def lower_program(
     ports = [_input_port(frame, n, value) for n, value in enumerate(graph.inputs)]
     _output_targets(frame, graph)
     frame.steps()
-    outputs = tuple(_output_port(frame, n, value) for n, value in enumerate(graph.outputs))
+    outputs = _output_ports(frame, graph)
     program = Program(
         tuple(ports), outputs, frame.registers.count, tuple(context.buffers), (), 0, -1,
         tuple(frame.out),
@@ -332,7 +315,8 @@ def _input_port(frame: Frame, port: int, value: Value) -> Port:
         var = var_of(dim)
         if var is not None and not frame.registers.bound(var.name):
             frame.registers.bind(var.name, given)
-            _check_facts(frame, value, d, var, given)
+            what = f"input {value.name}, dimension {d} ({var.name})"
+            check_facts(frame, what, var, given)
         else:
             wanted = frame.size(dim)
             message = f"input {value.name}, dimension {d}: {dim.key} is due"
@@ -342,9 +326,8 @@ def _input_port(frame: Frame, port: int, value: Value) -> Port:
     return Port(value.name, value.type.dtype, tuple(dims), _shape_text(value))
 
 
-def _check_facts(frame: Frame, value: Value, d: int, var: Var, given: Register) -> None:
-    """What the compiler took for granted of a symbol is checked at entry."""
-    what = f"input {value.name}, dimension {d} ({var.name})"
+def check_facts(frame: Frame, what: str, var: Var, given: Register) -> None:
+    """What the compiler took for granted of a symbol is checked where it is bound."""
     if var.lo > 0:
         low = frame.size(const(var.lo))
         frame.out.append(Check(Relation.LE, low, given, f"{what}: at least {var.lo} is due"))
@@ -362,24 +345,112 @@ def _shape_text(value: Value) -> str:
 
 
 def _output_targets(frame: Frame, graph: Graph) -> None:
-    """Results of kernels and calls are written where the caller wants them."""
+    """Results of kernels and calls are written where the caller wants them.
+
+    A state's new value is written beside the old one and copied at the end of the run, unless
+    nothing can look at the old one any more.
+    """
     owned = {*graph.inputs, *graph.constants}
+    states = dict(graph.aliases)
     for port, value in enumerate(graph.outputs):
-        if value not in owned and value not in frame.targets:
+        if value in owned or value in frame.targets:
+            continue
+        if value not in states or updates_in_place(frame.placed, value, states[value]):
             frame.targets[value] = frame.new_buffer(Output(port), value.name)
 
 
-def _output_port(frame: Frame, port: int, value: Value) -> Port:
+def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
+    """Whether `value` is a scatter into `past` which nothing reads from then on."""
+    if past in placed.graph.outputs:
+        return False
+    written = False
+    for step in placed.steps:
+        if step.node is not None and value in step.node.outputs:
+            scatters = step.node.op.name in ("scatter_elements", "scatter_nd")
+            if not scatters or step.node.inputs[0] is not past:
+                return False
+            written = True
+        elif written and past in _reads(step):
+            return False
+        if written and step.node is not None and past in step.node.inputs[1:]:
+            return False
+    return written
+
+
+def _reads(step: Step) -> tuple[Value | None, ...]:
+    if step.kernel is not None:
+        return step.kernel.operands
+    return () if step.node is None else (*step.node.inputs, *captures(step.node))
+
+
+def _output_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
+    """Fills outputs that are not computed in their own memory; states come last, because until
+    then their old values may be read."""
+    states = dict(graph.aliases)
+    plain = [n for n, v in enumerate(graph.outputs) if v not in states]
+    late = [n for n, v in enumerate(graph.outputs) if v in states]
+    for port in plain:
+        _fill_output(frame, port, graph.outputs[port])
+    sources = {n: _saved(frame, graph.outputs[n], states, graph) for n in late}
+    for port, source in sources.items():
+        _fill_state(frame, port, graph.outputs[port], source)
+    inputs = {v: n for n, v in enumerate(graph.inputs)}
+    return tuple(
+        Port(
+            value.name,
+            value.type.dtype,
+            tuple(frame.size(d) for d in value.type.shape),
+            _shape_text(value),
+            inputs[states[value]] if value in states else -1,
+        )
+        for value in graph.outputs
+    )
+
+
+def _own_target(frame: Frame, port: int, value: Value) -> BufferId | None:
     target = frame.targets.get(value)
     mine = target is not None and frame.context.buffers[target].place == Output(port)
-    if not mine or frame.buffers.get(value) != target:
-        # An input, a constant, another output's value, or what control flow computed elsewhere.
-        buffer = target if mine and target is not None else None
-        if buffer is None:
-            buffer = frame.new_buffer(Output(port), value.name)
-        for dim in value.type.shape:
-            frame.size(dim)
-        frame.out.append(Allocate(buffer, frame.bytes_of(value)))
-        frame.copy(buffer, frame.read(value), value.type)
-    dims = tuple(frame.size(d) for d in value.type.shape)
-    return Port(value.name, value.type.dtype, dims, _shape_text(value))
+    return target if mine else None
+
+
+def _fill_output(frame: Frame, port: int, value: Value) -> None:
+    target = _own_target(frame, port, value)
+    if target is not None and frame.buffers.get(value) == target:
+        return
+    # An input, a constant, another output's value, or what control flow computed elsewhere.
+    buffer = frame.new_buffer(Output(port), value.name) if target is None else target
+    for dim in value.type.shape:
+        frame.size(dim)
+    frame.out.append(Allocate(buffer, frame.bytes_of(value)))
+    frame.copy(buffer, frame.read(value), value.type)
+
+
+def _saved(
+    frame: Frame, value: Value, states: Mapping[Value, Value], graph: Graph
+) -> BufferId | None:
+    """Where a state's new value is; None where it is in place.  The old value of another state is
+    saved from that one's update."""
+    if value is states[value] or _written_in_place(frame, value):
+        return None
+    source = frame.read(value)
+    if value in graph.inputs:
+        saved = frame.temporary(element_count(value.type.shape) * value.type.dtype.bytes, "saved")
+        frame.copy(saved, source, value.type)
+        return saved
+    return source
+
+
+def _written_in_place(frame: Frame, value: Value) -> bool:
+    target = frame.targets.get(value)
+    return target is not None and frame.buffers.get(value) == target
+
+
+def _fill_state(frame: Frame, port: int, value: Value, source: BufferId | None) -> None:
+    if source is None:
+        return
+    target = _own_target(frame, port, value)
+    buffer = frame.new_buffer(Output(port), value.name) if target is None else target
+    for dim in value.type.shape:
+        frame.size(dim)
+    frame.out.append(Allocate(buffer, frame.bytes_of(value)))
+    frame.copy(buffer, source, value.type)

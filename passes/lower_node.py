@@ -1,19 +1,61 @@
-"""Steps that are no kernels, by op: control flow."""
+"""Lowers what is no kernel: control flow, calls, sizes.
+
+    if, loop, scan -> branches, loops      top_k, ... -> calls      bind_size, require -> registers
+
+A node that is none of these cannot be run and is refused by name.
+"""
 
 from __future__ import annotations
 
-from tcc.errors import UserError
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tcc.errors import InternalError, UserError
+from tcc.ir.graph import Graph, Node, walk_nodes
+from tcc.passes.fuse.partition import Kind, classify
 from tcc.passes.layouts import Step
+from tcc.passes.lower_calls import CALLS, Lower, lower_bind_size, lower_require
 from tcc.passes.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.lower_graph import Frame
 
-_LOWERINGS = {"if": lower_if, "loop": lower_loop, "scan": lower_scan}
+_LOWER: Mapping[str, Lower] = MappingProxyType(
+    {
+        "if": lower_if,
+        "loop": lower_loop,
+        "scan": lower_scan,
+        "bind_size": lower_bind_size,
+        "require": lower_require,
+        **CALLS,
+    }
+)
 
 
 def lower_node(frame: Frame, step: Step) -> None:
-    """Lowers a node that is no kernel; raises UserError for one that no target runs."""
-    assert step.node is not None
-    lowering = _LOWERINGS.get(step.node.op.name)
-    if lowering is None:
-        raise UserError(f"{step.node.op.name} cannot run on this target", where=step.node.loc)
-    lowering(frame, step.node)
+    """Emits the instructions of a step that is no kernel."""
+    node = step.node
+    if node is None:
+        raise InternalError("a kernel is launched, not lowered as a node")
+    lower = _LOWER.get(node.op.name)
+    if lower is None:
+        raise _refusal((node,))
+    lower(frame, node)
+
+
+def check_runnable(graph: Graph) -> None:
+    """Raises `UserError` with every node of `graph` that no target can run, bodies included."""
+    missing = [
+        node
+        for node in walk_nodes(graph)
+        if node.op.name not in _LOWER and classify(node).kind is Kind.OPAQUE
+    ]
+    if missing:
+        raise _refusal(missing)
+
+
+def _refusal(nodes: tuple[Node, ...] | list[Node]) -> UserError:
+    lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in nodes]
+    return UserError(
+        "the model has nodes that no target can run",
+        why="\n    ".join(("there is no kernel and no C function for", *lines)),
+        hint="`tcc ops` lists what can be run",
+    )

@@ -1,13 +1,41 @@
-"""The order of the graph passes, as data."""
+"""The order of the graph passes, as data.
+
+    import -> PIPELINE -> bind_states -> partition
+
+At level 0 only what lowering requires runs.  A pass runs again where a later one makes work for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from tcc.debug import Trace
+from tcc.ir.graph import Graph
+from tcc.passes.canonicalize import canonicalize
+from tcc.passes.cse import merge_equal_nodes
+from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
+from tcc.passes.decompose import decompose, decompose_transposed
+from tcc.passes.fold_batch_norm import fold_batch_norm
+from tcc.passes.fold_constants import fold_constants
+from tcc.passes.manager import Kind, Pass, run_passes
 
-from tcc.options import Options
-from tcc.passes.manager import Pass
+PIPELINE: tuple[Pass, ...] = (
+    Pass("decompose", decompose),
+    Pass("fold-constants", fold_constants, level=1),
+    Pass("canonicalize", canonicalize, level=1),
+    Pass("merge-equal-nodes", merge_equal_nodes, level=1),
+    Pass("fold-batch-norm", fold_batch_norm, level=1),
+    Pass("decompose-transposed", decompose_transposed, Kind.PROPOSING, level=1),
+    Pass("fold-constants-again", fold_constants, level=1),
+    Pass("canonicalize-again", canonicalize, level=1),
+    Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
+    Pass("drop-dead-nodes", drop_dead_nodes),
+    Pass("drop-unread-arrays", drop_unread_arrays),
+)
 
 
-def pipeline(options: Options) -> Sequence[Pass]:
-    """The passes of one compile, in order."""
-    return ()
+def run_pipeline(graph: Graph, level: int, trace: Trace, *, verify: bool = False) -> Graph:
+    """`graph` ready to be partitioned, at level `level` of -O.
+
+    Its constants lie in a store of their own: arrays that folding replaced are freed with the
+    graph that was given.  `verify` checks the graph after every pass that changed it.
+    """
+    return run_passes(graph, PIPELINE, level, trace, verify=verify)

@@ -121,6 +121,8 @@ def pack_constants(
     block = schedule.block(names[vector.name])
     panels = product(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
+        if access.buffer >= len(operands):  # what another stage computed
+            continue
         storage = operands[access.buffer]
         if not _packable(group, node, access, storage):
             continue

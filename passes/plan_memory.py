@@ -10,17 +10,17 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
+    Alias,
     Arena,
     Branch,
     Buffer,
     BufferId,
     Check,
-    Copy,
     Instr,
     IntOp,
     Let,
@@ -34,7 +34,7 @@ from tcc.ir.program import (
 _ALIGN = 64
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Life:
     first: int
     last: int
@@ -43,19 +43,25 @@ class _Life:
 def plan_memory(program: Program) -> Program:
     """`program` with every arena buffer's offset set, and its arena size."""
     lives = _lives(program.body)
-    for buffer, base in _views(program.body):
-        if base in lives and buffer in lives:
-            lives[base].first = min(lives[base].first, lives[buffer].first)
-            lives[base].last = max(lives[base].last, lives[buffer].last)
+    program = _without_idle(program, lives)
     known = {
         i.target: i.a for i in _walk(program.body) if isinstance(i, Let) and i.op is IntOp.CONST
     }
-    arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena) and n in lives]
+    arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
     static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
     offsets = _place_static({n: (lives[n], s) for n, s in static.items()})
     total = max((offsets[n] + -(-static[n] // _ALIGN) * _ALIGN for n in static), default=0)
     slots = _share_slots([n for n in arenas if n not in static], lives, program)
     return _Emitter(program, offsets, total, slots).run()
+
+
+def _without_idle(program: Program, lives: Mapping[BufferId, _Life]) -> Program:
+    """Arena buffers that nothing touches (empty values) become aliases that are never aimed."""
+    buffers = tuple(
+        replace(b, place=Alias()) if isinstance(b.place, Arena) and n not in lives else b
+        for n, b in enumerate(program.buffers)
+    )
+    return replace(program, buffers=buffers)
 
 
 def _size(program: Program, buffer: BufferId) -> Register:
@@ -77,64 +83,49 @@ def _walk(body: Sequence[Instr]) -> Iterator[Instr]:
             yield from _walk(instr.body)
 
 
-def _views(body: Sequence[Instr]) -> list[tuple[BufferId, BufferId]]:
-    """(alias, base) of every view, innermost base last so that lives spread outwards."""
-    pairs = [(i.buffer, i.base) for i in _walk(body) if isinstance(i, View)]
-    return pairs[::-1]
-
-
 def _lives(body: Sequence[Instr]) -> dict[BufferId, _Life]:
-    lives: dict[BufferId, _Life] = {}
-    _scan(body, 0, lives)
-    return lives
+    """From the first to the last touch of each buffer, through the views of it."""
+    touches: dict[BufferId, set[int]] = {}
+    loops: list[tuple[int, int]] = []
+    _scan(body, 0, touches, loops)
+    # Views of views were aimed later: backwards, lives spread to the innermost base.
+    for view in reversed([i for i in _walk(body) if isinstance(i, View)]):
+        touches[view.base] |= touches[view.buffer]
+    for at in touches.values():
+        _through_loops(at, loops)
+    return {buffer: _Life(min(at), max(at)) for buffer, at in touches.items()}
 
 
-def _scan(body: Sequence[Instr], position: int, lives: dict[BufferId, _Life]) -> int:
+def _through_loops(touches: set[int], loops: Sequence[tuple[int, int]]) -> None:
+    """What is touched inside a loop and outside may be read in any later trip."""
+    for start, end in loops:
+        inside = [start < at < end for at in touches]
+        if any(inside) and not all(inside):
+            touches |= {start, end}
+
+
+def _scan(
+    body: Sequence[Instr],
+    position: int,
+    touches: dict[BufferId, set[int]],
+    loops: list[tuple[int, int]],
+) -> int:
+    """Collects the positions of touches, and of loops' starts and ends; the position behind."""
     for instr in body:
         start = position
         for buffer in buffers_of(instr):
-            _extend(lives, buffer, position)
+            touches.setdefault(buffer, set()).add(position)
         position += 1
         if isinstance(instr, Branch):
-            position = _scan(instr.then, position, lives)
-            position = _scan(instr.otherwise, position, lives)
+            position = _scan(instr.then, position, touches, loops)
+            position = _scan(instr.otherwise, position, touches, loops)
         elif isinstance(instr, Loop):
-            position = _scan_loop(instr, start, position, lives)
+            position = _scan(instr.body, position, touches, loops)
+            loops.append((start, position))
+            for buffer in buffers_of(instr):
+                touches[buffer].add(position)
+            position += 1
     return position
-
-
-def _scan_loop(loop: Loop, start: int, position: int, lives: dict[BufferId, _Life]) -> int:
-    inside: dict[BufferId, _Life] = {}
-    end = _scan(loop.body, position, inside)
-    for buffer, life in inside.items():
-        # Known before the loop, or read in a trip before it is written there: it carries a value.
-        carried = buffer in lives or buffer in _read_first(loop.body)
-        for at in (start, end) if carried else (life.first, life.last):
-            _extend(lives, buffer, at)
-    for buffer in buffers_of(loop):
-        _extend(lives, buffer, end)
-    return end + 1
-
-
-def _read_first(body: Sequence[Instr]) -> set[BufferId]:
-    """Buffers that a copy writes at the end of a trip for the next one to read."""
-    written = {i.target for i in body if isinstance(i, Copy)}
-    seen: set[BufferId] = set()
-    carried: set[BufferId] = set()
-    for instr in body:
-        if isinstance(instr, Copy):
-            seen.add(instr.target)
-            continue
-        carried.update(b for b in buffers_of(instr) if b in written and b not in seen)
-    return carried
-
-
-def _extend(lives: dict[BufferId, _Life], buffer: BufferId, position: int) -> None:
-    life = lives.get(buffer)
-    if life is None:
-        lives[buffer] = _Life(position, position)
-    else:
-        life.first, life.last = min(life.first, position), max(life.last, position)
 
 
 # ---- placement ----------------------------------------------------------------------------------
@@ -245,14 +236,19 @@ class _Emitter:
 
 
 def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]:
-    """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks."""
+    """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks.
+
+    Registers that loops and branches set hold other values at other times: they stay.
+    """
     ready: set[Register] = set()
+    changing = {i.target for i in _nested(body) if isinstance(i, Let)}
     entry: list[Instr] = []
     rest: list[Instr] = []
     for instr in body:
-        movable = (isinstance(instr, Let) and _depends_on(instr) <= ready) or (
-            isinstance(instr, Check) and {instr.a, instr.b} <= ready
-        )
+        if isinstance(instr, Let):
+            movable = _depends_on(instr) <= ready and instr.target not in changing
+        else:
+            movable = isinstance(instr, Check) and {instr.a, instr.b} <= ready
         if movable:
             entry.append(instr)
             if isinstance(instr, Let):
@@ -260,6 +256,15 @@ def _entry(body: Sequence[Instr]) -> tuple[tuple[Instr, ...], tuple[Instr, ...]]
         else:
             rest.append(instr)
     return tuple(entry), tuple(rest)
+
+
+def _nested(body: Iterable[Instr]) -> Iterator[Instr]:
+    """The instructions inside loops and branches."""
+    for instr in body:
+        if isinstance(instr, Loop | Branch):
+            inner = instr.body if isinstance(instr, Loop) else (*instr.then, *instr.otherwise)
+            yield from inner
+            yield from _nested(inner)
 
 
 def _depends_on(let: Let) -> set[Register]:

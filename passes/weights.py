@@ -48,15 +48,18 @@ class WeightTable:
         return self._offsets[entry], size
 
     def parts(self) -> Iterator[Callable[[], Array]]:
-        """Functions that give the section's arrays of bytes, in order, padding included."""
+        """Functions that give the section's arrays of bytes, in order.
+
+        The zeros between weights are parts of their own: to append them would copy the weight.
+        """
         for entry in self._offsets:
             yield partial(self._bytes, entry)
+            padding = -_count(entry.layout) * entry.dtype.bytes % _ALIGN
+            if padding:
+                yield partial(np.zeros, padding, np.uint8)
 
     def _bytes(self, entry: _Entry) -> Array:
-        array = pack(self._store.get(entry.handle), entry.layout)
-        raw = stored_bytes(array, entry.dtype)
-        padding = -raw.size % _ALIGN
-        return np.concatenate([raw, np.zeros(padding, np.uint8)]) if padding else raw
+        return stored_bytes(pack(self._store.get(entry.handle), entry.layout), entry.dtype)
 
 
 def stored_bytes(array: Array, dtype: DType) -> Array:
@@ -105,14 +108,15 @@ def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array
     position: dict[tuple[int, str], int] = {}
     widths = []
     for axis, size in enumerate(array.shape):
-        parts = {part: by for a, part, by in pieces if a == axis}
-        if parts and set(parts) == {"quotient", "remainder"}:
-            by = parts["remainder"]
+        parts = sorted((part, by) for a, part, by in pieces if a == axis)
+        names = [part for part, _ in parts]
+        if names == ["quotient", "remainder"]:
+            by = parts[1][1]
             count = -(-size // by)
             position[axis, "quotient"], position[axis, "remainder"] = len(shape), len(shape) + 1
             shape += [count, by]
             widths.append((0, count * by - size))
-        elif set(parts) == {"whole"}:
+        elif names == ["whole"]:
             position[axis, "whole"] = len(shape)
             shape.append(size)
             widths.append((0, 0))

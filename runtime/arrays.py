@@ -49,7 +49,7 @@ def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
         if _is_torch(value):
             return _to_torch
     for value in values:
-        if not isinstance(value, np.ndarray) and hasattr(value, "__array_namespace__"):
+        if not isinstance(value, np.ndarray | np.generic) and hasattr(value, "__array_namespace__"):
             namespace = value.__array_namespace__()
             return lambda array, _: namespace.from_dlpack(array)
     return lambda array, _: array

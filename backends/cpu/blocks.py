@@ -86,25 +86,24 @@ class Value:
 
 def element(code: Code, value: Value, row: int, lane: int) -> Reg:
     """One element as a scalar."""
+    return code.extract(*_place(value, row, lane))
+
+
+def _place(value: Value, row: int, lane: int) -> tuple[Reg, int]:
+    """The register of an element, and which lane of it."""
     for number, chunk in enumerate(value.chunks):
         if chunk.start <= lane < chunk.start + chunk.count:
-            return code.extract(value.at(row, number), lane - chunk.start)
+            return value.at(row, number), lane - chunk.start
     raise IndexError(f"lane {lane} of a block of shape {value.shape}")
 
 
 def splat_element(code: Code, value: Value, row: int, lane: int, width: int) -> Reg:
     """One element in each of `width` lanes."""
-    for number, chunk in enumerate(value.chunks):
-        if chunk.start <= lane < chunk.start + chunk.count:
-            reg = value.at(row, number)
-            if reg.width == 1 or width == 1:
-                return code.splat(code.extract(reg, lane - chunk.start), width)
-            at = lane - chunk.start
-            repeated: Reg = code.remember(
-                ("repeat", reg, at, width), lambda: code.shuffle(reg, None, (at,) * width)
-            )
-            return repeated
-    raise IndexError(f"lane {lane} of a block of shape {value.shape}")
+    reg, at = _place(value, row, lane)
+    if reg.width == 1 or width == 1:
+        return code.splat(code.extract(reg, at), width)
+    key = ("repeat", reg, at, width)
+    return code.remember(key, lambda: code.shuffle(reg, None, (at,) * width))
 
 
 def part(code: Code, value: Value, row: int, chunk: Chunk) -> Reg:

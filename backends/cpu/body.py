@@ -12,12 +12,13 @@ from tcc.backends.cpu.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.compute import compute
-from tcc.backends.cpu.contract import contract, scalar_operands
+from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
-from tcc.backends.cpu.memory import access, bound_values, load, store
+from tcc.backends.cpu.memory import bound_values, load, store
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
+from tcc.backends.cpu.uses import wanted_as_scalars
 from tcc.ir.index import as_int, iterator
 from tcc.ir.tile import (
     Block,
@@ -47,7 +48,7 @@ class Statements:
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits a kernel's body."""
-        self._scalars = _wanted_as_scalars(body)
+        self._scalars = wanted_as_scalars(body)
         self._statements(body)
 
     def _statements(self, body: Sequence[Stmt]) -> None:
@@ -61,9 +62,7 @@ class Statements:
                 self._load(node)
             case Store():
                 bound = bound_values(node.indirect, values)
-                shape = node.block.shape
-                where = access(self._indices, self._buffers, node, shape, bound)
-                store(node, where, values[node.block])
+                store(node, self._indices, self._buffers, bound, values[node.block])
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
                 values[node.out] = compute(self._indices, node, args)
@@ -89,10 +88,10 @@ class Statements:
 
     def _load(self, node: Load) -> None:
         bound = bound_values(node.indirect, self._values)
-        where = access(self._indices, self._buffers, node, node.out.shape, bound)
-        self._values[node.out] = load(node, where, node.out in self._scalars)
+        scalars = node.out in self._scalars
+        self._values[node.out] = load(node, self._indices, self._buffers, bound, scalars)
 
-    # ---- control ----------------------------------------------------------------------------------
+    # ---- control ------------------------------------------------------------------------------
 
     def _loop(self, node: Loop) -> None:
         code, indices = self._indices.code, self._indices
@@ -138,7 +137,9 @@ class Statements:
             regs_out = final.regs
             if not always:
                 regs_out = tuple(
-                    code.emit(last.elem, last.width, _incoming(last, (first, before), (last, latch)))
+                    code.emit(
+                        last.elem, last.width, _incoming(last, (first, before), (last, latch))
+                    )
                     for first, last in zip(init.regs, final.regs, strict=True)
                 )
             self._values[block] = Value(final.dtype, final.shape, final.chunks, regs_out)
@@ -169,7 +170,7 @@ class Statements:
 
     def _canonical(self, value: Value) -> Value:
         """The value in the standard chunks, which all that a loop carries has."""
-        chunks = vector_chunks(last_axis(value.shape), self._indices.code.module.profile.lanes)
+        chunks = vector_chunks(last_axis(value.shape), self._indices.code.module.lanes)
         if value.chunks == chunks:
             return value
         regs = tuple(
@@ -192,49 +193,3 @@ def _incoming(reg: Reg, *edges: tuple[Reg, str]) -> str:
 
 def _phi(reg: Reg, *edges: tuple[Reg, str]) -> str:
     return f"  {reg.text} = {_incoming(reg, *edges)}"
-
-
-# ---- which loads are wanted element by element -----------------------------------------------
-
-
-def _wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
-    """Blocks whose every use repeats one element at a time over the lanes."""
-    wanted: dict[Block, bool] = {}
-    _uses(body, wanted)
-    return frozenset(block for block, scalar in wanted.items() if scalar)
-
-
-def _uses(body: Sequence[Stmt], wanted: dict[Block, bool]) -> None:
-    def use(block: Block, scalar: bool) -> None:
-        wanted[block] = wanted.get(block, True) and scalar
-
-    for node in body:
-        match node:
-            case Contract():
-                scalars = scalar_operands(node)
-                for block in (node.a, node.b):
-                    use(block, block in scalars)
-                use(node.acc, False)
-            case Loop():
-                _uses(node.body, wanted)
-                for block in (*node.inits, *node.yields):
-                    use(block, False)
-            case If():
-                _uses(node.then, wanted)
-                _uses(node.otherwise, wanted)
-            case Compute():
-                for block in node.args:
-                    use(block, False)
-            case Reduce():
-                for block in node.blocks:
-                    use(block, False)
-            case Broadcast() | Relayout() | Store():
-                use(node.block, False)
-                if isinstance(node, Store):
-                    for _, block in node.indirect:
-                        use(block, False)
-            case Load():
-                for _, block in node.indirect:
-                    use(block, False)
-            case Sync():
-                pass

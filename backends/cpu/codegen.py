@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import llvmlite.binding as llvm
-from tcc.backends.cpu.profile import CpuProfile
+from tcc.target import Target
 
 
 @lru_cache(maxsize=1)
@@ -15,21 +15,21 @@ def _initialize() -> None:
 
 
 @lru_cache(maxsize=8)
-def _machine(profile: CpuProfile) -> llvm.TargetMachine:
+def _machine(target: Target) -> llvm.TargetMachine:
     _initialize()
-    target = llvm.Target.from_triple(profile.triple)
-    return target.create_target_machine(
-        cpu=profile.cpu,
-        features=profile.features,
+    platform = llvm.Target.from_triple(target.triple)
+    return platform.create_target_machine(
+        cpu=target.profile.cpu,
+        features=target.profile.llvm_features,
         opt=3,
         reloc="pic",
         codemodel="small",
     )
 
 
-def optimize(text: str, profile: CpuProfile) -> llvm.ModuleRef:
+def optimize(text: str, target: Target) -> llvm.ModuleRef:
     """The parsed, verified and optimised module; raises RuntimeError with LLVM's message."""
-    machine = _machine(profile)
+    machine = _machine(target)
     # A context of its own: types and names do not depend on what was compiled before.
     module = llvm.parse_assembly(text, llvm.create_context())
     module.data_layout = str(machine.target_data)
@@ -43,13 +43,13 @@ def optimize(text: str, profile: CpuProfile) -> llvm.ModuleRef:
     return module
 
 
-def compile_object(text: str, profile: CpuProfile) -> bytes:
+def compile_object(text: str, target: Target) -> bytes:
     """A relocatable object file (position independent code)."""
-    code: bytes = _machine(profile).emit_object(optimize(text, profile))
+    code: bytes = _machine(target).emit_object(optimize(text, target))
     return code
 
 
-def compile_assembly(text: str, profile: CpuProfile) -> str:
+def compile_assembly(text: str, target: Target) -> str:
     """The assembly that `compile_object` encodes."""
-    listing: str = _machine(profile).emit_assembly(optimize(text, profile))
+    listing: str = _machine(target).emit_assembly(optimize(text, target))
     return listing

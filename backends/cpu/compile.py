@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tcc.backends.cpu.emit import KernelText, emit_kernel
-from tcc.backends.cpu.profile import CpuProfile
 from tcc.backends.cpu.worker import receive, send
 from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
+from tcc.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    kernels: Sequence[TileKernel], names: Sequence[str], target: CpuProfile, jobs: int
+    kernels: Sequence[TileKernel], names: Sequence[str], target: Target, jobs: int
 ) -> CompiledKernels:
     """Object code of each kernel under its name, by up to `jobs` processes.
 
@@ -49,7 +48,7 @@ def compile_kernels(
             pool.submit(texts[-1])
         objects = pool.results()
     finally:
-        pool.close()
+        pool.abandon()
     scratch = max((t.scratch for t in texts), default=0)
     return CompiledKernels(tuple(objects), scratch, tuple(t.llvm for t in texts))
 
@@ -57,7 +56,7 @@ def compile_kernels(
 class _Pool:
     """Worker processes, each driven by a thread that takes the next kernel when it is free."""
 
-    def __init__(self, target: CpuProfile, jobs: int) -> None:
+    def __init__(self, target: Target, jobs: int) -> None:
         self._target = target
         self._texts: list[KernelText] = []
         self._objects: dict[int, bytes] = {}
@@ -76,12 +75,18 @@ class _Pool:
 
     def results(self) -> list[bytes]:
         """The objects in order of submission, once all are there."""
-        self.close()
+        self._finish()
         for number in sorted(self._failures):
             raise _failure(self._texts[number], self._failures[number])
         return [self._objects[n] for n in range(len(self._texts))]
 
-    def close(self) -> None:
+    def abandon(self) -> None:
+        """Ends the processes; kernels not yet begun are dropped."""
+        with self._change:
+            self._next = len(self._texts)
+        self._finish()
+
+    def _finish(self) -> None:
         with self._change:
             self._done = True
             self._change.notify_all()
@@ -128,11 +133,10 @@ def _start() -> Process:
         "from tcc.backends.cpu.worker import serve; serve()"
     )
     return subprocess.Popen(
-        [sys.executable, "-S", "-c", program],
+        [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
 
 
@@ -143,7 +147,7 @@ def _pipes(process: Process) -> tuple[BinaryIO, BinaryIO]:
     return process.stdin, process.stdout  # type: ignore[return-value]
 
 
-def _ask(process: Process, text: KernelText, target: CpuProfile) -> tuple[bytes, str]:
+def _ask(process: Process, text: KernelText, target: Target) -> tuple[bytes, str]:
     to_worker, from_worker = _pipes(process)
     send(to_worker, (text.llvm, target))
     answer: tuple[bytes, str] = receive(from_worker)
@@ -170,6 +174,4 @@ def _failure(text: KernelText, why: str) -> InternalError:
     folder = Path(tempfile.mkdtemp(prefix="tcc-kernel-"))
     path = folder / f"{text.name}.ll"
     path.write_text(text.llvm)
-    return InternalError(
-        f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why
-    )
+    return InternalError(f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why)

@@ -110,7 +110,7 @@ class Body:
             return self._code.op("add", self._code.splat(base, chunk.width), ramp)
         each = self._indices.lanes(index, var, chunk.count, chunk.width)
         low, high = bounds(index)
-        if low is not None and high is not None and -(2**31) <= low and high < 2**31:
+        if low is not None and high is not None and low >= -(2**31) and high < 2**31:
             each = self._code.convert("trunc", each, "i32")
         return convert_index(self._code, each, node.dtype)
 
@@ -129,11 +129,9 @@ def compute(indices: Indices, node: Compute, values: Mapping[int, Value]) -> Val
     shape = node.out.shape
     args = [values[n] for n in range(len(node.args))]
     body = Body(indices, node.body, args, shape)
-    chunks = vector_chunks(last_axis(shape), indices.code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
     regs = tuple(
-        body.at(node.body, position, chunk)
-        for position in row_positions(shape)
-        for chunk in chunks
+        body.at(node.body, position, chunk) for position in row_positions(shape) for chunk in chunks
     )
     return Value(node.out.dtype, shape, chunks, regs)
 

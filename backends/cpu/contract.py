@@ -36,16 +36,24 @@ Point = Mapping[str, int]
 
 def scalar_operands(node: Contract) -> tuple[Block, ...]:
     """The operands whose elements are used one at a time, repeated over lanes."""
-    if not node.out_axes:
+    if not node.out_axes or last_axis(node.out.shape) == 1 or _dots_pay(node):
         return ()
     last = node.out_axes[-1]
-    if last_axis(node.out.shape) == 1:
+    if (last in node.a_axes) == (last in node.b_axes):
         return ()
-    found = []
-    for block, axes, other in ((node.a, node.a_axes, node.b_axes), (node.b, node.b_axes, node.a_axes)):
-        if last not in axes and other and other[-1] == last:
-            found.append(block)
-    return tuple(found)
+    return (node.b if last in node.a_axes else node.a,)
+
+
+def _dots_pay(node: Contract) -> bool:
+    """Whether both end in a summed axis, long enough to pay for a sum of lanes per element."""
+    a, b, out = node.a_axes, node.b_axes, node.out_axes
+    if not a or not b or a[-1] != b[-1] or a[-1] in out:
+        return False
+    depth = last_axis(node.a.shape)
+    if last_axis(node.out.shape) == 1:
+        return depth > 1
+    # The other way is to transpose the operand that has the result's last axis.
+    return 32 * prod(node.out.shape[:-1]) < depth
 
 
 def contract(code: Code, node: Contract, acc: Value, a: Value, b: Value) -> Value:
@@ -72,23 +80,13 @@ class _Contraction:
     def run(self) -> Value:
         node = self.node
         last = node.out_axes[-1] if node.out_axes else None
-        if self._dots_pay():
+        if _dots_pay(node):
             return self._dots(self.a_axes[-1])
         if last is not None and self.sizes[last] > 1 and last in self.a_axes + self.b_axes:
             self.a, self.a_axes = self._ending_in(last, self.a, self.a_axes)
             self.b, self.b_axes = self._ending_in(last, self.b, self.b_axes)
             return self._along_result(last)
         return self._elements()
-
-    def _dots_pay(self) -> bool:
-        """Whether both end in a summed axis, long enough to pay for a sum of lanes per element."""
-        a, b, out = self.a_axes, self.b_axes, self.node.out_axes
-        if not a or not b or a[-1] != b[-1] or a[-1] not in self.summed:
-            return False
-        if not out or self.sizes[out[-1]] == 1:
-            return self.sizes[a[-1]] > 1
-        # The other way is to transpose the operand that has the result's last axis.
-        return 32 * prod(self.sizes[x] for x in out[:-1]) < self.sizes[a[-1]]
 
     def _ending_in(
         self, last: str, value: Value, axes: tuple[str, ...]
@@ -101,11 +99,11 @@ class _Contraction:
         shape = tuple(self.sizes[x] for x in moved)
         return rearrange(self.code, value, order, shape), moved
 
-    # ---- the result's last axis in lanes ----------------------------------------------------------
+    # ---- the result's last axis in lanes ------------------------------------------------------
 
     def _along_result(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.profile.lanes)
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         points = list(self._points(node.out_axes[:-1]))
         sums = [
             part(self.code, self.acc, self._row(self.acc, node.out_axes, point), chunk)
@@ -130,11 +128,11 @@ class _Contraction:
             return part(self.code, value, row, chunk)
         return splat_element(self.code, value, row, at[axes[-1]] if axes else 0, chunk.width)
 
-    # ---- the summed axis in lanes -----------------------------------------------------------------
+    # ---- the summed axis in lanes -------------------------------------------------------------
 
     def _dots(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.profile.lanes)
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
         outer = tuple(x for x in self.summed if x != last)
         out: list[Reg] = []
         for point in self._points(node.out_axes):
@@ -174,7 +172,7 @@ class _Contraction:
                 total = self._add(total, partial[width])
         return total
 
-    # ---- anything else ------------------------------------------------------------------------------
+    # ---- anything else ------------------------------------------------------------------------
 
     def _elements(self) -> Value:
         node = self.node
@@ -197,7 +195,7 @@ class _Contraction:
         shape = self.node.out.shape
         return Value(self.dtype, shape, scalar_chunks(last_axis(shape)), tuple(regs))
 
-    # ---- arithmetic and positions -------------------------------------------------------------------
+    # ---- arithmetic and positions -------------------------------------------------------------
 
     def _points(self, axes: tuple[str, ...]) -> list[dict[str, int]]:
         ranges = [range(self.sizes[x]) for x in axes]
@@ -207,8 +205,11 @@ class _Contraction:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
-        if self.dtype.is_float:
+        if self.dtype.is_float and self.code.module.target.profile.fma:
             return round_to(self.code, self.code.fma(x, y, total), self.dtype)
+        if self.dtype.is_float:
+            product = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
+            return self._add(product, total)
         return self.code.op("add", self.code.op("mul", x, y), total)
 
     def _add(self, x: Reg, y: Reg) -> Reg:

@@ -15,12 +15,12 @@ from math import prod
 
 from tcc.backends.cpu.body import Statements
 from tcc.backends.cpu.indices import Indices
-from tcc.backends.cpu.profile import CpuProfile
 from tcc.backends.cpu.text import Code, Module, Reg, int_const
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.target import Target
 
 LINE = 64
 
@@ -34,30 +34,30 @@ class KernelText:
     scratch: int
 
 
-def emit_kernel(kernel: TileKernel, name: str, profile: CpuProfile) -> KernelText:
+def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
     """`kernel` as the function `name` for a CPU; raises InternalError for what has no code."""
-    module = Module(profile)
+    module = Module(target)
     offsets, scratch = _place_locals(kernel.locals)
     inner = _inner(kernel, name, module)
     outer = _outer(kernel, name, offsets)
     text = "\n".join(
         (
-            f'target triple = "{profile.triple}"',
+            f'target triple = "{target.triple}"',
             module.text(),
             inner,
             outer,
-            _attributes(profile),
+            _attributes(target),
             '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n',
         )
     )
     return KernelText(name, text, scratch)
 
 
-def _attributes(profile: CpuProfile) -> str:
+def _attributes(target: Target) -> str:
     pairs = {
-        "target-cpu": profile.cpu,
-        "target-features": profile.features,
-        "prefer-vector-width": str(profile.vector_bits),
+        "target-cpu": target.profile.cpu,
+        "target-features": target.profile.llvm_features,
+        "prefer-vector-width": str(target.profile.vector_bits),
         "no-trapping-math": "true",
     }
     listed = " ".join(f'"{k}"="{v}"' for k, v in pairs.items() if v)

@@ -42,7 +42,7 @@ class Indices:
         return reg
 
     def lanes(self, index: Index, lane: Var, count: int, width: int) -> Reg:
-        """`index` for `lane` = 0 .. count - 1 as a vector of i64; lanes from `count` on are free."""
+        """`index` for `lane` = 0 .. count - 1 as a vector of i64; further lanes are free."""
         reg: Reg = self.code.remember(
             ("lanes", index, lane, count, width), lambda: self._lanes(index, lane, count, width)
         )
@@ -131,9 +131,7 @@ class Indices:
         return code.op("add", quotient, code.convert("sext", below, "i64"))
 
 
-def split_lanes(
-    index: Index, lanes: tuple[Var, ...]
-) -> tuple[Index, tuple[Index | None, ...]]:
+def split_lanes(index: Index, lanes: tuple[Var, ...]) -> tuple[Index, tuple[Index | None, ...]]:
     """`(rest, coeffs)` with `index == rest + sum of coeffs * lanes`.
 
     A lane that `index` is not linear in has the coefficient None and stays in `rest`.

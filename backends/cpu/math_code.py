@@ -27,7 +27,9 @@ def _definition(code: Code, name: str, body: MathFunction, args: Sequence[Reg]) 
     inner = Code(code.module)
     params = [Reg(a.elem, a.width, f"%x{n}") for n, a in enumerate(args)]
     result = body(inner, *params)
-    head = f"define internal {result.type} @{name}({', '.join(map(str, params))}) alwaysinline #0 {{"
+    head = (
+        f"define internal {result.type} @{name}({', '.join(map(str, params))}) alwaysinline #0 {{"
+    )
     return "\n".join((head, "entry:", *inner.lines, f"  ret {result}", "}"))
 
 

@@ -25,7 +25,7 @@ _LARGE = (0.12851436, 0.63571829, 0.10526184, -0.022889964, 0.0032149556, -0.000
 
 @shared
 def erf(code: Code, x: Reg) -> Reg:
-    """Within 2 ULP; GELU made of it is within 5e-7 absolute."""
+    """At most 2 ULP off (measured 1.07); GELU made of it is within 1e-6 absolute."""
     size = magnitude(code, x)
     small = code.fma(polynomial(code, code.op("fmul", x, x), _SMALL), x, x)
     t = clamp(code, size, None, 4.0)

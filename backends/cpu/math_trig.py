@@ -76,19 +76,19 @@ def _with_large(code: Code, symbol: str, x: Reg, fast: MathFunction) -> Reg:
 
 @shared
 def sin(code: Code, x: Reg) -> Reg:
-    """Within 2 ULP."""
+    """At most 2 ULP off (measured 1.51)."""
     return _with_large(code, "sinf", x, _sin)
 
 
 @shared
 def cos(code: Code, x: Reg) -> Reg:
-    """Within 2 ULP."""
+    """At most 2 ULP off (measured 1.54)."""
     return _with_large(code, "cosf", x, _cos)
 
 
 @shared
 def tan(code: Code, x: Reg) -> Reg:
-    """Within 4 ULP."""
+    """At most 4 ULP off (measured 3.38)."""
     return _with_large(code, "tanf", x, _tan)
 
 

@@ -8,8 +8,9 @@ scalars and whole vectors read a constant instead, vectors with lanes of both ki
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from tcc.backends.cpu.blocks import (
     Chunk,
@@ -17,7 +18,6 @@ from tcc.backends.cpu.blocks import (
     element,
     last_axis,
     part,
-    register_element,
     row_number,
     row_positions,
     scalar_chunks,
@@ -25,6 +25,7 @@ from tcc.backends.cpu.blocks import (
 )
 from tcc.backends.cpu.guards import Mask, lane_of, mask_of
 from tcc.backends.cpu.indices import Indices, bind, constant, split_lanes
+from tcc.backends.cpu.relayout import rearrange
 from tcc.backends.cpu.storage import (
     constant as literal,
 )
@@ -35,9 +36,20 @@ from tcc.backends.cpu.storage import (
     to_memory,
 )
 from tcc.backends.cpu.text import Code, Reg, int_const, lane_consts, vector_type
-from tcc.ir.index import Index, Var, const, free_vars, linear_in, symbol, var_of
+from tcc.ir.index import (
+    Index,
+    Var,
+    const,
+    free_vars,
+    linear_in,
+    symbol,
+    var_of,
+)
 from tcc.ir.tile import Block, Guard, Indirect, Load, Store, TileBuffer, lanes
 from tcc.ir.types import DType
+
+_LINE = 64  # alignment of constants: that of every vector
+_WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather than gathered
 
 
 @dataclass(slots=True)
@@ -54,14 +66,16 @@ class Access:
     lanes: tuple[Var, ...] = field(init=False)
     _rest: Index = field(init=False)
     _coeffs: tuple[Index | None, ...] = field(init=False)
+    _affine: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lanes = tuple(v for v in (var_of(i) for i in lanes(self.shape)) if v is not None)
+        self.lanes = _vars(lanes(self.shape))
         rest, coeffs = split_lanes(self.offset, self.lanes)
         if any(c is None for c in coeffs):
             self.offset = self.indices.sharpen(self.offset)
             rest, coeffs = split_lanes(self.offset, self.lanes)
         self._rest, self._coeffs = rest, coeffs
+        self._affine = all(c is not None for c in coeffs) and not self.bound
 
     @property
     def code(self) -> Code:
@@ -69,16 +83,16 @@ class Access:
 
     def at(self, position: tuple[int, ...], last: Index) -> tuple[Index, tuple[Guard, ...]]:
         """Offset and guards with all lanes bound; `last` takes the place of the last one."""
-        values = [*(const(p) for p in position), last][: len(self.lanes)]
-        mapping = dict(zip(self.lanes, values, strict=True))
-        mapping |= self._bindings(position, last)
+        values = [*map(const, position), last][: len(self.lanes)]
         offset = self._rest
         for coeff, value in zip(self._coeffs, values, strict=True):
             if coeff is not None:
                 offset = offset + coeff * value
-        guards = tuple(
-            Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in self.guards
-        )
+        if self._affine and not self.guards:
+            return offset, ()
+        mapping = dict(zip(self.lanes, values, strict=True))
+        mapping |= self._bindings(position, last)
+        guards = tuple(Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in self.guards)
         return bind(offset, mapping), guards
 
     def _bindings(self, position: tuple[int, ...], last: Index) -> dict[Var, Index]:
@@ -96,15 +110,25 @@ class Access:
             name = f"{var.name}.{row}.{lane}"
             wide = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
             if reg.elem != "i64":
-                narrow = reg
-                reg = self.code.remember(
-                    ("wide", narrow, wide), lambda n=narrow, w=wide: self.code.convert(w, n, "i64")
-                )
+                reg = self._widened(reg, wide)
             name = f"{name}.{reg.text}"
             self.indices.values[name] = reg
             # Nothing is assumed of data: a guard on it is always tested.
             result[var] = symbol(name, -(1 << 63))
         return result
+
+    def _widened(self, reg: Reg, opcode: str) -> Reg:
+        key = ("wide", reg, opcode)
+        return self.code.remember(key, lambda: self.code.convert(opcode, reg, "i64"))
+
+    def contiguous_axis(self) -> int | None:
+        """The axis along which memory runs, where that is another than the last and it pays."""
+        if not self._affine or not self.shape or self.shape[-1] < 2:
+            return None
+        if constant(self._coeffs[-1]) in (0, 1):
+            return None
+        axes = [n for n, c in enumerate(self._coeffs[:-1]) if constant(c) == 1]
+        return next((n for n in axes if self.shape[n] >= _WORTH_TURNING), None)
 
     def varies(self, index: Index) -> bool:
         """Whether an indirect variable is left that is different for each lane."""
@@ -129,6 +153,9 @@ class Access:
         """How many elements apart the lanes of a chunk lie: 0, 1, or None for anything else."""
         if chunk.width == 1:
             return 1
+        if self._affine:
+            slope = constant(self._coeffs[-1])
+            return slope if slope in (0, 1) else None
         lane = lane_of(chunk)
         offset, guards = self.at(position, const(chunk.start) + lane)
         var = var_of(lane)
@@ -151,18 +178,59 @@ def access(
     offset = const(0)
     for index, size in zip(node.indices, node.buffer.sizes, strict=True):
         offset = offset * size + index
-    return Access(
-        indices, buffers[node.buffer], node.buffer, shape, offset, node.guards, bound
-    )
+    return Access(indices, buffers[node.buffer], node.buffer, shape, offset, node.guards, bound)
+
+
+# ---- blocks that memory holds in another order -------------------------------------------------
+
+_Node = TypeVar("_Node", Load, Store)
+
+
+def _with_last(rank: int, axis: int) -> tuple[int, ...]:
+    """The order of axes that moves `axis` to the end."""
+    return (*(n for n in range(rank) if n != axis), axis)
+
+
+def _turned(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
+    """`node` for a block whose axes are permuted by `order`."""
+    old, new = lanes(shape), lanes(tuple(shape[n] for n in order))
+    mapping = {v: new[order.index(n)] for n, v in enumerate(_vars(old))}
+    guards = tuple(Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in node.guards)
+    return replace(node, indices=tuple(bind(i, mapping) for i in node.indices), guards=guards)
+
+
+def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
+    return tuple(v for v in map(var_of, indices) if v is not None)
 
 
 # ---- loads ------------------------------------------------------------------------------------
 
 
-def load(node: Load, where: Access, scalars: bool) -> Value:
+def load(
+    node: Load,
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, Value], ...],
+    scalars: bool,
+) -> Value:
     """The loaded block, in scalars where those are wanted."""
+    where = access(indices, buffers, node, node.out.shape, bound)
+    axis = None if scalars else where.contiguous_axis()
+    if axis is None:
+        return _load_rows(node, where, scalars)
+    # Memory runs along another axis: load with that one last, and turn the block in registers.
+    moved = _with_last(len(node.out.shape), axis)
+    turned = _turned(node, node.out.shape, moved)
+    shape = tuple(node.out.shape[n] for n in moved)
+    other = replace(turned, out=Block(node.out.name, node.out.dtype, shape))
+    value = _load_rows(other, access(indices, buffers, other, shape, ()), False)
+    back = tuple(moved.index(n) for n in range(len(moved)))
+    return rearrange(indices.code, value, back, node.out.shape)
+
+
+def _load_rows(node: Load, where: Access, scalars: bool) -> Value:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
-    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.profile.lanes)
+    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
     regs = []
     for position in row_positions(node.out.shape):
         for chunk in chunks:
@@ -175,13 +243,11 @@ def _load_chunk(
 ) -> Reg:
     step = where.step(position, chunk)
     if step is None:
-        each = [
-            _load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)
-        ]
+        each = [_load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)]
         return where.code.gather(each, chunk.width)
     if chunk.width == 1:
         return _load_element(where, position, chunk.start, fill)
-    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
     mask = mask_of(where.indices, guards, chunk)
     if mask.never:
         return literal(fill, where.buffer.dtype, chunk.width)
@@ -189,9 +255,7 @@ def _load_chunk(
         scalar = _load_element(where, position, chunk.start, fill)
         return where.code.splat(scalar, chunk.width)
     if step == 0:
-        each = [
-            _load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)
-        ]
+        each = [_load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)]
         return where.code.gather(each, chunk.width)
     return _load_vector(where, position, chunk, mask, fill)
 
@@ -207,7 +271,7 @@ def _load_element(
     pointer = where.pointer(offset)
     align = where.alignment(offset, 1)
     if mask.scalar is not None:
-        pointer = _or_constant(code, mask.scalar, pointer, dtype, fill, 1)
+        pointer = _active_pointer(where, position, lane, 1, mask.scalar, fill)
         align = dtype.bytes
     loaded = _plain_load(code, pointer, dtype, 1, align)
     return from_memory(code, loaded, dtype)
@@ -227,8 +291,8 @@ def _load_vector(
     lanes_on = _lane_mask(code, mask, chunk)
     if lanes_on is None:
         if mask.scalar is not None:
-            pointer = _or_constant(code, mask.scalar, pointer, dtype, fill, width)
-            align = min(align, 64)
+            pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
+            align = min(align, dtype.bytes * (width & -width))
         loaded = _plain_load(code, pointer, dtype, width, align)
         return from_memory(code, loaded, dtype)
     elem = memory_element(dtype)
@@ -248,6 +312,27 @@ def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
     return lanes_on
 
 
+def _active_pointer(
+    where: Access,
+    position: tuple[int, ...],
+    start: int,
+    count: int,
+    active: Reg,
+    fill: bool | int | float,
+) -> Reg:
+    """The address of `count` elements from lane `start` on, or of as many fills where inactive."""
+    code, dtype = where.code, where.buffer.dtype
+    offset, guards = where.at(position, const(start))
+    first, same = where.at(position, const(0))
+    ahead = constant(offset - first)
+    if ahead == start and guards == same:
+        # One choice serves the whole row.
+        row = last_axis(where.shape)
+        base = _or_constant(code, active, where.pointer(first), dtype, fill, row)
+        return code.offset(base, int_const(start), memory_element(dtype))
+    return _or_constant(code, active, where.pointer(offset), dtype, fill, count)
+
+
 def _or_constant(
     code: Code, active: Reg, pointer: Reg, dtype: DType, fill: bool | int | float, width: int
 ) -> Reg:
@@ -256,7 +341,8 @@ def _or_constant(
     spelling = "".join(c if c.isalnum() else "_" for c in value.text)
     name = f"fill.{dtype.name}.{width}.{spelling}"
     code.module.add(
-        name, lambda: f"@{name} = private unnamed_addr constant {value}, align {dtype.bytes * width}"
+        name,
+        lambda: f"@{name} = private unnamed_addr constant {value}, align {_LINE}",
     )
     chosen: Reg = code.remember(
         ("active", active, pointer, name),
@@ -281,16 +367,29 @@ def _masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) ->
     )
 
 
-_SHORT = {"float": "f32", "double": "f64", "half": "f16"}
+_SHORT = {"float": "f32", "double": "f64"}
 
 
 # ---- stores -----------------------------------------------------------------------------------
 
 
-def store(node: Store, where: Access, value: Value) -> None:
+def store(
+    node: Store,
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, Value], ...],
+    value: Value,
+) -> None:
     """Writes a block."""
+    where = access(indices, buffers, node, value.shape, bound)
+    axis = where.contiguous_axis()
+    if axis is not None:
+        moved = _with_last(len(value.shape), axis)
+        node = _turned(node, value.shape, moved)
+        value = rearrange(indices.code, value, moved, tuple(value.shape[n] for n in moved))
+        where = access(indices, buffers, node, value.shape, ())
     shape = where.shape
-    chunks = vector_chunks(last_axis(shape), where.code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
     if value.chunks != chunks and last_axis(value.shape) == last_axis(shape):
         chunks = value.chunks
     for position in row_positions(shape):
@@ -306,7 +405,7 @@ def _store_chunk(where: Access, position: tuple[int, ...], chunk: Chunk, reg: Re
         for n in range(chunk.count):
             _store_element(where, position, chunk.start + n, code.extract(reg, n))
         return
-    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
     mask = mask_of(where.indices, guards, chunk)
     if mask.never:
         return

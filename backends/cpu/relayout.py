@@ -24,7 +24,7 @@ Place = tuple[int, int]  # a register of the source and a lane of it
 def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
     """`value` repeated along its axes of size one."""
     shape = node.out.shape
-    chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), code.module.lanes)
     regs = tuple(
         part(code, value, row_number(value.shape, position), chunk)
         for position in row_positions(shape)
@@ -40,7 +40,7 @@ def relayout(code: Code, node: Relayout, value: Value) -> Value:
 
 def rearrange(code: Code, value: Value, order: tuple[int, ...], shape: tuple[int, ...]) -> Value:
     """`value` with its axes permuted by `order`, then reshaped to `shape`."""
-    chunks = vector_chunks(last_axis(shape), code.module.profile.lanes)
+    chunks = vector_chunks(last_axis(shape), code.module.lanes)
     wanted = _wanted(order, value)
     rows = wanted.reshape(prod(shape[:-1]), last_axis(shape), 2)
     targets = [
@@ -65,45 +65,62 @@ def _wanted(order: tuple[int, ...], value: Value) -> npt.NDArray[np.int64]:
     return grid.transpose(*order, len(value.shape)).reshape(-1, 2)
 
 
-# ---- square transposes --------------------------------------------------------------------------
+# ---- transposes ------------------------------------------------------------------------------
 
 
 def _transposes(
     code: Code, value: Value, targets: Sequence[tuple[list[Place], int]]
 ) -> dict[int, Reg]:
-    """Results that take one lane from each of as many registers as these have lanes."""
-    squares: dict[tuple[int, ...], dict[int, int]] = {}
+    """Results that take the same lane of many registers, several at once."""
+    groups: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
     for number, (places, width) in enumerate(targets):
         sources = tuple(source for source, _ in places)
         lanes = {lane for _, lane in places}
-        square = len(set(sources)) == len(places) == width > 2 and len(lanes) == 1
-        if square and all(value.regs[s].width == width for s in sources):
-            squares.setdefault(sources, {})[number] = lanes.pop()
+        widths = {value.regs[s].width for s in sources}
+        if len(set(sources)) == len(places) > 2 and len(lanes) == 1 == len(widths):
+            groups.setdefault((sources, width), {})[number] = lanes.pop()
     done: dict[int, Reg] = {}
-    for sources, results in squares.items():
-        if 2 * len(results) >= len(sources):
-            turned = transpose(code, [value.regs[s] for s in sources])
+    for (sources, width), results in groups.items():
+        regs = [value.regs[s] for s in sources]
+        if regs[0].width > 1 and 4 * len(results) >= min(width, regs[0].width):
+            regs += [Reg(regs[0].elem, regs[0].width, "poison")] * (width - len(regs))
+            turned = transpose(code, regs)
             done |= {number: turned[lane] for number, lane in results.items()}
     return done
 
 
 def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
-    """The transpose of a square of registers: log2(n) rounds of two-register shuffles."""
-    width = len(regs)
-    rows = list(regs)
-    bit = 1
-    while bit < width:
-        low = [n if not n & bit else width + (n ^ bit) for n in range(width)]
-        high = [n | bit if not n & bit else width + n for n in range(width)]
-        for n in range(width):
+    """For each lane of `regs`, a register of that lane of all of them; powers of two both.
+
+    Squares are turned by log2(n) rounds of two-register shuffles: round b swaps the bit b of an
+    element's row with that of its lane.
+    """
+    rows, width = list(regs), regs[0].width
+    while len(rows) > width:
+        # Narrow registers side by side: their squares are turned in the same instructions.
+        pairs = [
+            (g + n, g + width + n) for g in range(0, len(rows), 2 * width) for n in range(width)
+        ]
+        joined = range(2 * rows[0].width)
+        rows = [code.shuffle(rows[a], rows[b], joined) for a, b in pairs]
+    total, bit = rows[0].width, 1
+    while bit < len(rows):
+        low = [n if not n & bit else total + (n ^ bit) for n in range(total)]
+        high = [n | bit if not n & bit else total + n for n in range(total)]
+        for n in range(len(rows)):
             if not n & bit:
                 a, b = rows[n], rows[n | bit]
                 rows[n], rows[n | bit] = code.shuffle(a, b, low), code.shuffle(a, b, high)
         bit *= 2
-    return rows
+    if len(regs) >= width:
+        return rows
+    # Wide registers hold several squares side by side.
+    count = len(regs)
+    starts = [(lane % count, lane // count * count) for lane in range(width)]
+    return [code.shuffle(rows[r], None, range(start, start + count)) for r, start in starts]
 
 
-# ---- any other place ------------------------------------------------------------------------------
+# ---- any other place -------------------------------------------------------------------------
 
 
 def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:

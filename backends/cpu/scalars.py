@@ -22,7 +22,9 @@ from tcc.ir.types import BOOL, F16, F64, DType, Kind
 _EXACT = frozenset(
     {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "select", "rem"}
 )
-_COMPARE = MappingProxyType({"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"})
+_COMPARE = MappingProxyType(
+    {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+)
 _LOGIC = MappingProxyType({"and": "and", "or": "or", "xor": "xor"})
 
 

@@ -1,7 +1,7 @@
 """Elements in memory against elements in registers.
 
-bool is a byte in memory (any non-zero one is true) and i1 in registers; f16 and bf16 are carried
-as f32 whose value the narrow type can hold.
+bool is a byte in memory (any non-zero one is true) and i1 in registers; f16 and bf16 lie in memory
+as their bits and are carried as f32 whose value the narrow type can hold.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import struct
 
 from tcc.backends.cpu.blocks import register_element
+from tcc.backends.cpu.half import half_bits, half_value
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const, round_to_f32
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, DType
 
 
 def memory_element(dtype: DType) -> str:
     """The LLVM type of one element in memory."""
-    if dtype is F16:
-        return "half"
     if dtype is F32:
         return "float"
     if dtype is F64:
@@ -29,7 +28,7 @@ def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
     if dtype is BOOL:
         return code.compare("icmp ne", reg, int_const(0, "i8", reg.width))
     if dtype is F16:
-        return code.convert("fpext", reg, "float")
+        return half_value(code, reg)
     if dtype is BF16:
         return _bf16_value(code, code.convert("zext", reg, "i32"))
     return reg
@@ -40,7 +39,7 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
     if dtype is BOOL:
         return code.convert("zext", reg, "i8")
     if dtype is F16:
-        return code.convert("fptrunc", reg, "half")
+        return half_bits(code, reg)
     if dtype is BF16:
         bits = code.convert("bitcast", reg, "i32")
         return code.convert("trunc", code.op("lshr", bits, int_const(16, "i32", reg.width)), "i16")
@@ -50,7 +49,7 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
 def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
     """An f32 rounded to nearest even in f16 or bf16; other types are left as they are."""
     if dtype is F16:
-        return code.convert("fpext", code.convert("fptrunc", reg, "half"), "float")
+        return half_value(code, half_bits(code, reg))
     if dtype is BF16:
         return _round_bf16(code, reg)
     return reg
@@ -110,9 +109,8 @@ def stored_constant(value: bool | int | float, dtype: DType, width: int = 1) -> 
     if dtype is BF16:
         return int_const(_bf16_bits(float(value)), elem, width)
     if dtype is F16:
-        bits: int = struct.unpack("<H", struct.pack("<e", round_literal(float(value), dtype)))[0]
-        text = f"0xH{bits:04X}"
-        return Reg(elem, width, text if width == 1 else f"splat (half {text})")
+        bits = struct.unpack("<H", struct.pack("<e", round_literal(float(value), dtype)))[0]
+        return int_const(bits, elem, width)
     if dtype.is_float:
         return float_const(float(value), elem, width)
     return int_const(int(value), elem, width)

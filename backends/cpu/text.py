@@ -12,9 +12,11 @@ import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from tcc.backends.cpu.profile import CpuProfile
+from tcc.target import Target
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,24 @@ def lane_consts(values: Sequence[int], elem: str) -> Reg:
 class Module:
     """What functions share: declarations, constants and helpers, each written once."""
 
-    def __init__(self, profile: CpuProfile) -> None:
-        self.profile = profile
+    def __init__(self, target: Target) -> None:
+        self.target = target
         self._parts: dict[str, str] = {}
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a vector, for every element type: as many as 32-bit elements fit."""
+        return self.target.profile.lanes(32)
+
+    @property
+    def scales_by_exponent(self) -> bool:
+        """Whether `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
+        return self.target.profile.vector_bits == 512
+
+    @property
+    def converts_half(self) -> bool:
+        """Whether there are instructions between f16 and f32."""
+        return "f16c" in self.target.profile.features
 
     def add(self, name: str, make: Callable[[], str]) -> None:
         if name not in self._parts:
@@ -130,7 +147,7 @@ class Code:
         """`llvm.NAME` with result elements of type `result`, overloaded on what it must be."""
         width = args[0].width
         suffix = _mangled(result, width)
-        if name.endswith(".sat") or name == "ldexp":
+        if name == "ldexp":
             suffix += "." + _mangled(args[-1].elem, width)
         return self.call(f"llvm.{name}.{suffix}", result, width, *args)
 
@@ -237,11 +254,12 @@ class Code:
         finally:
             self._known.pop()
 
-    def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value under `key`, made here if no dominating place made it."""
         for known in self._known:
             if key in known:
-                return known[key]
+                found: _T = known[key]
+                return found
         value = self._known[-1][key] = make()
         return value
 

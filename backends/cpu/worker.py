@@ -37,15 +37,15 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve() -> None:
-    """Answers requests `(text, profile)` with `(object, "")` or `(b"", error)` until the end."""
+    """Answers requests `(text, target)` with `(object, "")` or `(b"", error)` until the end."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
-            text, profile = receive(source)
+            text, target = receive(source)
         except EOFError:
             return
         try:
-            answer = compile_object(text, profile), ""
+            answer = compile_object(text, target), ""
         except RuntimeError as error:
             answer = b"", str(error)
         send(sink, answer)

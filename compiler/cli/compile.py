@@ -12,6 +12,7 @@ from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
 from tcc.cli.show import progress, summary_line
 from tcc.debug import timing_table
 from tcc.driver import compile_model
+from tcc.errors import UserError
 
 
 @click.command()
@@ -28,7 +29,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     """
     options = chosen_options(choices)
     with progress(f"compiling {model.name}") as stage:
-        compiled = compile_model(model, options, output or Path(f"{model.stem}.so"), stage)
+        compiled = compile_model(model, options, _place(model, output), stage)
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
         made = {"path": str(compiled.path), **asdict(compiled.summary)}
@@ -37,3 +38,13 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
     click.echo(summary_line(compiled))
+
+
+def _place(model: Path, output: Path | None) -> Path:
+    """Where the artifact goes; raises UserError where that is a folder or the model itself."""
+    place = output or Path(f"{model.stem}.so")
+    if place.is_dir():
+        raise UserError("the output is a folder", where=f"-o {place}", hint="name a file in it")
+    if place.exists() and model.exists() and place.samefile(model):
+        raise UserError("the output is the model itself", where=f"-o {place}")
+    return place

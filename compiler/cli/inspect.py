@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from tcc.artifact import read_manifest
@@ -25,11 +27,29 @@ def inspect(artifact: Path, as_json: bool) -> None:
         click.echo(json.dumps(manifest))
         return
     for name, value in manifest.items():
-        if isinstance(value, list):
-            click.echo(f"{name}: {len(value)}")
-            for item in value:
-                click.echo(f"  {item if isinstance(item, str) else json.dumps(item)}")
-        elif isinstance(value, str) and "\n" in value:
-            click.echo(f"{name}:\n{value}")
+        for line in _lines(name, value):
+            click.echo(line)
+
+
+def _flat(value: Any) -> bool:
+    """Whether a value fits on one line: no records in it."""
+    if isinstance(value, list):
+        return not any(isinstance(item, list | dict) for item in value)
+    return not isinstance(value, dict)
+
+
+def _lines(name: str, value: Any) -> Iterator[str]:
+    """A table is its length and one row per line; nested values are indented."""
+    if _flat(value):
+        yield f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        return
+    rows = value if isinstance(value, list) else [value]
+    yield f"{name}: {len(rows)}" if isinstance(value, list) else f"{name}:"
+    for row in rows:
+        if isinstance(row, dict) and not all(map(_flat, row.values())):
+            for inner, item in row.items():
+                yield from (f"  {line}" for line in _lines(inner, item))
+        elif isinstance(row, dict):
+            yield "  " + ", ".join(f"{k} {v}" for k, v in row.items())
         else:
-            click.echo(f"{name}: {value if isinstance(value, str) else json.dumps(value)}")
+            yield f"  {row}"

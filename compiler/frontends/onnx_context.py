@@ -43,6 +43,7 @@ class NodeContext:
         self._attributes = {a.name: a for a in node.attribute}
         self.defaults = self._check_schema()
         self.inputs = [self._find(name) for name in node.input]
+        self._check_required()
 
     def _find(self, name: str) -> Operand | None:
         try:
@@ -77,6 +78,16 @@ class NodeContext:
                 raise self.fail(f"attribute {name} is of kind {found}; {due.name} is due")
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
+
+    def _check_required(self) -> None:
+        schema: Any = schema_of(self.node, self.opset)
+        if schema is None:
+            return
+        optional = type(schema).FormalParameterOption.Optional
+        for number, operand in enumerate(self.inputs):
+            declared = schema.inputs[min(number, len(schema.inputs) - 1)]
+            if operand is None and declared.option != optional:
+                raise self.fail(f"input {number} is missing")
 
     def inside(self, scope: Scope) -> NodeContext:
         """The same node, emitting into `scope` (that of a body it builds)."""

@@ -204,24 +204,33 @@ def _scan(ctx: NodeContext) -> Results:
         ctx.axis(axis, o.rank)
         for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
     ]
-    slices = [drop_axis(o.type, axis) for o, axis in zip(operands[states:], axes, strict=True)]
+    # The op scans along leading axes; others are brought there, and rows back to theirs.
+    sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
+    slices = [drop_axis(o.type, 0) for o in sources]
     body = _import_body(ctx, proto, "body", [*(o.type for o in operands[:states]), *slices])
-    out_axes = [
-        ctx.axis(axis, type.rank + 1)
-        for axis, type in zip(
-            _listed(ctx, "scan_output_axes", rows), body.types[states:], strict=True
-        )
-    ]
-    return ctx.emit_all(
+    results = ctx.emit_all(
         "scan",
-        operands,
+        [*operands[:states], *sources],
         body=body.graph,
         num_scan_inputs=count,
-        input_axes=tuple(axes),
+        input_axes=(0,) * count,
         input_reverse=tuple(map(bool, _listed(ctx, "scan_input_directions", count))),
-        output_axes=tuple(out_axes),
+        output_axes=(0,) * rows,
         output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
     )
+    placed = zip(results[states:], _listed(ctx, "scan_output_axes", rows), strict=True)
+    return [*results[:states], *(_placed(ctx, row, axis) for row, axis in placed)]
+
+
+def _leading(ctx: NodeContext, x: Operand, axis: int) -> Operand:
+    return ctx.transpose(x, (axis, *(n for n in range(x.rank) if n != axis)))
+
+
+def _placed(ctx: NodeContext, x: Operand, axis: int) -> Operand:
+    """`x` with its leading axis at `axis`."""
+    rest = list(range(1, x.rank))
+    rest.insert(ctx.axis(axis, x.rank), 0)
+    return ctx.transpose(x, rest)
 
 
 def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:

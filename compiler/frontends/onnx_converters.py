@@ -16,6 +16,7 @@ from tcc.frontends import (
     onnx_resize,
     onnx_sampling,
     onnx_selection,
+    onnx_signal,
     onnx_window,
 )
 from tcc.frontends.onnx_context import Converter
@@ -29,6 +30,7 @@ _FAMILIES = (
     onnx_window.CONVERTERS,
     onnx_resize.CONVERTERS,
     onnx_sampling.CONVERTERS,
+    onnx_signal.CONVERTERS,
     onnx_quantize.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,

@@ -29,6 +29,7 @@ from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import Graph, GraphBuilder
 
 _MOST_NODES = 1_000_000
+_DEEPEST = 64  # each level costs the interpreter's stack some ten frames
 
 
 def import_model(
@@ -46,13 +47,18 @@ def import_model(
     scope = Scope(session, builder, model.opsets)
     proto = model.proto.graph
     define_inputs(scope, proto, shapes or {})
-    scope.define_initializers(proto)
+    scope.define_initializers(proto, model.weights)
     _run_nodes(scope, proto.node)
     return finish_graph(scope, proto)
 
 
 def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
     session = scope.session
+    session.depth += 1
+    if session.depth > _DEEPEST:
+        raise UserError(
+            f"bodies and functions nest more than {_DEEPEST} deep", where=scope.path[-200:]
+        )
     for node in nodes:
         session.nodes += 1
         if session.nodes > _MOST_NODES:
@@ -65,6 +71,7 @@ def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
             if number >= len(results) or results[number] is None:
                 raise ctx.fail(f"output {number} is not supported")
             scope.define(name, results[number], ctx.loc)
+    session.depth -= 1
 
 
 def _convert(ctx: NodeContext) -> Sequence[Operand | None]:

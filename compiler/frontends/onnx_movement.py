@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.onnx_shapes import sign
-from tcc.ir.index import Index, as_int, bounds, ceildiv, const, floordiv, maximum, minimum
+from tcc.frontends.onnx_shapes import exact_quotient, sign
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
 from tcc.ir.types import BOOL, F32, F64, I64, element_count
 
 Results = Sequence["Operand | None"]
@@ -105,7 +105,7 @@ def _remaining(shape: Sequence[Index], others: Sequence[Index]) -> Index:
         else:
             divisors.append(size)
     total, by = element_count(tuple(left)), element_count(tuple(divisors))
-    return const(0) if as_int(by) == 0 else floordiv(total, by)
+    return const(0) if as_int(by) == 0 else exact_quotient(total, by)
 
 
 def _resolved_at_run_time(

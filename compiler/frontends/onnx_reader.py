@@ -6,6 +6,7 @@ the graph says is checked node by node on import.
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tcc.errors import UserError
+from tcc.frontends.onnx_wire import split_weights
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
 _OLDEST_OPSET = 7
@@ -29,12 +31,17 @@ _NEWEST = {
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """A model as read: `name` for messages, `folder` for external data, `opsets` by domain."""
+    """A model as read: `name` for messages, `folder` for external data, `opsets` by domain.
+
+    `weights` are the bytes of those initialisers of the graph that were cut out of `proto`, by
+    number; they are views of the mapped file.
+    """
 
     proto: onnx.ModelProto
     name: str
     folder: Path | None
     opsets: Mapping[str, int]
+    weights: Mapping[int, memoryview]
 
 
 def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> SourceModel:
@@ -43,18 +50,22 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
     Raises `UserError` where the file is missing, unreadable, truncated, not ONNX, or of an IR
     version or opset that this tcc does not know.
     """
+    folder: Path | None = None
+    weights: Mapping[int, memoryview] = {}
     if isinstance(source, onnx.ModelProto):
-        proto, name, folder = source, source.graph.name or "model", None
+        proto, name = source, source.graph.name or "model"
     elif isinstance(source, bytes):
-        proto, name, folder = _parse(source, "model"), "model", None
+        name = "model"
+        proto, weights = _parse(memoryview(source), name)
     else:
         path = Path(source)
-        proto, name, folder = _parse(_read(path), str(path)), str(path), path.parent
+        name, folder = str(path), path.parent
+        proto, weights = _parse(_map(path), name)
     _check_frame(proto, name)
-    return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name))
+    return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name), weights)
 
 
-def _read(path: Path) -> bytes:
+def _map(path: Path) -> memoryview:
     try:
         # Without O_NONBLOCK opening a pipe would wait for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -77,19 +88,22 @@ def _read(path: Path) -> bytes:
                 why=f"{info.st_size} bytes; a protobuf ends at {_LARGEST}",
                 hint="save the model with its weights as external data",
             )
-        return file.read()
+        if not info.st_size:
+            raise UserError("the model file is empty", where=str(path), hint=_ONNX)
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _parse(data: bytes, where: str) -> onnx.ModelProto:
+def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:
     if not data:
         raise UserError("the model file is empty", where=where, hint=_ONNX)
-    if data.startswith(b"version https://git-lfs"):
+    if data[:23].tobytes() == b"version https://git-lfs":
         raise UserError(
             "the file is a Git LFS pointer, not the model", where=where, hint="run: git lfs pull"
         )
     proto = onnx.ModelProto()
+    slim, weights = split_weights(data) or (data.tobytes(), {})
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(slim)
     except DecodeError as error:
         raise UserError(
             "the file is not an ONNX model, or is truncated",
@@ -97,7 +111,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
             why="its bytes do not decode as the ONNX protobuf",
             hint="copy or export the model again",
         ) from error
-    return proto
+    return proto, weights
 
 
 def _check_frame(proto: onnx.ModelProto, where: str) -> None:

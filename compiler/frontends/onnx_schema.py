@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import onnx
 from onnx import NodeProto
 
 
 def schema_of(node: NodeProto, version: int) -> onnx.defs.OpSchema | None:
     """ONNX's own description of the node's operator at an opset version, if it has one."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    if not onnx.defs.has(node.op_type, domain):
+    return _schema(node.op_type, version, "" if node.domain == "ai.onnx" else node.domain)
+
+
+@cache
+def _schema(op: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
+    if not onnx.defs.has(op, domain):
         return None
     try:
-        return onnx.defs.get_schema(node.op_type, version, domain)
+        return onnx.defs.get_schema(op, version, domain)
     except onnx.defs.SchemaError:
         return None

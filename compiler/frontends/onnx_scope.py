@@ -108,6 +108,7 @@ class Session:
     run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
+    depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
 
     def fresh_symbol(self, hint: str, lo: int = 0) -> Index:
@@ -152,11 +153,17 @@ class Scope:
             raise UserError(f"'{name}' is defined twice", where=where)
         self.names[name] = operand
 
-    def define_initializers(self, graph: onnx.GraphProto) -> None:
-        """Defines the graph's constants; dense ones are views, sparse ones are filled in."""
-        for tensor in graph.initializer:
+    def define_initializers(
+        self, graph: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None
+    ) -> None:
+        """Defines the graph's constants; dense ones are views, sparse ones are filled in.
+
+        `weights` is the raw data that lies outside the protobuf, by the initialiser's number.
+        """
+        raw = weights or {}
+        for number, tensor in enumerate(graph.initializer):
             where = f"{self.path}initializer {tensor.name[:200]}"
-            array, dtype = self.session.tensors.array(tensor, where)
+            array, dtype = self.session.tensors.array(tensor, where, raw.get(number))
             self.define(tensor.name, self.constant(array, dtype, tensor.name), where)
         for sparse in graph.sparse_initializer:
             where = f"{self.path}initializer {sparse.values.name[:200]}"

@@ -24,6 +24,7 @@ from tcc.ir.index import (
     maximum,
     minimum,
     mod,
+    of_atom,
 )
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
@@ -98,6 +99,25 @@ def _non_negative(*indices: Index) -> None:
         lo = bounds(index)[0]
         if lo is None or lo < 0:
             raise _Undecided
+
+
+def exact_quotient(num: Index, den: Index) -> Index:
+    """`num // den` where no rest is left; equal factors cancel even if they may be 0."""
+    if den.const or len(den.terms) != 1:
+        return floordiv(num, den)
+    ((factors, by),) = den.terms
+    total = const(0)
+    for monomial, coeff in num.terms:
+        left = list(monomial)
+        for atom in factors:
+            if atom not in left or coeff % by:
+                return floordiv(num, den)
+            left.remove(atom)
+        product = const(coeff // by)
+        for atom in left:
+            product = product * of_atom(atom)
+        total = total + product
+    return floordiv(num, den) if num.const else total
 
 
 # ---- the ops -----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx
@@ -20,7 +20,6 @@ from tcc.frontends.onnx_rows import bound_row
 from tcc.frontends.onnx_schema import schema_of
 
 _NAMES_SHOWN = 3
-_DEEPEST_BODY = 64
 
 Converters = Mapping[tuple[str, str], Converter]
 
@@ -92,18 +91,15 @@ class _Survey:
         return next((f"its body needs {op}: {why}" for op, why in reasons if why), "")
 
 
-def walk(nodes: object) -> Iterator[NodeProto]:
-    """Nodes and those of their bodies; raises `UserError` where bodies nest too deep."""
-    pending: list[tuple[Iterator[NodeProto], int]] = [(iter(nodes), 0)]  # type: ignore[call-overload]
+def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes and those of their bodies."""
+    pending: list[Iterator[NodeProto]] = [iter(nodes)]
     while pending:
-        level, depth = pending.pop()
-        if depth > _DEEPEST_BODY:
-            raise UserError(f"bodies nest more than {_DEEPEST_BODY} deep")
-        for node in level:
+        for node in pending.pop():
             yield node
             for attribute in node.attribute:
                 graphs = (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
-                pending.extend((iter(graph.node), depth + 1) for graph in graphs)
+                pending.extend(iter(graph.node) for graph in graphs)
 
 
 def check_support(

@@ -76,18 +76,23 @@ class TensorReader:
         self._folder = folder
         self._files: dict[str, mmap.mmap] = {}
 
-    def array(self, tensor: onnx.TensorProto, where: str) -> tuple[Array, DType]:
-        """The array in its dtype's carrier.  Raises `UserError` where data and shape differ."""
+    def array(
+        self, tensor: onnx.TensorProto, where: str, raw: memoryview | None = None
+    ) -> tuple[Array, DType]:
+        """The array in its dtype's carrier; `raw` is its `raw_data` if that was cut out of it.
+
+        Raises `UserError` where data and shape differ.
+        """
         dtype = element_type(tensor.data_type, where)
         shape = tuple(tensor.dims)
         if len(shape) > _MAX_RANK or any(dim < 0 for dim in shape):
             raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
         count = math.prod(shape)
-        if tensor.data_location == TensorProto.EXTERNAL:
+        if tensor.data_location == TensorProto.EXTERNAL and raw is None:
             flat = self._external(tensor, count, dtype, where)
-        elif tensor.HasField("raw_data"):
+        elif raw is not None or tensor.HasField("raw_data"):
             self._alone(tensor, "raw_data", where)
-            flat = _from_bytes(tensor.raw_data, count, dtype, where)
+            flat = _from_bytes(tensor.raw_data if raw is None else raw, count, dtype, where)
         else:
             name = _FIELDS.get(dtype.name, "int32_data")
             self._alone(tensor, name, where)
@@ -209,7 +214,7 @@ def _bad_external(where: str, why: str) -> UserError:
     )
 
 
-def _from_bytes(raw: bytes, count: int, dtype: DType, where: str) -> Array:
+def _from_bytes(raw: bytes | memoryview, count: int, dtype: DType, where: str) -> Array:
     if len(raw) != count * dtype.bytes:
         raise UserError(
             "a tensor's data does not fill its shape",

@@ -110,7 +110,7 @@ class _Unit:
             raise ValueError(f"{block.name} has shape {value.shape}, not {block.shape}")
         self._blocks[block] = np.array(carrier(value.astype(block.dtype.carrier), block.dtype))
 
-    # ---- memory -----------------------------------------------------------------------------------
+    # ---- memory -------------------------------------------------------------------------------
 
     def _grid(self, shape: tuple[int, ...]) -> dict[str, Array | int]:
         """The variables in sight, lanes as arrays that vary along their own axis."""
@@ -157,7 +157,7 @@ class _Unit:
             flat = flat * size + index
         array.flat[flat[active]] = self._blocks[node.block][active]
 
-    # ---- arithmetic ---------------------------------------------------------------------------------
+    # ---- arithmetic ---------------------------------------------------------------------------
 
     def _contract(self, node: Contract) -> None:
         labels = dict.fromkeys(node.out_axes + node.a_axes + node.b_axes)

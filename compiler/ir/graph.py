@@ -73,6 +73,10 @@ class ConstantStore:
     def get(self, handle: Handle) -> Array:
         return self._arrays[handle.digest]
 
+    def adopt(self, handle: Handle, other: ConstantStore) -> None:
+        """Takes over an array of another store, without a copy."""
+        self._arrays.setdefault(handle.digest, other.get(handle))
+
     def handles(self) -> Iterator[Handle]:
         """Every handle, in the order the arrays were put."""
         return map(Handle, self._arrays)

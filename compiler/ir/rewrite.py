@@ -30,6 +30,13 @@ def rebuild(graph: Graph, visit: Visit) -> Graph:
     return _Rebuild(visit).graph(graph, None, {})
 
 
+def rewritten(graph: Graph, visit: Visit) -> Graph:
+    """As `rebuild` without the nodes that are dead then; `graph` itself if no node gave way."""
+    sweep = _Rebuild(visit)
+    new = sweep.graph(graph, None, {})
+    return without_dead(new) if sweep.replaced else graph
+
+
 class _Rebuild:
     """One pass over a graph and its bodies; `replaced` are the nodes that gave way."""
 
@@ -91,6 +98,20 @@ def _keep(b: GraphBuilder, node: Node, inputs: Inputs, names: Sequence[str]) -> 
     return outputs
 
 
+def inlined(b: GraphBuilder, body: Graph) -> tuple[Value, ...]:
+    """Adds the nodes of `body`, a body without inputs, to the builder around it.
+
+    Returns the values of the body's results, all different and computed by the nodes added unless
+    they are constants or values from around the body.
+    """
+    new: dict[Value, Value] = {}
+    for value, handle in body.constants.items():
+        new[value] = b.constant_handle(handle, value.type, value.name)
+    for node in substituted(body, new).nodes:
+        b.append(node)
+    return tuple(new.get(value, value) for value in body.outputs)
+
+
 def map_bodies(attrs: Any, change: Callable[[Graph], Graph]) -> Any:
     """`attrs` with every body replaced."""
     if not is_dataclass(attrs) or isinstance(attrs, type):
@@ -105,17 +126,19 @@ def _renamed(graph: Graph, names: Sequence[str]) -> Graph:
     own = {v for v, name in zip(graph.outputs, names, strict=True) if v.name == name}
     pairs = zip(graph.outputs, names, strict=True)
     new = {v: Value(name, v.type) for v, name in pairs if v not in own}
-    return _substituted(graph, new) if new else graph
+    return substituted(graph, new) if new else graph
 
 
-def _substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
+def substituted(graph: Graph, new: Mapping[Value, Value]) -> Graph:
+    """`graph` with the values of `new` put in place of its keys everywhere, bodies included."""
+
     def put(value: Value) -> Value:
         return new.get(value, value)
 
     nodes = tuple(
         Node(
             node.op,
-            map_bodies(node.attrs, lambda g: _substituted(g, new)),
+            map_bodies(node.attrs, lambda g: substituted(g, new)),
             tuple(None if v is None else put(v) for v in node.inputs),
             tuple(map(put, node.outputs)),
             node.loc,
@@ -189,7 +212,8 @@ class Rule:
 def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
     """`graph` after the first rule that matches was applied at every node, until none matches.
 
-    Dead nodes are dropped after each sweep.  Raises `InternalError` with the name of the last rule
+    Dead nodes are dropped after each sweep in which a rule fired; where none does, the result is
+    `graph` itself.  Raises `InternalError` with the name of the last rule
     that fired where `bound` sweeps do not suffice.
     """
     fired: dict[Node, str] = {}
@@ -206,9 +230,10 @@ def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
     last = ""
     for _ in range(bound):
         sweep = _Rebuild(visit)
-        graph = without_dead(sweep.graph(graph, None, {}))
+        new = sweep.graph(graph, None, {})
         if not sweep.replaced:
             return graph
+        graph = without_dead(new)
         last = fired[sweep.replaced[-1]]
         fired.clear()
     raise InternalError(f"rule {last} still fires after {bound} sweeps over {graph.name}")

@@ -11,7 +11,7 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast
-from tcc.ir.types import BOOL, DTYPES, F16, F32, F64, I32, I64, DType, TensorType
+from tcc.ir.types import BOOL, DTYPES, F16, F32, F64, I32, I64, DType, Kind, TensorType
 from tcc.ops.formula import choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given
@@ -100,9 +100,12 @@ def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Array:
 
 
 def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
-    """A shift by the element's width or more gives 0."""
+    """A shift by the element's width or more gives 0, or -1 of a negative number to the right."""
     function = "shift_left" if attrs.direction == "LEFT" else "shift_right"
-    return choose(fn("lt", y, x.dtype.bits), fn(function, x, y), 0)
+    rest: Scalar | int = 0
+    if attrs.direction == "RIGHT" and x.dtype.kind is Kind.INT:
+        rest = fn("shift_right", x, x.dtype.bits - 1)
+    return choose(fn("lt", y, x.dtype.bits), fn(function, x, y), rest)
 
 
 def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
@@ -110,7 +113,9 @@ def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
     inside = y < x.dtype.itemsize * 8
     by = np.where(inside, y, np.zeros_like(y))
     shifted = x << by if attrs.direction == "LEFT" else x >> by
-    return np.where(inside, shifted, np.zeros_like(shifted))
+    signs = attrs.direction == "RIGHT" and x.dtype.kind == "i"
+    rest = np.where(x < 0, -1, 0) if signs else 0
+    return np.where(inside, shifted, rest).astype(shifted.dtype)
 
 
 # ---- any number of operands ---------------------------------------------------------------------

@@ -205,7 +205,8 @@ def _nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 # ---- scatter -------------------------------------------------------------------------------------
 
-_REDUCTIONS = ("none", "add", "mul", "max", "min")
+# Their places are what the C functions know them by.
+REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 def _combine(reduction: str, old: Any, new: Any) -> Any:
@@ -217,7 +218,7 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorTy
     x, indices, updates = (required(types, n) for n in range(3))
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
-    require(attrs.reduction in _REDUCTIONS, f"unknown reduction {attrs.reduction}")
+    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
     require(x.rank == indices.rank == updates.rank, f"{x}, {indices}, {updates} differ in rank")
     for a, c in zip(indices.shape, updates.shape, strict=True):
@@ -238,7 +239,7 @@ def _scatter_elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((5, 3)).astype(np.float32)
     places = np.array([[0, -1, 2], [3, 0, 4]])
     updates = rng.standard_normal((2, 3)).astype(np.float32)
-    for reduction in _REDUCTIONS:
+    for reduction in REDUCTIONS:
         yield Sample((x, places, updates), ScatterAttrs(0, reduction), reduction)
     same = np.array([[1, 1, 1], [2, -1, 2]])
     yield Sample((x, same, updates), ScatterAttrs(1, "add"), "repeated")
@@ -249,7 +250,7 @@ def _scatter_elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, ...]:
     x, indices, updates = (required(types, n) for n in range(3))
     _check_indices(indices)
-    require(attrs.reduction in _REDUCTIONS, f"unknown reduction {attrs.reduction}")
+    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
     _, shape = _nd_shape(x, indices, 0)
     require(updates.rank == len(shape), f"updates {updates} do not fit {x} and {indices}")
@@ -269,7 +270,7 @@ def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> tuple[Array,
 def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((4, 3, 2)).astype(np.float32)
     rows = rng.standard_normal((2, 3, 2)).astype(np.float32)
-    for reduction in _REDUCTIONS:
+    for reduction in REDUCTIONS:
         attrs = ScatterNdAttrs(reduction)
         yield Sample((x, np.array([[3], [-3]]), rows), attrs, reduction)
     spots = (x, np.array([[[0, 1, 1], [2, 2, -1]]]), np.array([[5.0, 7.0]], np.float32))

@@ -14,7 +14,17 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
-from tcc.schedule.nest import all_accesses, anchor, depends, product, stride, trips, weight, work
+from tcc.schedule.nest import (
+    all_accesses,
+    anchor,
+    depends,
+    guarded,
+    product,
+    stride,
+    trips,
+    weight,
+    work,
+)
 from tcc.schedule.schedule import Schedule
 
 # Work (body operations) below which cutting a unit further costs more than it balances.
@@ -23,10 +33,12 @@ UNIT_WORK = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """What a register tile may use: `lanes` f32 elements a vector, `count` vector registers."""
+    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, and `l2`
+    bytes of a core's second-level cache."""
 
     lanes: int
     count: int
+    l2: int = 1 << 20
 
 
 def choose(group: TileGroup, registers: Registers) -> Schedule:
@@ -42,7 +54,8 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
         blocks.update(_contraction_blocks(group, stage, sides, vector, registers))
         if vector not in stage.reduce:
             this, other = sides if vector in sides[0] else sides[::-1]
-            streamed = this if _points(tuple(this)) >= _points(tuple(other)) else None
+            if _panels_outer(group, stage, (this, other), blocks, vector, registers):
+                streamed = this
     parallel, serial = _loop_order(group, blocks, vector, streamed)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     names = tuple(dict.fromkeys(v.name for v in vectors.values()))
@@ -73,8 +86,10 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> V
 
 
 def _vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
-    """Up to four vectors; one where a reduction carries several values."""
-    full = (1 if len(stage.body) > 1 else 4) * registers.lanes
+    """Up to four vectors; two for a contraction's accumulators where registers are few, and one
+    where a reduction carries several values."""
+    few = registers.count < 32 and product(stage) is not None
+    full = (1 if len(stage.body) > 1 else 2 if few else 4) * registers.lanes
     size = as_int(extent(var))
     return full if size is None else max(1, min(size, full))
 
@@ -95,13 +110,52 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             stored = any(access in targets for targets in other.stores)
             runs = _points(other.iters) if stored else work(other)
             step = stride(access, var)
-            total += runs * (1.0 if step == 1 else broadcast if step == 0 else -2.0)
+            smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
+            # Loads that lanes may leave are masked: slower, but far from one by one.
+            total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
             count += runs
     if total <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
-    # A reduction along the vector needs a horizontal step at its end.
-    return total / count * fill * (0.8 if var in stage.reduce else 1.0)
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)
+
+
+def _panels_outer(
+    group: TileGroup,
+    stage: GroupStage,
+    sides: tuple[frozenset[Var], frozenset[Var]],
+    blocks: dict[Var, int],
+    vector: Var,
+    registers: Registers,
+) -> bool:
+    """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
+    the second-level cache than walking all panels for each block of rows."""
+    this, other = (_footprint(group, stage, side) * stage.body[0].dtype.bytes for side in sides)
+    panels = -(-trips(vector) // blocks[vector])
+    row_blocks = 1
+    for var in group.common:
+        if var not in sides[0]:
+            row_blocks *= -(-trips(var) // blocks.get(var, 1))
+    panel = this // panels
+    outer = this * (1 if panel <= registers.l2 else row_blocks) + other * (
+        1 if other <= registers.l2 else panels
+    )
+    inner = other + this * (1 if this <= registers.l2 else row_blocks)
+    return outer <= inner
+
+
+def _footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
+    """Elements of the storage that a factor varying with the loops `side` reads."""
+    total = 0
+    for node, access in stage.accesses.items():
+        if depends(stage, node) <= side:
+            size = as_int(group.buffers[access.buffer].size)
+            total += _points(tuple(side)) if size is None else size
+    return total
 
 
 def _points(variables: tuple[Var, ...]) -> int:
@@ -126,7 +180,7 @@ def _contraction_blocks(
                 rows[_longest(free)] = 4
         return {**rows, vector: registers.lanes} if len(rows) == 2 else {}
     in_both = vector in sides[0] and vector in sides[1]
-    vectors = -(-min(trips(vector), 4 * registers.lanes) // registers.lanes)
+    vectors = -(-_vector_block(vector, stage, registers) // registers.lanes)
     rows_max = _rows(vectors, registers)
     blocks: dict[Var, int] = {}
     other = sides[0] if vector in sides[1] else sides[1]
@@ -147,7 +201,7 @@ def _longest(variables: list[Var]) -> Var:
 
 def _rows(vectors: int, registers: Registers) -> int:
     """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
-    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {4: 2, 3: 3, 2: 4, 1: 6}
+    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
     return table[max(1, min(vectors, 4))]
 
 

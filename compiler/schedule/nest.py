@@ -40,12 +40,15 @@ def trips(var: Var) -> int:
 
 def stride(access: Access, var: Var) -> int | None:
     """Elements between neighbours along `var`: 0 if it does not matter, None if irregular."""
-    if any(var in free_vars(g.index) for g in access.guards):
-        return None
     linear = linear_in(access.offset, var)
     if linear is None:
         return None
     return as_int(linear[0])
+
+
+def guarded(access: Access, var: Var) -> bool:
+    """Whether neighbours along `var` may differ in being inside."""
+    return any(var in free_vars(g.index) for g in access.guards)
 
 
 def work(stage: GroupStage) -> int:

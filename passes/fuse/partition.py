@@ -26,6 +26,7 @@ from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.group import TileGroup
 from tcc.ir.index import as_int, linear_in
 from tcc.ir.layout import row_major
+from tcc.ir.op import Trait
 from tcc.ir.scalar import Apply, Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
@@ -102,9 +103,11 @@ class _Partition:
         return tuple(reversed(order))
 
     def _needed(self, node: Node) -> bool:
-        """Whether anything that runs reads the node; nodes without outputs act by themselves."""
+        """Whether anything that runs reads the node; nodes without outputs act by themselves, and
+        calls may give a size that others use."""
         read = any(u in self.groups for v in node.outputs for u in self.users.get(v, ()))
-        return read or not node.outputs or any(v in self.kept for v in node.outputs)
+        acts = not node.outputs or (node.op.call and Trait.OPAQUE in node.op.traits)
+        return bool(read or acts or any(v in self.kept for v in node.outputs))
 
     def _user_groups(self, node: Node) -> list[Group]:
         """The groups that read the node, or none if it must be stored anyway."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from onnx import TensorProto, helper
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")
@@ -91,3 +92,17 @@ def test_the_installed_command_works(python: Path, tmp_path: Path) -> None:
     assert version.startswith("tcc, version ")
     facts = check_output(python.parent / "tcc", "doctor", cwd=tmp_path)
     assert "processor" in facts
+
+
+def test_the_installed_package_compiles_and_runs_a_model(python: Path, tmp_path: Path) -> None:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy"]
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "relu", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    (tmp_path / "relu.onnx").write_bytes(model.SerializeToString())
+    tcc = python.parent / "tcc"
+    assert "1 ops in 1 kernels" in check_output(tcc, "compile", "relu.onnx", cwd=tmp_path)
+    out = check_output(tcc, "run", "relu.so", "--input", "x=3xf32=-2", cwd=tmp_path)
+    assert out == "y: float32 3, least 0.0, largest 0.0, mean 0\n"
+    assert (tmp_path / "relu.h").is_file()

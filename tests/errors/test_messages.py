@@ -85,6 +85,8 @@ CASES = {
     "compile-other-input-size": Case(
         ("compile", "m.onnx", "--input", "x=2x4"), (("m.onnx", GOOD),)
     ),
+    "compile-output-is-folder": Case(("compile", "m.onnx", "-o", "."), (("m.onnx", GOOD),)),
+    "compile-output-is-model": Case(("compile", "m.onnx", "-o", "m.onnx"), (("m.onnx", GOOD),)),
     "run-text-file": Case(("run", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "run-truncated-elf": Case(("run", "m.so"), (("m.so", b"\x7fELF\x02\x01" + bytes(99)),)),
     "inspect-text-file": Case(("inspect", "m.so"), (("m.so", b"not an artifact\n" * 9),)),

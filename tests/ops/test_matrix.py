@@ -6,23 +6,14 @@ row's tolerance class; and the reference agrees with ONNX Runtime where ONNX has
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 from tcc.ir.evaluate_expr import evaluate_expr
-from tcc.ir.graph import carrier
-from tcc.ir.index import Index, as_int, symbol
 from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import BF16, F32, DType, TensorType, dtype_of, tensor
 from tcc.ops import OPS
 
 from . import oracle, structure_models, tolerance
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from .cases import CASES, SYMBOLIC_CASES, Case, check, reference, symbolic
 
 # Rows and samples where ONNX Runtime departs from the operator's text or leaves the result open.
 DEPARTS = {
@@ -36,92 +27,7 @@ DEPARTS = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """One sample of one op; f32 operands count as bf16 where `half`."""
-
-    op: OpSpec
-    sample: Sample
-    half: bool = False
-
-    @property
-    def name(self) -> str:
-        first = next((a for a in self.sample.inputs if a is not None), None)
-        kind = "bf16" if self.half else "none" if first is None else dtype_of(first).name
-        return f"{self.op.name}-{self.sample.label}-{kind}"
-
-    @property
-    def operands(self) -> tuple[Array | None, ...]:
-        return tuple(None if a is None else carrier(a, self.dtype(a)) for a in self.sample.inputs)
-
-    def dtype(self, array: Array) -> DType:
-        dtype = dtype_of(array)
-        return BF16 if self.half and dtype is F32 else dtype
-
-    @property
-    def types(self) -> tuple[TensorType | None, ...]:
-        return tuple(
-            None if a is None else tensor(self.dtype(a), *a.shape) for a in self.sample.inputs
-        )
-
-
-def cases() -> Iterator[Case]:
-    for op in OPS.values():
-        rng = np.random.default_rng(zlib.crc32(op.name.encode()))
-        for sample in op.samples(rng):
-            yield Case(op, sample)
-            floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
-            if BF16 in op.dtypes and floats and all(a.dtype == np.float32 for a in floats):
-                yield Case(op, sample, half=True)
-
-
-CASES = tuple(cases())
 IDS = [case.name for case in CASES]
-
-
-def reference(case: Case) -> tuple[Array, ...]:
-    types = case.op.infer(case.types, case.sample.attrs)
-    results = case.op.reference(case.operands, case.sample.attrs)
-    with np.errstate(over="ignore"):
-        return tuple(carrier(r, t.dtype) for r, t in zip(results, types, strict=True))
-
-
-def scale(case: Case, results: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Sums of absolute terms: the reference on absolute values, at least 1 and the result."""
-    absolute = [np.abs(a) if a is not None and a.dtype.kind == "f" else a for a in case.operands]
-    sums = case.op.reference(absolute, case.sample.attrs)
-    return tuple(
-        np.maximum(np.maximum(_finite(s), _finite(r)), 1.0) if s.dtype.kind == "f" else s
-        for s, r in zip(sums, results, strict=True)
-    )
-
-
-def _finite(array: Array) -> Array:
-    return np.asarray(np.where(np.isfinite(array), np.abs(array), 0)).astype(np.float64)
-
-
-def length(case: Case) -> int:
-    return max((a.size for a in case.sample.inputs if a is not None), default=1) + 4
-
-
-def check(
-    case: Case,
-    actual: tuple[Array, ...],
-    expected: tuple[Array, ...],
-    kind: Tolerance,
-    factor: float = 1.0,
-) -> None:
-    types = case.op.infer(case.types, case.sample.attrs)
-    scales = scale(case, expected) if kind is Tolerance.ACCUMULATE else expected
-    for a, e, t, s in zip(actual, expected, types, scales, strict=True):
-        tolerance.check(
-            a,
-            e,
-            t.dtype,
-            lambda v, t=t, s=s: (
-                factor * tolerance.bound(kind, v, t.dtype, np.asarray(s), length(case))
-            ),
-        )
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -141,29 +47,6 @@ def test_expression_agrees_with_reference(case: Case) -> None:
     assert expr.types == tuple(case.op.infer(case.types, case.sample.attrs))
     actual = evaluate_expr(expr, case.operands)
     check(case, actual, reference(case), case.op.tolerance)
-
-
-# Rows whose attributes or rules need a known size somewhere.
-STATIC = ("group_normalization-", "quantize_linear-block-", "dequantize_linear-block-")
-
-
-def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:
-    """`types` with a size symbol in place of every dim above one; equal dims share a symbol."""
-
-    def dim(size: Index) -> Index:
-        known = as_int(size)
-        return size if known is None or known <= 1 else symbol(f"n{known}", 1)
-
-    return tuple(t and TensorType(t.dtype, tuple(map(dim, t.shape))) for t in types)
-
-
-SYMBOLIC_CASES = tuple(
-    c
-    for c in CASES
-    if c.op.traits & {Trait.ELEMENTWISE, Trait.REDUCTION}
-    and not c.half
-    and not c.name.startswith(STATIC)
-)
 
 
 @pytest.mark.parametrize("case", SYMBOLIC_CASES, ids=[c.name for c in SYMBOLIC_CASES])

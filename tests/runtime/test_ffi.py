@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
-import torch
 import tvm_ffi
 from programs import Builder
 from tcc.ir.program import Copy, Input
 from tcc.runtime import load
+
+torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

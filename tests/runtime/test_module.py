@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
-import torch
 from programs import Builder
 from tcc.ir.program import (
     Alias,
@@ -34,6 +33,8 @@ from tcc.ir.program import (
 )
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, load
+
+torch = pytest.importorskip("torch")
 
 Linker = Callable[..., Module]
 

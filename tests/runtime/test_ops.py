@@ -90,7 +90,10 @@ class Ops:
         results: int = 0,
         code: int | None = None,
     ) -> list[int]:
-        """Calls op `name`; raises ValueError with its message if it fails."""
+        """Calls op `name`; raises ValueError with its message if it fails.
+
+        `code` says what u2 arrays hold.
+        """
         found = (ctypes.c_int64 * max(1, results))()
         call = OpCall(
             (OpTensor * max(1, len(inputs)))(

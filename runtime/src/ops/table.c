@@ -13,6 +13,7 @@ tcc_op tcc_op_find(const char *name) {
     } table[] = {
         {"compress", tcc_op_compress},
         {"compress_count", tcc_op_compress_count},
+        {"fill_halo", tcc_op_fill_halo},
         {"max_unpool", tcc_op_max_unpool},
         {"non_max_suppression", tcc_op_nms},
         {"non_max_suppression_count", tcc_op_nms_count},

@@ -11,14 +11,14 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.emit import emit_kernel
-from tcc.backends.cpu.host import host_profile
-from tcc.backends.cpu.profile import CpuProfile
 from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
 from tcc.ir.tile import Scope, TileKernel
 from tcc.ir.types import BF16, DType
+from tcc.target import Target, parse_target
 
 _ENTRY = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -51,24 +51,22 @@ def from_bytes(stored: np.ndarray, dtype: DType) -> np.ndarray:
 class Compiled:
     """A kernel's machine code in this process."""
 
-    def __init__(self, kernel: TileKernel, profile: CpuProfile) -> None:
-        text = emit_kernel(kernel, "kernel_under_test", profile)
+    def __init__(self, kernel: TileKernel, target: Target) -> None:
+        text = emit_kernel(kernel, "kernel_under_test", target)
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         module = llvm.parse_assembly("")
-        machine = llvm.Target.from_triple(profile.triple).create_target_machine()
+        machine = llvm.Target.from_triple(target.triple).create_target_machine()
         self.kernel, self.scratch, self.llvm = kernel, text.scratch, text.llvm
         self._engine = llvm.create_mcjit_compiler(module, machine)
-        self._object = llvm.ObjectFileRef.from_data(compile_object(text.llvm, profile))
+        self._object = llvm.ObjectFileRef.from_data(compile_object(text.llvm, target))
         self._engine.add_object_file(self._object)
         self._engine.finalize_object()
         self._entry = _ENTRY(self._engine.get_function_address(text.name))
 
     def run(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> list[np.ndarray]:
         """All buffers after all units ran, in two launches."""
-        stored = [
-            to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)
-        ]
+        stored = [to_bytes(a, b.dtype) for a, b in zip(arrays, self.kernel.buffers, strict=True)]
         pointers = (ctypes.c_void_p * (len(stored) + 1))(*(s.ctypes.data for s in stored))
         ints = (ctypes.c_int64 * (len(self.kernel.sizes) + 1))(
             *(sizes[v.name] for v in self.kernel.sizes)
@@ -84,29 +82,23 @@ class Compiled:
 Check = Callable[..., list[np.ndarray]]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(host_profile(), id="host"),
-        pytest.param(CpuProfile(host_profile().triple, "x86-64-v3", "", 256, 16), id="avx2"),
-    ]
-)
-def profile(request: pytest.FixtureRequest) -> CpuProfile:
-    chosen: CpuProfile = request.param
-    return chosen
+@pytest.fixture(params=["host", "x86-64-v3"])
+def target(request: pytest.FixtureRequest) -> Target:
+    return parse_target("cpu", request.param, detect)
 
 
 @pytest.fixture
-def run(profile: CpuProfile) -> Callable[..., list[np.ndarray]]:
+def run(target: Target) -> Callable[..., list[np.ndarray]]:
     """Compiles a kernel, runs it, and returns all its buffers."""
 
     def execute(kernel: TileKernel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return Compiled(kernel, profile).run(arrays, {})
+        return Compiled(kernel, target).run(arrays, {})
 
     return execute
 
 
 @pytest.fixture
-def check(profile: CpuProfile) -> Check:
+def check(target: Target) -> Check:
     """Compiles a kernel, runs it, and compares its outputs with the evaluator's."""
 
     def run(
@@ -117,7 +109,7 @@ def check(profile: CpuProfile) -> Check:
         atol: float = 0.0,
     ) -> list[np.ndarray]:
         values = sizes or {}
-        got = Compiled(kernel, profile).run(arrays, values)
+        got = Compiled(kernel, target).run(arrays, values)
         want = [a.copy() for a in arrays]
         evaluate_kernel(kernel, want, values, np.random.default_rng(1))
         outputs = []

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 from tcc.backends.cpu.compile import compile_kernels
-from tcc.backends.cpu.host import host_profile
-from tcc.backends.cpu.profile import X86_64_V3, X86_64_V4, CpuProfile
+from tcc.backends.cpu.detect import detect
 from tcc.errors import InternalError
 from tcc.ir.index import const, iterator, var_of
 from tcc.ir.scalar import apply, argument
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import F32
+from tcc.target import Target, parse_target
+
+TARGETS = [parse_target("cpu", cpu, detect) for cpu in ("x86-64-v3", "x86-64-v4", "host")]
 
 
 def kernel(function: str, size: int) -> TileKernel:
@@ -20,8 +22,7 @@ def kernel(function: str, size: int) -> TileKernel:
     assert unit is not None
     shape = (size,)
     x, y = (
-        TileBuffer(n, F32, (const(size),), s)
-        for n, s in (("x", Scope.INPUT), ("y", Scope.OUTPUT))
+        TileBuffer(n, F32, (const(size),), s) for n, s in (("x", Scope.INPUT), ("y", Scope.OUTPUT))
     )
     local = TileBuffer("t", F32, (const(size),), Scope.LOCAL)
     a, b, c = (Block(n, F32, shape) for n in "abc")
@@ -38,12 +39,12 @@ def kernel(function: str, size: int) -> TileKernel:
 FUNCTIONS = ("exp", "log", "sqrt", "neg", "asin")
 
 
-@pytest.mark.parametrize("profile", [X86_64_V3, X86_64_V4, host_profile()], ids=lambda p: p.cpu)
-def test_bytes_do_not_depend_on_the_number_of_workers(profile: CpuProfile):
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.profile.cpu)
+def test_bytes_do_not_depend_on_the_number_of_workers(target: Target):
     kernels = [kernel(f, 5 + n) for n, f in enumerate(FUNCTIONS)]
     names = [f"k{n}" for n in range(len(kernels))]
-    one = compile_kernels(kernels, names, profile, 1)
-    three = compile_kernels(kernels, names, profile, 3)
+    one = compile_kernels(kernels, names, target, 1)
+    three = compile_kernels(kernels, names, target, 3)
     assert one == three
     assert len(set(one.objects)) == len(kernels)
     assert all(code.startswith(b"\x7fELF") for code in one.objects)
@@ -52,12 +53,12 @@ def test_bytes_do_not_depend_on_the_number_of_workers(profile: CpuProfile):
 
 
 def test_no_kernels():
-    assert compile_kernels([], [], X86_64_V3, 2).objects == ()
+    assert compile_kernels([], [], TARGETS[0], 2).objects == ()
 
 
 def test_a_fatal_error_of_llvm_names_the_kernel():
     # LLVM ends the process that asks for code of a CPU without 64-bit mode.
-    broken = replace(X86_64_V3, cpu="i386")
+    broken = replace(TARGETS[0], profile=replace(TARGETS[0].profile, cpu="i386"))
     with pytest.raises(InternalError) as caught:
         compile_kernels([kernel("exp", 8), kernel("log", 8)], ["first", "second"], broken, 2)
     assert "first" in caught.value.what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.backends.cpu.emit import emit_kernel
 from tcc.ir.index import Index, Var, const, floordiv, iterator, maximum, mod, symbol, var_of
 from tcc.ir.scalar import apply, argument, cast, index_value, literal
 from tcc.ir.tile import (
@@ -30,7 +31,9 @@ RNG = np.random.default_rng(7)
 
 
 def buffer(name: str, dtype: DType, sizes: tuple, scope: Scope = Scope.INPUT) -> TileBuffer:
-    return TileBuffer(name, dtype, tuple(s if isinstance(s, Index) else const(s) for s in sizes), scope)
+    return TileBuffer(
+        name, dtype, tuple(s if isinstance(s, Index) else const(s) for s in sizes), scope
+    )
 
 
 def output(name: str, dtype: DType, *sizes: int | Index) -> TileBuffer:
@@ -106,7 +109,7 @@ CONTRACTIONS = [
 
 
 @pytest.mark.parametrize("axes", CONTRACTIONS, ids=lambda a: "_".join("".join(x) for x in a))
-@pytest.mark.parametrize("dtype", [F32, F64, I32], ids=str)
+@pytest.mark.parametrize("dtype", [F32, I32], ids=str)
 def test_every_form_of_contraction(check, axes, dtype):
     sizes = {"m": 3, "n": 21, "k": 19, "p": 2, "j": 2}
     shapes = [tuple(sizes[x] for x in labels) for labels in axes]
@@ -132,6 +135,7 @@ def contraction(axes, shapes, dtype: DType, narrow: DType) -> TileKernel:
     return TileKernel((*buffers, out_buf), (), (), (var(iterator("u", 1)),), body)
 
 
+@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64-v2"], indirect=True)
 @pytest.mark.parametrize("narrow", [BF16, F16], ids=str)
 def test_contraction_of_narrow_operands_sums_in_f32(check, narrow):
     axes = (("m", "n"), ("m", "k"), ("k", "n"))
@@ -159,22 +163,44 @@ DTYPE_CASES = [BOOL, I8, U8, I32, I64, F16, BF16, F32, F64]
 
 
 @pytest.mark.parametrize("dtype", DTYPE_CASES, ids=str)
-@pytest.mark.parametrize("cols", [1, 4, 16, 23])
-def test_copy(check, dtype, cols):
-    data = RNG.integers(0, 2 if dtype is BOOL else 100, (5, cols)).astype(dtype.carrier)
-    x, y = buffer("x", dtype, (5, cols)), output("y", dtype, 5, cols)
-    at = lanes((5, cols))
-    check(copy_kernel(x, y, (5, cols), at, at), [data, np.zeros_like(data)])
+def test_copy(check, dtype):
+    parts = []
+    for cols in (1, 4, 16, 23):
+        shape = (5, cols)
+        x, y = buffer("x", dtype, shape), output("y", dtype, *shape)
+        data = RNG.integers(0, 2 if dtype is BOOL else 100, shape).astype(dtype.carrier)
+        kernel = copy_kernel(x, y, shape, lanes(shape), lanes(shape))
+        parts.append((kernel, [data, np.zeros_like(data)]))
+    check_all(check, parts)
+
+
+def check_all(check, parts) -> None:
+    """Kernels of one unit as one kernel."""
+    kernels = [kernel for kernel, _ in parts]
+    together = TileKernel(
+        tuple(b for k in kernels for b in k.buffers),
+        (),
+        (),
+        (var(iterator("u", 1)),),
+        tuple(s for k in kernels for s in k.body),
+    )
+    check(together, [a for _, arrays in parts for a in arrays])
 
 
 @pytest.mark.parametrize("cols", [3, 16, 40])
 def test_transposed_and_strided_loads(check, cols):
     l0, l1 = lanes((4, cols))
     x, y = buffer("x", F32, (2 * cols, 4)), output("y", F32, 4, cols)
-    check(copy_kernel(x, y, (4, cols), (2 * l1 + 1, l0), (l0, l1)), [normal(2 * cols, 4), zeros(4, cols)])
+    check(
+        copy_kernel(x, y, (4, cols), (2 * l1 + 1, l0), (l0, l1)),
+        [normal(2 * cols, 4), zeros(4, cols)],
+    )
     z = output("z", F32, cols, 4)
     w = buffer("w", F32, (4, cols))
-    check(copy_kernel(w, z, (4, cols), (l0, cols - 1 - l1), (l1, l0)), [normal(4, cols), zeros(cols, 4)])
+    check(
+        copy_kernel(w, z, (4, cols), (l0, cols - 1 - l1), (l1, l0)),
+        [normal(4, cols), zeros(cols, 4)],
+    )
 
 
 @pytest.mark.parametrize("dtype", [F32, BOOL, F16, I64], ids=str)
@@ -188,9 +214,7 @@ def test_guarded_window(check, dtype, cols):
     row, col = 3 * u + l0 - 2, l1 - 1 + u
     guards = (Guard(row, const(rows)), Guard(col, const(size)))
     data = RNG.integers(0, 2, (rows, size)).astype(dtype.carrier)
-    kernel = copy_kernel(
-        x, y, (3, cols), (row, col), (u, l0, l1), guards, fill=1, axes=(var(u),)
-    )
+    kernel = copy_kernel(x, y, (3, cols), (row, col), (u, l0, l1), guards, fill=1, axes=(var(u),))
     check(kernel, [data, np.zeros((4, 3, cols), dtype.carrier)])
 
 
@@ -213,9 +237,7 @@ def test_mirrored_and_broadcast_guards(check):
     x, y = buffer("x", F32, (5, 9)), output("y", F32, 3, 20)
     col = 13 - l1
     check(
-        copy_kernel(
-            x, y, (3, 20), (l0, col), (l0, l1), (Guard(col, const(9)),), fill=-2.5
-        ),
+        copy_kernel(x, y, (3, 20), (l0, col), (l0, l1), (Guard(col, const(9)),), fill=-2.5),
         [normal(5, 9), zeros(3, 20)],
     )
     check(
@@ -250,7 +272,7 @@ def test_split_and_merged_axes(check):
     check(kernel, [normal(2, 3, 64), zeros(2, 3, 8, 8)])
 
 
-def test_steps_of_a_loop_are_known_to_the_simplifier(check, profile):
+def test_steps_of_a_loop_are_known_to_the_simplifier(check, target):
     k = iterator("k", 128)
     block = Block("x", F32, (32,))
     (l0,) = lanes((32,))
@@ -264,9 +286,7 @@ def test_steps_of_a_loop_are_known_to_the_simplifier(check, profile):
     )  # fmt: skip
     kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
     check(kernel, [normal(2, 64), zeros(128)])
-    from tcc.backends.cpu.emit import emit_kernel
-
-    assert "extractelement" not in emit_kernel(kernel, "k", profile).llvm
+    assert "extractelement" not in emit_kernel(kernel, "k", target).llvm
 
 
 @pytest.mark.parametrize("dtype", [I32, I64, U8], ids=str)
@@ -275,7 +295,7 @@ def test_gather_and_scatter(check, dtype):
     ids = buffer("i", dtype, (4,))
     t = iterator("t", 9)
     rows, x = Block("rows", dtype, (4, 1)), Block("x", F32, (4, 20))
-    l0, l1 = lanes((4, 20))
+    _, l1 = lanes((4, 20))
     (r0, _) = lanes((4, 1))
     indirect = ((var(t), rows),)
     body = (
@@ -317,26 +337,26 @@ def test_symbolic_strides(check):
 # ---- reductions, relayouts, control -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("monoid", ["sum", "prod", "max", "min"])
 @pytest.mark.parametrize("dtype", [F32, F64, I32, F16], ids=str)
-@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)], ids=str)
-def test_reduce(check, monoid, dtype, axes):
+def test_reduce(check, dtype):
     shape = (2, 3, 21)
-    out_shape = tuple(1 if n in axes else s for n, s in enumerate(shape))
-    x, y = buffer("x", dtype, shape), output("y", dtype, *out_shape)
-    a, b = Block("a", dtype, shape), Block("b", dtype, out_shape)
-    body = (
-        Load(a, x, lanes(shape)),
-        Reduce((b,), monoid, (a,), axes),
-        Store(y, lanes(out_shape), b),
-    )
-    high = 2 if monoid == "prod" else 9
-    data = RNG.integers(-high, high, shape).astype(dtype.carrier)
-    data[data == 0] = 1
-    if monoid == "prod":
-        data = np.sign(data) * np.where(RNG.random(shape) < 0.1, 2, 1).astype(dtype.carrier)
-    kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
-    check(kernel, [data.astype(dtype.carrier), np.zeros(out_shape, dtype.carrier)])
+    parts = []
+    for monoid in ("sum", "prod", "max", "min"):
+        for axes in ((0,), (1,), (2,), (0, 2), (0, 1, 2)):
+            out_shape = tuple(1 if n in axes else s for n, s in enumerate(shape))
+            x, y = buffer("x", dtype, shape), output("y", dtype, *out_shape)
+            a, b = Block("a", dtype, shape), Block("b", dtype, out_shape)
+            body = (
+                Load(a, x, lanes(shape)),
+                Reduce((b,), monoid, (a,), axes),
+                Store(y, lanes(out_shape), b),
+            )
+            data = RNG.integers(-9, 9, shape)
+            if monoid == "prod":  # exact in every order: few factors that are not one
+                data = np.where(data < 0, -1, 1) * np.where(RNG.random(shape) < 0.1, 2, 1)
+            arrays = [data.astype(dtype.carrier), np.zeros(out_shape, dtype.carrier)]
+            parts.append((TileKernel((x, y), (), (), (), body), arrays))
+    check_all(check, parts)
 
 
 def test_reduce_of_tuples(check):
@@ -377,28 +397,46 @@ def test_welford(check):
     np.testing.assert_allclose(got[:, 2] / 50, data.astype(np.float64).var(1), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("shape", "order", "out_shape"),
-    [
-        ((16, 16), (1, 0), (16, 16)),
-        ((8, 8), (1, 0), (8, 8)),
-        ((3, 21), (1, 0), (21, 3)),
-        ((2, 16, 16), (0, 2, 1), (2, 16, 16)),
-        ((4, 2, 16), (1, 0, 2), (2, 64)),
-        ((6, 4), (0, 1), (2, 12)),
-        ((2, 3, 5), (2, 0, 1), (30,)),
-        ((16, 1), (1, 0), (1, 16)),
-        ((1, 16), (1, 0), (16, 1)),
-        ((48,), (0,), (3, 16)),
-    ],
-)
+RELAYOUTS = [
+    # shape, order, result
+    ((16, 16), (1, 0), (16, 16)),
+    ((8, 8), (1, 0), (8, 8)),
+    ((3, 21), (1, 0), (21, 3)),
+    ((2, 16, 16), (0, 2, 1), (2, 16, 16)),
+    ((4, 2, 16), (1, 0, 2), (2, 64)),
+    ((6, 4), (0, 1), (2, 12)),
+    ((2, 3, 5), (2, 0, 1), (30,)),
+    ((16, 1), (1, 0), (1, 16)),
+    ((1, 16), (1, 0), (16, 1)),
+    ((48,), (0,), (3, 16)),
+    ((4, 16), (1, 0), (16, 4)),
+    ((32, 6), (1, 0), (6, 32)),
+    ((13, 5), (1, 0), (5, 13)),
+]
+
+
 @pytest.mark.parametrize("dtype", [F32, I8], ids=str)
-def test_relayout(check, shape, order, out_shape, dtype):
-    x, y = buffer("x", dtype, shape), output("y", dtype, *out_shape)
-    a, b = Block("a", dtype, shape), Block("b", dtype, out_shape)
-    body = (Load(a, x, lanes(shape)), Relayout(b, a, order), Store(y, lanes(out_shape), b))
-    kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
-    check(kernel, [normal(*shape).astype(dtype.carrier), np.zeros(out_shape, dtype.carrier)])
+def test_relayout(check, dtype):
+    parts = []
+    for shape, order, out_shape in RELAYOUTS:
+        x, y = buffer("x", dtype, shape), output("y", dtype, *out_shape)
+        a, b = Block("a", dtype, shape), Block("b", dtype, out_shape)
+        body = (Load(a, x, lanes(shape)), Relayout(b, a, order), Store(y, lanes(out_shape), b))
+        arrays = [normal(*shape).astype(dtype.carrier), np.zeros(out_shape, dtype.carrier)]
+        parts.append((TileKernel((x, y), (), (), (), body), arrays))
+    check_all(check, parts)
+
+
+def test_a_square_transpose_takes_four_rounds(target):
+    shape = (16, 16)
+    x, y = buffer("x", F32, shape), output("y", F32, *shape)
+    l0, l1 = lanes(shape)
+    kernel = copy_kernel(x, y, shape, (l1, l0), (l0, l1))
+    text = emit_kernel(kernel, "k", target).llvm
+    lanes_of = target.profile.lanes(32)
+    rounds = lanes_of.bit_length() - 1
+    assert text.count("shufflevector") == 256 // lanes_of * rounds
+    assert "insertelement" not in text
 
 
 def test_broadcast(check):
@@ -492,10 +530,8 @@ def test_index_values(check, dtype):
     check(kernel, [np.zeros((3, *shape), dtype.carrier)])
 
 
-def test_rows_are_computed_before_they_are_repeated(profile):
+def test_rows_are_computed_before_they_are_repeated(target):
     """A chain over one value for each row costs one scalar for each row."""
-    from tcc.backends.cpu.emit import emit_kernel
-
     shape = (4, 64)
     x, s, y = buffer("x", F32, shape), buffer("s", F32, (4, 1)), output("y", F32, *shape)
     a, b, c = Block("a", F32, shape), Block("b", F32, (4, 1)), Block("c", F32, shape)
@@ -506,7 +542,7 @@ def test_rows_are_computed_before_they_are_repeated(profile):
         Compute(c, apply("mul", argument(0, F32), scale), (a, b)),
         Store(y, lanes(shape), c),
     )
-    text = emit_kernel(TileKernel((x, s, y), (), (), (), body), "k", profile).llvm
+    text = emit_kernel(TileKernel((x, s, y), (), (), (), body), "k", target).llvm
     assert text.count("call float @llvm.sqrt.f32") == 4
     assert "@llvm.sqrt.v" not in text
 

@@ -1,0 +1,96 @@
+"""Evaluates what does not depend on the inputs.
+
+    %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
+
+Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
+except opaque ones, ones whose results are much larger than their operands (a broadcast weight is
+cheaper to read than to store), large ones whose reference is slow, and ones the reference refuses,
+which are left to the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier
+from tcc.ir.index import Index, free_vars
+from tcc.ir.op import Array, OpSpec, Trait
+from tcc.ir.rewrite import Inputs, rewritten
+from tcc.ir.types import TensorType, element_count
+
+# Results of at most this many bytes are always stored; larger ones if they grow by no more than
+# this factor over their operands (i8 weights become f32) and their reference is one of NumPy's
+# own loops.
+_SMALL = 1 << 20
+_GROWTH = 4
+_FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
+_SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
+# Ops that read nothing of their operand but its type.
+_SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """`graph` with every node evaluated that has constant operands."""
+    return rewritten(graph, _visit)
+
+
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
+        return None
+    arrays = [None if v is None else _operand(b, node, v) for v in inputs]
+    if any(a is None and v is not None for a, v in zip(arrays, inputs, strict=True)):
+        return None
+    if _symbolic(node.attrs):
+        return None
+    types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
+    results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays) else None
+    if results is None:
+        return None
+    return [
+        b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype)
+        for a, t, v in zip(results, types, node.outputs, strict=True)
+    ]
+
+
+def _evaluate(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array] | None:
+    """The results, or None where the reference refuses values (an index outside its axis)."""
+    try:
+        with np.errstate(all="ignore"):
+            return node.op.reference(arrays, node.attrs)
+    except (ValueError, IndexError, ArithmeticError):
+        return None
+
+
+def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
+    if node.op.name in _SHAPE_ONLY:
+        shape = value.type.static_shape
+        empty = np.zeros((), value.type.dtype.carrier)
+        return None if shape is None else np.broadcast_to(empty, shape)
+    return b.array(value)
+
+
+def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Sequence[Array | None]) -> bool:
+    """Whether the results' sizes are known and no burden."""
+    if any(t.static_shape is None for t in types):
+        return False
+    size = sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
+    if size <= _SMALL:
+        return True
+    fast = op.name == "matmul" or (bool(_FAST & op.traits) and op.name not in _SLOW)
+    return fast and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
+
+
+def _symbolic(item: Any) -> bool:
+    """Whether a size symbol occurs in attributes."""
+    if isinstance(item, Index):
+        return bool(free_vars(item))
+    if isinstance(item, tuple):
+        return any(map(_symbolic, item))
+    if isinstance(item, TensorType):
+        return any(map(_symbolic, item.shape))
+    if is_dataclass(item) and not isinstance(item, type):
+        return any(_symbolic(getattr(item, f.name)) for f in fields(item))
+    return False

@@ -1,0 +1,147 @@
+"""Nodes that C functions of the runtime compute become calls; sizes that data decide are bound.
+
+    %i = non_zero(%x) : i64[2,k]      call non_zero_count(x) -> r7 ; k = r7 ; allocate i ; call
+                                      non_zero(x) -> i
+
+What each function takes is in the head of its file in runtime/src/ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tcc.errors import InternalError
+from tcc.ir.graph import Node, Value
+from tcc.ir.index import Index, as_int, var_of
+from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
+from tcc.ops.data_dependent import BindSizeAttrs
+from tcc.ops.indexing import REDUCTIONS
+from tcc.ops.sizes import RequireAttrs
+from tcc.passes.lower_graph import Frame, check_facts
+
+Lower = Callable[[Frame, Node], None]
+
+
+def _operand(node: Node, number: int) -> Value:
+    value = node.inputs[number]
+    if value is None:
+        raise InternalError(f"{node.op.name} has no operand {number}", where=node.loc)
+    return value
+
+
+def _emit(
+    frame: Frame,
+    name: str,
+    inputs: tuple[TensorRef, ...],
+    outputs: tuple[TensorRef, ...],
+    ints: tuple[int, ...] = (),
+    results: tuple[Register, ...] = (),
+) -> None:
+    frame.out.append(CallOp(name, inputs, outputs, ints, results))
+
+
+def _define(frame: Frame, value: Value) -> TensorRef:
+    return frame.tensor(value, frame.define(value))
+
+
+# ---- sizes that data decide ---------------------------------------------------------------------
+
+
+def _bind(frame: Frame, size: Index, register: Register, loc: str) -> None:
+    """`size` is `register` from here on; where it is known already, they must be equal."""
+    var = var_of(size)
+    if var is None or frame.registers.bound(var.name):
+        message = f"{loc}: {size.key} is due"
+        frame.out.append(Check(Relation.EQ, register, frame.size(size), message))
+        return
+    frame.registers.bind(var.name, register, late=True)
+    check_facts(frame, f"{loc}, size {var.name}", var, register)
+
+
+def lower_bind_size(frame: Frame, node: Node) -> None:
+    """One element of a tensor becomes a size."""
+    attrs: BindSizeAttrs = node.attrs
+    value = _operand(node, 0)
+    register = frame.registers.fresh()
+    frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
+    _bind(frame, attrs.symbol, register, node.loc)
+
+
+def lower_require(frame: Frame, node: Node) -> None:
+    """A demand on sizes is checked where it stands."""
+    attrs: RequireAttrs = node.attrs
+    left, right = frame.size(attrs.left), frame.size(attrs.right)
+    message = f"{node.loc}: {attrs.left.key} must be {attrs.right.key}, because {attrs.reason}"
+    frame.out.append(Check(Relation.EQ, left, right, message))
+
+
+def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
+    """Calls the function that counts, binds the size, and calls the one that writes."""
+    inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
+    count = frame.registers.fresh()
+    _emit(frame, f"{node.op.call}_count", inputs, (), ints, (count,))
+    _bind(frame, node.attrs.size, count, node.loc)
+    outputs = tuple(_define(frame, v) for v in node.outputs)
+    _emit(frame, str(node.op.call), inputs, outputs, ints)
+
+
+def _non_zero(frame: Frame, node: Node) -> None:
+    _counted(frame, node, ())
+
+
+def _compress(frame: Frame, node: Node) -> None:
+    axis = node.attrs.axis
+    _counted(frame, node, (-1 if axis is None else axis,))
+
+
+def _unique(frame: Frame, node: Node) -> None:
+    axis = node.attrs.axis
+    _counted(frame, node, (-1 if axis is None else axis, int(node.attrs.sorted)))
+
+
+def _non_max_suppression(frame: Frame, node: Node) -> None:
+    given = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
+    _counted(frame, node, (node.attrs.center_point_box, given))
+
+
+# ---- sizes that are known -----------------------------------------------------------------------
+
+
+def _top_k(frame: Frame, node: Node) -> None:
+    attrs, x = node.attrs, _operand(node, 0)
+    k, extent = frame.size(attrs.k), frame.size(x.type.shape[attrs.axis])
+    if as_int(attrs.k) is None or as_int(x.type.shape[attrs.axis]) is None:
+        message = f"{node.loc}: k is larger than the axis"
+        frame.out.append(Check(Relation.LE, k, extent, message))
+    inputs = (frame.tensor(x),)
+    outputs = tuple(_define(frame, v) for v in node.outputs)
+    ints = (attrs.axis, int(attrs.largest), int(attrs.sorted))
+    _emit(frame, "top_k", inputs, outputs, ints)
+
+
+def _scatter(frame: Frame, node: Node) -> None:
+    """The output may have the memory of x, which is then updated in place."""
+    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
+    reduction = REDUCTIONS.index(node.attrs.reduction)
+    axes = (node.attrs.axis,) if node.op.name == "scatter_elements" else ()
+    _emit(frame, str(node.op.call), inputs, (_define(frame, node.outputs[0]),), (*axes, reduction))
+
+
+def _max_unpool(frame: Frame, node: Node) -> None:
+    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
+    _emit(frame, "max_unpool", inputs, (_define(frame, node.outputs[0]),))
+
+
+CALLS: Mapping[str, Lower] = MappingProxyType(
+    {
+        "top_k": _top_k,
+        "non_zero": _non_zero,
+        "compress": _compress,
+        "unique": _unique,
+        "non_max_suppression": _non_max_suppression,
+        "scatter_elements": _scatter,
+        "scatter_nd": _scatter,
+        "max_unpool": _max_unpool,
+    }
+)

@@ -1,0 +1,56 @@
+/* fill_halo: outputs (x), ints (value, before[0], after[0], before[1], after[1], ...).
+ *
+ * Writes `value` (the bits of one element) to the `before` first and `after` last places along each
+ * dimension of x; what lies between stays as it is. */
+#include <string.h>
+
+#include "order.h"
+
+typedef struct filler {
+    const tcc_op_tensor *x;
+    const int64_t *widths;
+    uint64_t value;
+    size_t element;
+    int32_t last; /* the innermost dimension that has a halo */
+} filler;
+
+static void fill_run(const filler *f, char *to, int64_t count) {
+    switch (f->element) {
+    case 4:
+        for (int64_t i = 0; i < count; i++) memcpy(to + 4 * i, &f->value, 4);
+        break;
+    case 8:
+        for (int64_t i = 0; i < count; i++) memcpy(to + 8 * i, &f->value, 8);
+        break;
+    default:
+        for (int64_t i = 0; i < count; i++) memcpy(to + f->element * (size_t)i, &f->value, f->element);
+    }
+}
+
+/* Fills the halo of the sub-array at `to` that spans dimensions `dim` and on, `count` elements. */
+static void fill_dim(const filler *f, char *to, int32_t dim, int64_t count) {
+    if (dim > f->last || count == 0) return;
+    int64_t size = f->x->dims[dim], inner = count / size;
+    int64_t before = f->widths[2 * dim], after = f->widths[2 * dim + 1];
+    size_t step = (size_t)inner * f->element;
+    fill_run(f, to, before * inner);
+    fill_run(f, to + (size_t)(size - after) * step, after * inner);
+    for (int64_t i = before; i < size - after; i++) fill_dim(f, to + (size_t)i * step, dim + 1, inner);
+}
+
+tcc_status tcc_op_fill_halo(tcc_op_call *call) {
+    int32_t ndim = call->n_outputs == 1 ? call->outputs[0].ndim : 0;
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 0, 1, 1 + 2 * ndim, 0, "fill_halo"));
+    const tcc_op_tensor *x = &call->outputs[0];
+    if (x->dtype.bits % 8) return tcc_fail(TCC_INTERNAL, "fill_halo: elements of part of a byte");
+    for (int32_t dim = 0; dim < ndim; dim++) {
+        int64_t before = call->ints[1 + 2 * dim], after = call->ints[2 + 2 * dim];
+        if (before < 0 || after < 0 || before > x->dims[dim] || after > x->dims[dim] - before)
+            return tcc_fail(TCC_INTERNAL, "fill_halo: wider than the array");
+    }
+    filler f = {x, call->ints + 1, (uint64_t)call->ints[0], x->dtype.bits / 8u, -1};
+    for (int32_t dim = 0; dim < ndim; dim++)
+        if (f.widths[2 * dim] || f.widths[2 * dim + 1]) f.last = dim;
+    fill_dim(&f, x->data, 0, x->count);
+    return TCC_OK;
+}

@@ -1,0 +1,58 @@
+"""ONNX Runtime, unoptimised, as the oracle for importer and graph evaluator together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import parser
+from tcc.frontends import load_model
+from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph import Graph
+
+Arrays = Mapping[str, Any]
+
+
+def model_of(text: str, opset: int = 17, functions: str = "") -> onnx.ModelProto:
+    """A model from ONNX's own text syntax."""
+    header = f'<ir_version: 8, opset_import: ["" : {opset}, "local" : 1]>'
+    return parser.parse_model(f"{header}\n{text}\n{functions}")
+
+
+def expected(model: onnx.ModelProto, inputs: Arrays) -> dict[str, Any]:
+    """What ONNX Runtime computes."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def check(
+    model: onnx.ModelProto,
+    inputs: Arrays,
+    *,
+    tolerance: float = 1e-5,
+    graph: Graph | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+) -> Graph:
+    """Asserts that the imported graph gives what ONNX Runtime gives; returns the graph."""
+    graph = load_model(model, shapes) if graph is None else graph
+    wanted = expected(model, inputs)
+    found = evaluate_graph(graph, inputs)
+    assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype, name
+        assert found[name].shape == array.shape, name
+        scale = float(np.abs(array).max()) if array.size and array.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=tolerance * scale, err_msg=name)
+    return graph
+
+
+def op_names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]

@@ -1,0 +1,143 @@
+"""Arithmetic on shapes: what stays symbolic, and that it is what NumPy computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tcc.frontends import load_model
+from tcc.ir.evaluate import evaluate_graph
+
+from .oracle import check, model_of, op_names
+
+
+def _vector(values: list[int]) -> str:
+    return f"Constant <value = int64[{len(values)}] {{{', '.join(map(str, values))}}}> ()"
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("{ s = Constant <value = int64[2] {0, -1}> ()  y = Reshape (x, s) }", "n,4*m"),
+        ("{ s = Constant <value = int64[2] {-1, 2}> ()  y = Reshape (x, s) }", "2*m*n,2"),
+        ("{ y = Flatten <axis = 2> (x) }", "m*n,4"),
+        (
+            "{ d = Shape (x)  i = Constant <value = int64 {1}> ()  k = Gather (d, i)"
+            "  two = Constant <value = int64 {2}> ()  k2 = Mul (k, two)"
+            "  zero = Constant <value = int64[1] {0}> ()  v = Unsqueeze (k2, zero)"
+            "  rest = Constant <value = int64[1] {-1}> ()  s = Concat <axis = 0> (v, rest)"
+            "  y = Reshape (x, s) }",
+            "2*m,2*n",
+        ),
+        ("{ d = Shape <start = 0, end = 2> (x)  y = ConstantOfShape (d) }", "n,m"),
+        ("{ d = Shape (x)  p = ReduceProd <keepdims = 1> (d)  y = Reshape (x, p) }", "4*m*n"),
+        (
+            "{ d = Shape (x)  f = Cast <to = 1> (d)  h = Constant <value = float {2.0}> ()"
+            "  g = Mul (f, h)  r = Floor (g)  s = Cast <to = 7> (r)  y = Expand (z, s) }",
+            "2*n,2*m,8",
+        ),
+    ],
+)
+def test_computed_shapes_leave_no_nodes(body: str, shape: str) -> None:
+    graph = load_model(model_of(f"g (float[n, m, 4] x, float z) => (float[a, b] y) {body}"))
+    (output,) = graph.outputs
+    assert ",".join(dim.key for dim in output.type.shape) == shape
+    assert set(op_names(graph)) <= {"reshape", "expand", "identity"}
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_slices_of_symbolic_axes_are_numpys(data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, 9))
+    far = st.sampled_from([-(1 << 63), -(1 << 31), (1 << 31) - 1, 10**9, (1 << 63) - 1])
+    bound = st.integers(-12, 12)
+    start, end = data.draw(bound), data.draw(bound | far)
+    step = data.draw(st.sampled_from([1, 1, 2, 3, -1, -2]))
+    if step < 0:
+        start = max(start, -size)  # ONNX moves an earlier start to the first element
+    model = model_of(f"""
+    g (int64[n] x) => (int64[m] y) {{
+      s = {_vector([start])}  e = {_vector([end])}  a = {_vector([0])}  t = {_vector([step])}
+      y = Slice (x, s, e, a, t)
+    }}""")
+    x = np.arange(size)
+    to_front = step < 0 and end <= -(1 << 31)
+    wanted = x[start : None if to_front else end : step]
+    found = evaluate_graph(load_model(model), {"x": x})["y"]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_slice_from_the_end_has_the_size_it_asks_for() -> None:
+    model = model_of(f"""
+    g (float[n] x) => (float[m] y) {{
+      s = {_vector([-64])}  e = {_vector([1 << 40])}  y = Slice (x, s, e)
+    }}""")
+    (dim,) = load_model(model).outputs[0].type.shape
+    assert dim.key == "min(64,n)"
+
+
+_RUN_TIME = {
+    "reshape": ("int64[2] s", "y = Reshape (x, s)", [[3, 4], [0, -1], [-1, 3], [2, 0]]),
+    "expand": ("int64[3] s", "y = Expand (x, s)", [[1, 1, 1], [5, 1, 6], [1, 2, 6]]),
+    "slice": (
+        "int64[2] s",
+        "e = Constant <value = int64[2] {5, 9}> ()  y = Slice (x, s, e)",
+        [[0, 0], [-1, 2], [1, -4], [7, 0]],
+    ),
+    "range": (
+        "int64[3] s",
+        "i = Split (s)  a, b, c = Split <axis = 0> (s)  r = Squeeze (a)  t = Squeeze (b)"
+        "  u = Squeeze (c)  y = Range (r, t, u)",
+        [[0, 5, 2], [5, -1, -2], [3, 3, 1]],
+    ),
+    "tile": ("int64[2] s", "y = Tile (x, s)", [[1, 2], [0, 3]]),
+    "one_hot": (
+        "int64[1] s",
+        "i = Cast <to = 7> (x)  v = Constant <value = float[2] {0.0, 1.0}> ()"
+        "  y = OneHot (i, s, v)",
+        [[3], [5]],
+    ),
+    "constant_of_shape": ("int64[2] s", "y = ConstantOfShape (s)", [[2, 3], [0, 4]]),
+    "top_k": ("int64[1] s", "y, i = TopK (x, s)", [[1], [3], [6]]),
+}
+
+
+@pytest.mark.parametrize("name", _RUN_TIME)
+def test_sizes_that_only_the_run_knows_become_symbols(name: str) -> None:
+    operand, body, values = _RUN_TIME[name]
+    body = body.replace("i = Split (s)  ", "")
+    model = model_of(f"g (float[2, 6] x, {operand}) => (float[a, b] y) {{ {body} }}")
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    if name == "range":
+        model.graph.output[0].type.tensor_type.elem_type = 7
+    graph = load_model(model)
+    assert "bind_size" in op_names(graph)
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    inputs = [v.name for v in graph.inputs]
+    for value in values:
+        feeds: dict[str, Any] = {"x": x, "s": np.array(value)}
+        check(model, {n: feeds[n] for n in inputs}, graph=graph)
+
+
+def test_sizes_that_data_decide_flow_on() -> None:
+    model = model_of(
+        """
+    g (float[n] x) => (int64[a] y, float[b] z) {
+      i = NonZero (x)  y = Squeeze (i)
+      axis = Constant <value = int64[1] {0}> ()
+      flat = Reshape (i, minus)  z = Gather (x, flat)
+    }""".replace("flat = Reshape", "minus = Constant <value = int64[1] {-1}> ()  flat = Reshape")
+    )
+    for x in ([1.0, 0.0, 2.0, 0.0], [0.0], [3.0]):
+        if sum(v != 0 for v in x) != 1:
+            check(model, {"x": np.array(x, np.float32)})
+
+
+def test_symbols_that_must_agree_are_required_to() -> None:
+    model = model_of("g (float[n] x, float[m] z) => (float[k] y) { y = Add (x, z) }")
+    graph = check(model, {"x": np.ones(3, np.float32), "z": np.ones(3, np.float32)})
+    assert op_names(graph) == ["require", "slice", "add"]

@@ -1,0 +1,130 @@
+"""Many cases of the op matrix as one artifact: each is a node with inputs and outputs of its own.
+
+A case whose compilation fails is found by halving and reported as what it raised; the others run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from tcc import driver, runtime
+from tcc.errors import TccError
+from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.types import BF16, TensorType
+from tcc.options import read_options
+
+from .cases import Array, Case, symbolic
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a case is compiled: with `open` sizes, and with operands of these numbers `constant`."""
+
+    open: bool = False
+    constant: frozenset[int] = frozenset()
+
+
+PLAIN = Variant()
+
+
+@dataclass
+class Results:
+    """What a batch gave: the outputs of each case by its name, or what its compilation raised."""
+
+    outputs: dict[str, tuple[Array, ...]] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+
+def graph_of(cases: Sequence[Case], variants: Mapping[str, Variant]) -> Graph:
+    """Case n has the inputs `i<n>.<operand>` and the outputs `o<n>.<result>`."""
+    builder = GraphBuilder("batch")
+    outputs = []
+    for n, case in enumerate(cases):
+        variant = variants.get(case.name, PLAIN)
+        types = symbolic(case.types) if variant.open else case.types
+        operands = [
+            None if t is None or a is None else _operand(builder, variant, f"i{n}.{k}", k, t, a)
+            for k, (t, a) in enumerate(zip(types, case.operands, strict=True))
+        ]
+        names = [f"o{n}.{k}" for k in range(len(case.op.infer(types, case.sample.attrs)))]
+        outputs += builder.add(case.op, operands, case.sample.attrs, loc=case.name, names=names)
+    return builder.finish(outputs)
+
+
+def _operand(
+    builder: GraphBuilder, variant: Variant, name: str, k: int, type: TensorType, array: Array
+) -> Any:
+    if k in variant.constant:
+        return builder.constant(array, name, type.dtype)
+    return builder.input(name, type)
+
+
+def feeds_of(cases: Sequence[Case], variants: Mapping[str, Variant]) -> dict[str, Array]:
+    feeds = {}
+    for n, case in enumerate(cases):
+        constant = variants.get(case.name, PLAIN).constant
+        for k, (array, type) in enumerate(zip(case.operands, case.types, strict=True)):
+            if array is not None and type is not None and k not in constant:
+                feeds[f"i{n}.{k}"] = to_storage(array, type)
+    return feeds
+
+
+def to_storage(array: Array, type: TensorType) -> Array:
+    """bf16 values, which NumPy holds as f32, as the bit patterns that artifacts take."""
+    bits = array if type.dtype is not BF16 else (array.view(np.uint32) >> 16).astype(np.uint16)
+    return np.asarray(bits)
+
+
+def from_storage(array: Array, type: TensorType) -> Array:
+    if type.dtype is not BF16:
+        return array
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def run_batch(
+    cases: Sequence[Case], cpu: str = "host", variants: Mapping[str, Variant] | None = None
+) -> Results:
+    """Compiles and runs the cases; names must be distinct."""
+    results = Results()
+    _run(cases, cpu, variants or {}, results)
+    return results
+
+
+def _run(
+    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant], results: Results
+) -> None:
+    try:
+        outputs = _run_together(cases, cpu, variants)
+    except (TccError, runtime.RuntimeFailure, AssertionError, LookupError, ValueError) as error:
+        if len(cases) == 1:
+            results.failures[cases[0].name] = error
+            return
+        middle = len(cases) // 2
+        _run(cases[:middle], cpu, variants, results)
+        _run(cases[middle:], cpu, variants, results)
+        return
+    for n, case in enumerate(cases):
+        types = case.op.infer(case.types, case.sample.attrs)
+        results.outputs[case.name] = tuple(
+            from_storage(outputs[f"o{n}.{k}"], t) for k, t in enumerate(types)
+        )
+
+
+def _run_together(
+    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant]
+) -> dict[str, Any]:
+    # Under xdist the other CPU has a batch of its own.
+    jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+    options = read_options({"cpu": cpu, "jobs": jobs})
+    graph = graph_of(cases, variants)
+    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, _: g):
+        path = Path(folder, "batch.so")
+        driver.compile_model(graph, options, path)
+        return runtime.load(path, 2, poison=True).run(feeds_of(cases, variants))

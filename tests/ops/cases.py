@@ -1,0 +1,142 @@
+"""The cases of the op matrix: every row on each of its samples, and how results are compared."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tcc.ir.graph import carrier
+from tcc.ir.index import Index, as_int, symbol
+from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BF16, F32, DType, TensorType, dtype_of, tensor
+from tcc.ops import OPS
+
+from . import tolerance
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sample of one op; f32 operands count as bf16 where `half`.
+
+    `number` tells samples of the same label and type apart.
+    """
+
+    op: OpSpec
+    sample: Sample
+    half: bool = False
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        first = next((a for a in self.sample.inputs if a is not None), None)
+        kind = "bf16" if self.half else "none" if first is None else dtype_of(first).name
+        again = f".{self.number}" if self.number else ""
+        return f"{self.op.name}-{self.sample.label}-{kind}{again}"
+
+    @property
+    def operands(self) -> tuple[Array | None, ...]:
+        return tuple(None if a is None else carrier(a, self.dtype(a)) for a in self.sample.inputs)
+
+    def dtype(self, array: Array) -> DType:
+        dtype = dtype_of(array)
+        return BF16 if self.half and dtype is F32 else dtype
+
+    @property
+    def types(self) -> tuple[TensorType | None, ...]:
+        return tuple(
+            None if a is None else tensor(self.dtype(a), *a.shape) for a in self.sample.inputs
+        )
+
+
+def cases() -> Iterator[Case]:
+    for op in OPS.values():
+        rng = np.random.default_rng(zlib.crc32(op.name.encode()))
+        for sample in op.samples(rng):
+            yield Case(op, sample)
+            floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
+            if BF16 in op.dtypes and floats and all(a.dtype == np.float32 for a in floats):
+                yield Case(op, sample, half=True)
+
+
+def numbered() -> Iterator[Case]:
+    seen: Counter[str] = Counter()
+    for case in cases():
+        yield replace(case, number=seen[case.name])
+        seen[case.name] += 1
+
+
+CASES = tuple(numbered())
+
+
+def reference(case: Case) -> tuple[Array, ...]:
+    types = case.op.infer(case.types, case.sample.attrs)
+    results = case.op.reference(case.operands, case.sample.attrs)
+    with np.errstate(over="ignore"):
+        return tuple(carrier(r, t.dtype) for r, t in zip(results, types, strict=True))
+
+
+def scale(case: Case, results: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Sums of absolute terms: the reference on absolute values, at least 1 and the result."""
+    absolute = [np.abs(a) if a is not None and a.dtype.kind == "f" else a for a in case.operands]
+    sums = case.op.reference(absolute, case.sample.attrs)
+    return tuple(
+        np.maximum(np.maximum(_finite(s), _finite(r)), 1.0) if s.dtype.kind == "f" else s
+        for s, r in zip(sums, results, strict=True)
+    )
+
+
+def _finite(array: Array) -> Array:
+    return np.asarray(np.where(np.isfinite(array), np.abs(array), 0)).astype(np.float64)
+
+
+def length(case: Case) -> int:
+    return max((a.size for a in case.sample.inputs if a is not None), default=1) + 4
+
+
+def check(
+    case: Case,
+    actual: tuple[Array, ...],
+    expected: tuple[Array, ...],
+    kind: Tolerance,
+    factor: float = 1.0,
+) -> None:
+    types = case.op.infer(case.types, case.sample.attrs)
+    scales = scale(case, expected) if kind is Tolerance.ACCUMULATE else expected
+    for a, e, t, s in zip(actual, expected, types, scales, strict=True):
+        tolerance.check(
+            a,
+            e,
+            t.dtype,
+            lambda v, t=t, s=s: (
+                factor * tolerance.bound(kind, v, t.dtype, np.asarray(s), length(case))
+            ),
+        )
+
+
+# Rows whose attributes or rules need a known size somewhere.
+STATIC = ("group_normalization-", "quantize_linear-block-", "dequantize_linear-block-")
+
+
+def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:
+    """`types` with a size symbol in place of every dim above one; equal dims share a symbol."""
+
+    def dim(size: Index) -> Index:
+        known = as_int(size)
+        return size if known is None or known <= 1 else symbol(f"n{known}", 1)
+
+    return tuple(t and TensorType(t.dtype, tuple(map(dim, t.shape))) for t in types)
+
+
+SYMBOLIC_CASES = tuple(
+    c
+    for c in CASES
+    if c.op.traits & {Trait.ELEMENTWISE, Trait.REDUCTION}
+    and not c.half
+    and not c.name.startswith(STATIC)
+)

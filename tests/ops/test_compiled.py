@@ -1,0 +1,116 @@
+"""The compiled op matrix: every row on each of its samples, as machine code, equals the reference.
+
+Each case is a graph of one node; a batch of them shares one artifact, so that linking and starting
+the code generator are paid once for many.  Memory is poisoned before each use.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from tcc.ir.op import OpSpec, Sample, Trait
+from tcc.ops import OPS
+
+from .batch import PLAIN, Results, Variant, run_batch
+from .cases import CASES, SYMBOLIC_CASES, Case, check, reference
+
+BATCH = 120
+
+# Control flow needs bodies: tests/e2e has it.  A demand on sizes has no result.
+NO_RESULT = ("if", "loop", "scan", "require", "bind_size")
+# Their sizes are data: alone, without the node that gives the size, their types are not open.
+COMPILED = tuple(c for c in CASES if c.op.name not in NO_RESULT)
+# Constant operands are packed for the kernels that read them; the first operand stays an input.
+PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)
+OPEN = tuple(c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT)
+# The other vector width: all that is arithmetic, once.
+AVX2 = tuple(
+    c
+    for c in COMPILED
+    if not c.half and c.op.traits & {Trait.ELEMENTWISE, Trait.REDUCTION, Trait.CONTRACTION}
+)
+ZEROS = (0.0, -0.0, 1e-40, -1e-40)
+LARGE = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**24)
+PLAIN_VALUES = (1.0, -1.0, 0.5, -2.5, 100, -100, 1e-3, 88.7, -104.0, 7.0)
+SPECIAL = np.array((*ZEROS, *LARGE, *PLAIN_VALUES), np.float32)
+
+
+def special_cases() -> tuple[Case, ...]:
+    """Elementwise rows of f32 where arithmetic has edges, with the attributes of a sample."""
+    first: dict[OpSpec, Case] = {}
+    for case in COMPILED:
+        floats = all(a is not None and a.dtype == np.float32 for a in case.sample.inputs)
+        if Trait.ELEMENTWISE in case.op.traits and floats and not case.half:
+            operands = tuple(map(_edges, range(len(case.sample.inputs))))
+            edges = Case(case.op, Sample(operands, case.sample.attrs, "edges"))
+            if _takes(edges):
+                first.setdefault(case.op, edges)
+    return tuple(first.values())
+
+
+def _takes(case: Case) -> bool:
+    """Whether the op takes vectors."""
+    try:
+        case.op.infer(case.types, case.sample.attrs)
+    except ValueError:
+        return False
+    return True
+
+
+def _edges(operand: int) -> np.ndarray:
+    """All pairs of the values appear over two operands."""
+    count = len(SPECIAL)
+    return np.repeat(SPECIAL, count) if operand % 2 else np.tile(SPECIAL, count)
+
+
+SPECIAL_CASES = special_cases()
+
+
+def constants(case: Case) -> Variant:
+    return Variant(constant=frozenset(range(1, len(case.sample.inputs))))
+
+
+# Name of a set: its cases, the CPU, and how each case is compiled.
+SETS = {
+    "plain": (COMPILED, "host", lambda _: PLAIN),
+    "constants": (PACKED, "host", constants),
+    "open": (OPEN, "host", lambda _: Variant(open=True)),
+    "avx2": (AVX2, "x86-64-v3", lambda _: PLAIN),
+    "edges": (SPECIAL_CASES, "host", lambda _: PLAIN),
+}
+
+
+@cache
+def results(name: str, batch: int) -> Results:
+    cases, cpu, variant = SETS[name]
+    part = cases[batch * BATCH : (batch + 1) * BATCH]
+    return run_batch(part, cpu, {c.name: variant(c) for c in part})
+
+
+PARAMETERS = [
+    pytest.param(
+        name,
+        number // BATCH,
+        case,
+        id=f"{name}-{case.name}",
+        marks=pytest.mark.xdist_group(f"compiled-{name}-{number // BATCH}"),
+    )
+    for name, (cases, _, _) in SETS.items()
+    for number, case in enumerate(cases)
+]
+
+
+@pytest.mark.parametrize(("name", "batch", "case"), PARAMETERS)
+def test_compiled_agrees_with_reference(name: str, batch: int, case: Case) -> None:
+    found = results(name, batch)
+    if case.name in found.failures:
+        raise found.failures[case.name]
+    with np.errstate(all="ignore"):
+        expected = reference(case)
+        check(case, found.outputs[case.name], expected, case.op.tolerance)
+
+
+def test_every_row_with_a_result_is_compiled() -> None:
+    assert {c.op.name for c in COMPILED} == OPS.keys() - set(NO_RESULT)

@@ -1,0 +1,336 @@
+"""Folding, merging, dropping, batch norm, transposed convolutions: golden texts and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
+from tcc.ir.index import const, symbol
+from tcc.ir.text import graph_text
+from tcc.ir.types import F32, TensorType, tensor
+from tcc.ops import OPS
+from tcc.passes.cse import merge_equal_nodes
+from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
+from tcc.passes.decompose import decompose_transposed
+from tcc.passes.fold_batch_norm import fold_batch_norm
+from tcc.passes.fold_constants import fold_constants
+
+Read = Callable[..., Graph]
+Agree = Callable[..., None]
+F = np.float32
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op.name for node in walk_nodes(graph)]
+
+
+# ---- constants ----------------------------------------------------------------------------------
+
+
+def test_constants_are_folded_in_bodies_too(read: Read, agree: Agree) -> None:
+    before = read(
+        """\
+graph g(%x : f32[2,3], %c : bool[]) {
+  %k = const @k : f32[3]
+  %s = shape_of(%x) {start=0, end=2} : i64[2]
+  %e = exp(%k) : f32[3]
+  %y = if(%c) {then=graph t() {
+    %n = neg(%e) : f32[3]
+    %a = add(%x, %n) : f32[2,3]
+    return %a
+  }, otherwise=graph o() {
+    return %x
+  }, types=(f32[2,3])} : f32[2,3]
+  return %y, %s
+}
+""",
+        k=F([0, 1, 2]),
+    )
+    after = fold_constants(before)
+    assert ops(after) == ["if", "add"]
+    agree(before, after)
+    assert fold_constants(after) is after
+
+
+def test_a_large_broadcast_stays(read: Read) -> None:
+    text = """\
+graph g(%x : f32[1]) {
+  %k = const @k : f32[1]
+  %e = expand(%k) {shape=(600000)} : f32[600000]
+  %y = add(%x, %e) : f32[600000]
+  return %y
+}
+"""
+    graph = read(text, k=F([3]))
+    assert fold_constants(graph) is graph
+    assert ops(fold_constants(read(text.replace("600000", "60"), k=F([3])))) == ["add"]
+
+
+def test_what_the_reference_refuses_is_left_to_the_run(read: Read) -> None:
+    graph = read(
+        """\
+graph g() {
+  %k = const @k : f32[2]
+  %i = const @i : i64[1]
+  %y = gather(%k, %i) {axis=0} : f32[1]
+  return %y
+}
+""",
+        k=F([1, 2]),
+        i=np.array([7]),
+    )
+    assert fold_constants(graph) is graph
+
+
+def test_symbolic_sizes_are_not_folded(read: Read) -> None:
+    graph = read("""\
+size n in [1,]
+graph g(%x : f32[n,2]) {
+  %s = shape_of(%x) {start=0, end=1} : i64[1]
+  %d = dims() {values=(n, 2)} : i64[2]
+  return %s, %d
+}
+""")
+    assert fold_constants(graph) is graph
+
+
+# ---- equal and dead nodes -----------------------------------------------------------------------
+
+
+def test_equal_nodes_merge_within_their_graph(read: Read, agree: Agree) -> None:
+    before = read(
+        """\
+graph g(%x : f32[2], %c : bool[]) {
+  %k = const @k : f32[1]
+  %a = leaky_relu(%x) {alpha=0.0} : f32[2]
+  %b = leaky_relu(%x) {alpha=-0.0} : f32[2]
+  %d = leaky_relu(%x) {alpha=0.0} : f32[2]
+  %e = add(%d, %k) : f32[2]
+  %f = add(%a, %k) : f32[2]
+  %y = if(%c) {then=graph t() {
+    %p = exp(%d) : f32[2]
+    %q = exp(%a) : f32[2]
+    %r = add(%p, %q) : f32[2]
+    return %r
+  }, otherwise=graph o() {
+    return %b
+  }, types=(f32[2])} : f32[2]
+  return %e, %f, %y
+}
+""",
+        k=F([3]),
+    )
+    after = merge_equal_nodes(before)
+    # Both sums stay, for both are outputs; 0.0 and -0.0 are different attributes.
+    assert ops(after) == ["leaky_relu", "leaky_relu", "add", "add", "if", "exp", "add"]
+    agree(before, after)
+    assert merge_equal_nodes(after) is after
+
+
+def test_sizes_that_data_decides_are_not_merged(read: Read) -> None:
+    graph = read("""\
+size m in [0,]
+size n in [0,]
+graph g(%x : f32[2]) {
+  %a = non_zero(%x) {size=m} : i64[1,m]
+  %b = non_zero(%x) {size=n} : i64[1,n]
+  return %a, %b
+}
+""")
+    assert merge_equal_nodes(graph) is graph
+
+
+def test_dead_nodes_and_arrays_go(read: Read) -> None:
+    before = read(
+        """\
+graph g(%x : f32[2]) {
+  %k = const @k : f32[2]
+  %a = add(%x, %k) : f32[2]
+  %b = exp(%a) : f32[2]
+  %y = relu(%x) : f32[2]
+  return %y
+}
+""",
+        k=F([3, 4]),
+    )
+    after = drop_unread_arrays(drop_dead_nodes(before))
+    assert graph_text(after) == "graph g(%x : f32[2]) {\n  %y = relu(%x) : f32[2]\n  return %y\n}\n"
+    assert list(before.store.handles())
+    assert not list(after.store.handles())
+    assert drop_unread_arrays(drop_dead_nodes(after)) is after
+
+
+# ---- batch norm ---------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(11)
+
+
+def random(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(F)
+
+
+def normed(b: GraphBuilder, value: Value, channels: int) -> Value:
+    vectors = [
+        random(channels),
+        random(channels),
+        random(channels),
+        np.abs(random(channels)) + F(1),
+    ]
+    operands = [b.constant(v, f"p{n}") for n, v in enumerate(vectors)]
+    attrs = OPS["batch_normalization"].attrs(1e-3)
+    return b.add(OPS["batch_normalization"], [value, *operands], attrs)[0]
+
+
+def product_graph(kind: str, bias: bool, tail: str) -> Graph:
+    """A product with constant weights, then what `tail` names, then relu."""
+    b = GraphBuilder("g")
+    conv = OPS["conv"].attrs((1, 1), (1, 0), (0, 1), (1, 1), 2)
+    transposed = OPS["conv_transpose"].attrs((2, 1), (1, 0), (0, 1), (1, 0), (1, 1), 2)
+    forms: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, Any]] = {
+        "conv": ((2, 4, 5, 5), (6, 2, 3, 2), 6, conv),
+        "conv_transpose": ((2, 4, 5, 5), (4, 3, 3, 2), 6, transposed),
+        "gemm": ((3, 4), (5, 4), 5, OPS["gemm"].attrs(0.5, 2.0, False, True)),
+        "matmul": ((3, 4), (4, 5), 5, None),
+    }
+    shape, weights, channels, attrs = forms[kind]
+    operands = [b.input("x", tensor(F32, *shape)), b.constant(random(*weights), "w")]
+    if bias:
+        operands.append(b.constant(random(channels), "bias"))
+    (value,) = b.add(OPS[kind], operands, attrs)
+    column = (channels, *[1] * (len(shape) - 2))
+    for step in tail.split():
+        if step == "bn":
+            value = normed(b, value, channels)
+        else:
+            (value,) = b.add(OPS[step], [value, b.constant(random(*column), step)])
+    return b.finish(b.add(OPS["relu"], [value], names=["y"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bias", "tail"),
+    [
+        *product(
+            ("conv", "conv_transpose", "gemm"), (False, True), ("bn", "mul add bn", "sub div")
+        ),
+        ("matmul", False, "mul"),
+    ],
+)
+def test_affine_maps_fold_into_weights(kind: str, bias: bool, tail: str, agree: Agree) -> None:
+    before = product_graph(kind, bias, tail)
+    after = fold_batch_norm(before)
+    assert ops(after) == [kind, "relu"]
+    agree(before, after, tolerance=1e-5)
+    assert fold_batch_norm(after) is after
+
+
+def test_a_matmul_takes_no_shift(agree: Agree) -> None:
+    before = product_graph("matmul", False, "bn")
+    after = fold_batch_norm(before)
+    assert ops(after) == ["matmul", "add", "relu"]
+    agree(before, after, tolerance=1e-5)
+
+
+def test_batch_norm_alone_becomes_a_product_and_a_sum(agree: Agree) -> None:
+    b = GraphBuilder("g")
+    value = normed(b, b.input("x", tensor(F32, 2, 5, 3, 3)), 5)
+    before = b.finish([value])
+    after = fold_batch_norm(before)
+    assert ops(after) == ["mul", "add"]
+    agree(before, after, tolerance=1e-6)
+
+
+def test_what_others_read_is_not_scaled(read: Read) -> None:
+    text = """\
+graph g(%x : f32[1,2,3]) {
+  %w = const @w : f32[4,2,1]
+  %s = const @s : f32[FORM]
+  %a = conv(%x, %w) {strides=(1), before=(0), after=(0), dilations=(1), group=1} : f32[1,4,3]
+  %b = mul(%a, %s) : f32[1,4,3]
+  %c = TAIL : f32[1,4,3]
+  return %c
+}
+"""
+    for form, tail in (((4, 1), "add(%a, %b)"), ((4, 3), "relu(%b)"), ((3,), "relu(%b)")):
+        filled = text.replace("FORM", ",".join(map(str, form))).replace("TAIL", tail)
+        graph = read(filled, w=random(4, 2, 1), s=random(*form))
+        assert fold_batch_norm(graph) is graph
+    zero = text.replace("FORM", "1").replace("TAIL", "relu(%b)").replace("mul(", "div(")
+    graph = read(zero, w=random(4, 2, 1), s=F([0]))
+    assert fold_batch_norm(graph) is graph
+
+
+def test_a_product_around_a_body_is_not_scaled_for_it(read: Read) -> None:
+    graph = read(
+        """\
+graph g(%x : f32[3,2], %c : bool[]) {
+  %w = const @w : f32[2,4]
+  %a = matmul(%x, %w) : f32[3,4]
+  %y = if(%c) {then=graph t() {
+    %s = const @s : f32[4]
+    %m = mul(%a, %s) : f32[3,4]
+    return %m
+  }, otherwise=graph o() {
+    %z = relu(%a) : f32[3,4]
+    return %z
+  }, types=(f32[3,4])} : f32[3,4]
+  return %y
+}
+""",
+        w=random(2, 4),
+        s=random(4),
+    )
+    assert fold_batch_norm(graph) is graph
+
+
+# ---- transposed convolutions --------------------------------------------------------------------
+
+
+def transposed(kernel: int, attrs: tuple[Any, ...], group: int, symbolic: bool) -> Graph | None:
+    stride, before, after, extra = attrs
+    b = GraphBuilder("g")
+    rows = symbol("h", 1) if symbolic else const(4)
+    x = b.input("x", TensorType(F32, (const(2), const(4), rows, const(3))))
+    operands = [x, b.constant(random(4, 3, kernel, 2), "w")]
+    bias = random(3 * group)
+    operands.append(
+        b.constant(bias, "bias") if kernel % 2 else b.input("bias", tensor(F32, len(bias)))
+    )
+    lists = ((stride, 2), (before, 0), (after, 1), (extra, 0), (1, 1))
+    (y,) = b.add(OPS["conv_transpose"], operands, OPS["conv_transpose"].attrs(*lists, group))
+    shape = y.type.static_shape
+    return None if shape is not None and min(shape) < 1 else b.finish([y])
+
+
+@pytest.mark.parametrize(("stride", "group"), list(product((1, 2, 3, 4), (1, 2))))
+def test_transposed_convolutions_have_no_inserted_zeros(
+    stride: int, group: int, agree: Agree
+) -> None:
+    count = 0
+    for kernel, before, after, extra in product((1, 2, 4, 5, 9), (0, 1, 3), (0, 2), (0, 1)):
+        attrs = (stride, before, after, extra)
+        graph = transposed(kernel, attrs, group, symbolic=False)
+        if graph is None or extra >= stride:
+            continue
+        result = decompose_transposed(graph)
+        assert "conv_transpose" not in ops(result)
+        assert ops(result).count("conv") == 1
+        agree(graph, result, tolerance=1e-5)
+        count += 1
+    assert count >= 15
+
+
+def test_transposed_convolutions_of_open_size(agree: Agree) -> None:
+    graph = transposed(4, (2, 1, 1, 0), 1, symbolic=True)
+    assert graph is not None
+    after = decompose_transposed(graph)
+    assert ops(after) == ["conv", "reshape", "transpose", "reshape", "slice", "reshape", "add"]
+    for h in (1, 2, 5):
+        agree(graph, after, tolerance=1e-5, h=h)
+    # Padding of 3 drops all but the middle: how much is left of an open size is not known.
+    crops = transposed(1, (1, 3, 2, 0), 1, symbolic=True)
+    assert crops is not None
+    assert decompose_transposed(crops) is crops
