@@ -22,6 +22,7 @@ from tcc.ir.op import Trait
 from tcc.ir.scalar import Read
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.partition import Group, Kind, classify
+from tcc.passes.fuse.split import split
 
 # The widest halo that is stored; wider padding is checked element by element.
 _WIDEST = 16
@@ -70,8 +71,9 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
             steps.append(Step(None, group.sink))
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
-        kernel = Kernel(expr, operands, results, _location(group))
-        steps.append(Step(kernel, None))
+        for part in split(expr, operands, results):
+            kernel = Kernel(part.expr, part.operands, part.results, _location(group))
+            steps.append(Step(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)

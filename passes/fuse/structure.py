@@ -57,7 +57,7 @@ def build_group(
     held = {
         number: _local(buffers, shaped.stage, common)
         for number, shaped in enumerate(linked)
-        if _needs_memory(linked, number, common)
+        if needs_memory(linked, number, common)
     }
     stages = []
     for number, shaped in enumerate(linked):
@@ -86,7 +86,7 @@ def build_group(
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
 
 
-def _needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
+def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
     """Whether a later stage reads this one anywhere but at the point it was just computed."""
     own = stages[number]
     plain = tuple(map(loop_index, own.stage.iters))

@@ -1,0 +1,105 @@
+"""Cuts an expression whose stages would hold too much between them into several kernels.
+
+    m[i] = max(k) x[i, k] ; l = sum(i, k) f(x[i, k], m[i])   with i open
+      ->  kernel { m } , kernel { l } that reads m
+
+What stages exchange away from the point that was just computed lies in a unit's scratch memory,
+which is of known size and small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.graph import Value
+from tcc.ir.index import as_int
+from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
+from tcc.ir.types import element_count
+from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.passes.fuse.link import common_loops, link_stages, shaped_stage
+from tcc.passes.fuse.structure import needs_memory
+
+# The most bytes of one stage that a unit holds: they should stay in a core's cache.
+_LARGEST = 1 << 19
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """One kernel's expression, with the values it reads and stores."""
+
+    expr: Expr
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+
+
+def split(expr: Expr, operands: tuple[Value, ...], results: tuple[Value, ...]) -> tuple[Piece, ...]:
+    """`expr` as kernels in the order in which they run; values between them are new."""
+    number = _too_large(expr)
+    if number is None:
+        return (Piece(expr, operands, results),)
+    stage = expr.stages[number]
+    own = [n for n, out in enumerate(expr.outputs) if out.stage == number]
+    stored = {expr.outputs[n].component: results[n] for n in own}
+    fresh = {
+        component: Value(f"{results[0].name}.stage{number}", type)
+        for component, type in enumerate(stage.types)
+        if component not in stored
+    }
+    refs = (*(expr.outputs[n] for n in own), *(StageRef(number, c) for c in fresh))
+    values = (*(results[n] for n in own), *fresh.values())
+    rest = [n for n in range(len(results)) if n not in own]
+    first = _piece(replace(expr, outputs=refs), operands, values)
+    held = [{**stored, **fresh}[c] for c in range(len(stage.body))]
+    second = _piece(
+        replace(_reading(expr, number), outputs=tuple(expr.outputs[n] for n in rest)),
+        (*operands, *held),
+        tuple(results[n] for n in rest),
+    )
+    return tuple(part for p in (first, second) for part in split(p.expr, p.operands, p.results))
+
+
+def _too_large(expr: Expr) -> int | None:
+    """The first stage that a unit cannot hold."""
+    linked = link_stages(tuple(map(shaped_stage, expr.stages)))
+    common = common_loops(linked)
+    for number, shaped in enumerate(linked):
+        if needs_memory(linked, number, common):
+            count = as_int(
+                element_count([extent(v) for v in shaped.stage.iters if v not in common])
+            )
+            element = max(s.dtype.bytes for s in shaped.stage.body)
+            if count is None or count * element > _LARGEST:
+                return number
+    return None
+
+
+def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> Piece:
+    kept, used = drop_unused(expr)
+    return Piece(canonical(kept), tuple(operands[n] for n in used), results)
+
+
+def _reading(expr: Expr, number: int) -> Expr:
+    """`expr` with the results of one stage as its last operands."""
+    first = len(expr.params)
+
+    def leaf(scalar: Scalar) -> Scalar:
+        source = scalar.source if isinstance(scalar, Read) else None
+        if not isinstance(scalar, Read) or not isinstance(source, StageRef):
+            return scalar
+        if source.stage != number:
+            return scalar
+        return read(
+            first + source.component,
+            scalar.indices,
+            scalar.dtype,
+            fill=scalar.fill,
+            indirect=scalar.indirect,
+        )
+
+    def bound(stage: Stage) -> Stage:
+        return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+
+    params = (*expr.params, *expr.stages[number].types)
+    return Expr(params, tuple(map(bound, expr.stages)), expr.outputs)
