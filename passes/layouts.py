@@ -174,7 +174,9 @@ def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
                 _reach(i, n) for i, n in zip(node.indices, value.type.shape, strict=True)
             )
             known = tuple(w for w in widths if w is not None)
-            if node.fill is not None and len(known) == len(widths) and any(map(any, known)):
+            # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
+            exact = node.fill is not None and float(node.fill) == node.fill
+            if exact and len(known) == len(widths) and any(map(any, known)):
                 wanted.setdefault(value, []).append(_Halo(known, float(node.fill)))
     agreed: dict[Value, _Halo] = {}
     for value, halos in wanted.items():
