@@ -173,9 +173,11 @@ def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
             )
             known = tuple(w for w in widths if w is not None)
             # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
-            exact = node.fill is not None and float(node.fill) == node.fill
-            if exact and len(known) == len(widths) and any(map(any, known)):
-                wanted.setdefault(value, []).append(_Halo(known, float(node.fill)))
+            fill = node.fill
+            if fill is None or float(fill) != fill:
+                continue
+            if len(known) == len(widths) and any(map(any, known)):
+                wanted.setdefault(value, []).append(_Halo(known, float(fill)))
     agreed: dict[Value, _Halo] = {}
     for value, halos in wanted.items():
         if len({h.fill for h in halos}) == 1:
