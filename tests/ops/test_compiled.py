@@ -6,6 +6,7 @@ the code generator are paid once for many.  Memory is poisoned before each use.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -26,13 +27,20 @@ REFUSED = ("det", "roi_align", "max_roi_pool")
 COMPILED = tuple(c for c in CASES if c.op.name not in (*NO_RESULT, *REFUSED))
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)
-OPEN = tuple(c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT)
-# The other vector width: all that is arithmetic, once.
-AVX2 = tuple(
-    c
-    for c in COMPILED
-    if not c.half and c.op.traits & {Trait.ELEMENTWISE, Trait.REDUCTION, Trait.CONTRACTION}
-)
+ARITHMETIC = {Trait.ELEMENTWISE, Trait.REDUCTION, Trait.CONTRACTION}
+
+
+def some(cases: Iterable[Case], most: int) -> tuple[Case, ...]:
+    """At most so many samples of a row, evenly spread: the other samples are in the plain set."""
+    rows: dict[OpSpec, list[Case]] = {}
+    for case in cases:
+        rows.setdefault(case.op, []).append(case)
+    return tuple(row[n] for row in rows.values() for n in range(0, len(row), -(-len(row) // most)))
+
+
+OPEN = some((c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT), 4)
+# The other vector width.
+AVX2 = some((c for c in COMPILED if not c.half and c.op.traits & ARITHMETIC), 3)
 ZEROS = (0.0, -0.0, 1e-40, -1e-40)
 LARGE = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**24)
 PLAIN_VALUES = (1.0, -1.0, 0.5, -2.5, 100, -100, 1e-3, 88.7, -104.0, 7.0)
