@@ -174,8 +174,12 @@ def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
                 _reach(i, n) for i, n in zip(node.indices, value.type.shape, strict=True)
             )
             known = tuple(w for w in widths if w is not None)
-            if node.fill is not None and len(known) == len(widths) and any(map(any, known)):
-                wanted.setdefault(value, []).append(_Halo(known, float(node.fill)))
+            # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
+            fill = None if node.fill is None else float(node.fill)
+            if fill is None or fill != node.fill:
+                continue
+            if len(known) == len(widths) and any(map(any, known)):
+                wanted.setdefault(value, []).append(_Halo(known, fill))
     agreed: dict[Value, _Halo] = {}
     for value, halos in wanted.items():
         if len({h.fill for h in halos}) == 1:

@@ -49,8 +49,9 @@ from tcc.ir.program import (
 from tcc.ir.tile import Scope, TileBuffer, TileKernel
 from tcc.ir.types import BF16, DType
 
-# A C function of the runtime: arrays of the operands and the node's ints to arrays of the results.
-Function: TypeAlias = Callable[[Sequence[Array], Sequence[int]], Sequence[Array]]
+# A C function of the runtime: arrays of its operands, arrays of its results that it fills in place,
+# and the call's ints; it gives the sizes that data decides.
+Function: TypeAlias = Callable[[Sequence[Array], Sequence[Array], Sequence[int]], Sequence[int]]
 _POISON = 0xFF
 
 
@@ -263,13 +264,29 @@ class _Host:
                 data[: 2 * array.size] = to_bytes(array, BF16)
 
     def _call(self, node: CallOp) -> None:
+        if node.op == "fill_halo":
+            self._fill_halo(node.outputs[0], node.ints)
+            return
         function = self._functions.get(node.op)
         if function is None:
             raise InternalError(f"the program calls {node.op}, which the evaluator was not given")
-        results = function([self._tensor(t) for t in node.inputs], node.ints)
-        for ref, array in zip(node.outputs, results, strict=True):
+        outputs = [self._tensor(t) for t in node.outputs]
+        found = function([self._tensor(t) for t in node.inputs], outputs, node.ints)
+        self._registers.update(zip(node.results, found, strict=True))
+        for ref, array in zip(node.outputs, outputs, strict=True):
             data = to_bytes(array, ref.dtype)
             self._bytes(ref.buffer)[: data.size] = data
+
+    def _fill_halo(self, ref: TensorRef, ints: Sequence[int]) -> None:
+        """Writes the bits `ints[0]` to the first and last places along each dimension."""
+        shape = tuple(self._registers[d] for d in ref.dims)
+        data = self._bytes(ref.buffer)[: prod(shape) * ref.dtype.bytes]
+        places = data.view(f"u{ref.dtype.bytes}").reshape(shape)
+        value = np.asarray(ints[0]).astype(places.dtype)
+        for axis, size in enumerate(shape):
+            along = np.moveaxis(places, axis, 0)
+            along[: ints[1 + 2 * axis]] = value
+            along[size - ints[2 + 2 * axis] :] = value
 
     def _tensor(self, ref: TensorRef) -> Array:
         shape = tuple(self._registers[d] for d in ref.dims)

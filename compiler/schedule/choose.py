@@ -89,9 +89,14 @@ def _vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
     """Up to four vectors; two for a contraction's accumulators where registers are few, and one
     where a reduction carries several values."""
     few = registers.count < 32 and product(stage) is not None
-    full = (1 if len(stage.body) > 1 else 2 if few else 4) * registers.lanes
+    full = (1 if len(stage.body) > 1 else 2 if few else 4) * _lanes(stage, registers)
     size = as_int(extent(var))
     return full if size is None else max(1, min(size, full))
+
+
+def _lanes(stage: GroupStage, registers: Registers) -> int:
+    """Elements of the stage in a vector; types narrower than f32 are computed there."""
+    return max(1, registers.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
@@ -172,15 +177,17 @@ def _contraction_blocks(
     vector: Var,
     registers: Registers,
 ) -> dict[Var, int]:
+    lanes = _lanes(stage, registers)
     if vector in stage.reduce:
         rows = {}
+        square = 4 if registers.count >= 32 else 3
         for side, other in (sides, sides[::-1]):
             free = [v for v in group.common if v in side and v not in other]
             if free:
-                rows[_longest(free)] = 4
-        return {**rows, vector: registers.lanes} if len(rows) == 2 else {}
+                rows[_longest(free)] = square
+        return {**rows, vector: lanes} if len(rows) == 2 else {}
     in_both = vector in sides[0] and vector in sides[1]
-    vectors = -(-_vector_block(vector, stage, registers) // registers.lanes)
+    vectors = -(-_vector_block(vector, stage, registers) // lanes)
     rows_max = _rows(vectors, registers)
     blocks: dict[Var, int] = {}
     other = sides[0] if vector in sides[1] else sides[1]

@@ -12,7 +12,6 @@ blocks of a smaller size (static extents) or of one element (symbolic ones).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tcc.errors import InternalError
@@ -35,7 +34,6 @@ from tcc.ir.tile import (
     Broadcast,
     Compute,
     Contract,
-    Guard,
     If,
     Load,
     Loop,
@@ -46,28 +44,13 @@ from tcc.ir.tile import (
     Store,
     TileBuffer,
     TileKernel,
-    lanes,
 )
 from tcc.ir.types import DType
+from tcc.passes.fuse.spans import Span, Spans, flat, guards_at, positions
 from tcc.schedule.nest import depends, product
 from tcc.schedule.schedule import Schedule
 
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """The part of an iterator a block covers: `base + lane` for `lane < size`.
-
-    `axis` tells whether blocks have an axis for it (of `size`, maybe 1).
-    """
-
-    var: Var
-    base: Index
-    size: int
-    axis: bool
-
-
-_Spans = dict[Var, _Span]
-_Emit = Callable[[_Span], list[Stmt]]
+_Emit = Callable[[Span], list[Stmt]]
 
 
 def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
@@ -98,7 +81,7 @@ class _Lowering:
     def is_local(self, access: Access) -> bool:
         return self.group.buffers[access.buffer].scope is Scope.LOCAL
 
-    def offset(self, access: Access, mapping: Mapping[Var, Index], spans: _Spans) -> Index:
+    def offset(self, access: Access, mapping: Mapping[Var, Index], spans: Spans) -> Index:
         """Where an access lies for iterators as in `mapping`."""
         at = substitute(access.offset, mapping)
         if self.is_local(access):
@@ -117,12 +100,12 @@ class _Lowering:
 
     # ---- loops ----------------------------------------------------------------------------
 
-    def _nest(self, loops: list[Var], spans: _Spans, axes: list[Var]) -> list[Stmt]:
+    def _nest(self, loops: list[Var], spans: Spans, axes: list[Var]) -> list[Stmt]:
         if not loops:
             return self._stages(spans)
         var, rest = loops[0], loops[1:]
 
-        def emit(span: _Span) -> list[Stmt]:
+        def emit(span: Span) -> list[Stmt]:
             return self._nest(rest, {**spans, var: span}, axes)
 
         if var.name in self.schedule.parallel:
@@ -136,19 +119,19 @@ class _Lowering:
         if known == 0:
             return []
         if known is not None and known <= block:
-            return emit(_Span(var, const(0), known, tiled))
+            return emit(Span(var, const(0), known, tiled))
         tile = iterator(f"p.{var.name}", ceildiv(size, block))
         (axis,) = free_vars(tile)
         if axis not in axes:
             axes.append(axis)
         if known is not None:
             return self._static_tiles(var, tile, known, block, emit)
-        full = _Span(var, tile * block, block, tiled)
+        full = Span(var, tile * block, block, tiled)
         if not tiled:
             return emit(full)
         counter = self._iterator(size)
         (loop,) = free_vars(counter)
-        tail = emit(_Span(var, counter, 1, tiled))
+        tail = emit(Span(var, counter, 1, tiled))
         rest = Loop(loop, tile * block, size, 1, (), (), tuple(tail), (), ())
         return [If(tile * block + (block - 1), size, tuple(emit(full)), (rest,))]
 
@@ -158,14 +141,14 @@ class _Lowering:
         tiled = block > 1
         count, left = -(-size // block), size % block
         if not left:
-            return emit(_Span(var, tile * block, block, tiled))
+            return emit(Span(var, tile * block, block, tiled))
         if var.name in self.schedule.vectors:  # whole vectors first, then the rest
             main, rest, split = block, left, count - 1
         else:  # sizes differ by at most one
             rest, split = divmod(size, count)
             main = rest + 1
-        first = _Span(var, tile * main, main, tiled)
-        second = _Span(var, (tile - split) * rest + split * main, rest, tiled)
+        first = Span(var, tile * main, main, tiled)
+        second = Span(var, (tile - split) * rest + split * main, rest, tiled)
         return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
 
     def _serial(self, var: Var, emit: _Emit) -> list[Stmt]:
@@ -176,24 +159,24 @@ class _Lowering:
         if known == 0:
             return []
         if known is not None and known <= block:
-            return emit(_Span(var, const(0), known, tiled))
+            return emit(Span(var, const(0), known, tiled))
         stop = size - size % block
         counter = self._iterator(size)
         (loop,) = free_vars(counter)
-        body = emit(_Span(var, counter, block, tiled))
+        body = emit(Span(var, counter, block, tiled))
         stmts: list[Stmt] = [Loop(loop, const(0), stop, block, (), (), tuple(body), (), ())]
         if known is not None and known % block:
-            stmts += emit(_Span(var, const(known - known % block), known % block, tiled))
+            stmts += emit(Span(var, const(known - known % block), known % block, tiled))
         elif known is None and tiled:
             counter = self._iterator(size)
             (loop,) = free_vars(counter)
-            tail = emit(_Span(var, counter, 1, tiled))
+            tail = emit(Span(var, counter, 1, tiled))
             stmts.append(Loop(loop, stop, size, 1, (), (), tuple(tail), (), ()))
         return stmts
 
     # ---- stages -----------------------------------------------------------------------------
 
-    def _stages(self, spans: _Spans) -> list[Stmt]:
+    def _stages(self, spans: Spans) -> list[Stmt]:
         stmts: list[Stmt] = []
         ready: dict[StageRef, Block] = {}
         for number, stage in enumerate(self.group.stages):
@@ -202,7 +185,7 @@ class _Lowering:
             held: list[tuple[Block, ...]] = []
 
             def emit(
-                spans: _Spans, stage: GroupStage = stage, held: list[tuple[Block, ...]] = held
+                spans: Spans, stage: GroupStage = stage, held: list[tuple[Block, ...]] = held
             ) -> list[Stmt]:
                 out, blocks = _StageLowering(self, stage, spans, ready).run()
                 held.append(blocks)
@@ -215,7 +198,7 @@ class _Lowering:
         return stmts
 
     def _inner(
-        self, loops: list[Var], spans: _Spans, emit: Callable[[_Spans], list[Stmt]]
+        self, loops: list[Var], spans: Spans, emit: Callable[[Spans], list[Stmt]]
     ) -> list[Stmt]:
         if not loops:
             return emit(spans)
@@ -243,7 +226,7 @@ class _StageLowering:
         self,
         parent: _Lowering,
         stage: GroupStage,
-        spans: _Spans,
+        spans: Spans,
         ready: Mapping[StageRef, Block],
     ) -> None:
         self.parent, self.stage, self.spans, self.ready = parent, stage, spans, ready
@@ -264,7 +247,7 @@ class _StageLowering:
         stmts += self._stores(blocks)
         return stmts, blocks
 
-    def _shape(self, spans: Sequence[_Span]) -> tuple[int, ...]:
+    def _shape(self, spans: Sequence[Span]) -> tuple[int, ...]:
         return tuple(s.size for s in spans if s.axis)
 
     def held_along(self, accesses: Sequence[Access]) -> set[Var]:
@@ -275,12 +258,12 @@ class _StageLowering:
     def _stores(self, blocks: tuple[Block, ...]) -> list[Stmt]:
         stmts: list[Stmt] = []
         shape = self._shape(self.outer)
-        mapping = _positions(self.outer, shape)
+        mapping = positions(self.outer, shape)
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 offset = self.parent.offset(target, mapping, self.spans)
                 buffer = self.parent.buffers[target.buffer]
-                stmts.append(Store(buffer, (offset,), block, _guards(target, mapping)))
+                stmts.append(Store(buffer, (offset,), block, guards_at(target, mapping)))
         return stmts
 
     # ---- reductions ---------------------------------------------------------------------------
@@ -301,7 +284,7 @@ class _StageLowering:
         return stmts + more, blocks
 
     def _reduce_loops(
-        self, loops: list[Var], done: list[_Span], carried: tuple[Block, ...]
+        self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         if not loops:
             return self._accumulate(done, carried)
@@ -313,14 +296,14 @@ class _StageLowering:
         if known == 0:
             return [], carried
         if known is not None and known <= block:
-            span = _Span(var, const(0), known, tiled)
+            span = Span(var, const(0), known, tiled)
             return self._maybe_folded(lanes_kept, rest, done, span, carried)
         stop = size - size % block
         stmts, carried = self._reduce_loop(
             var, const(0), stop, block, rest, done, carried, lanes_kept
         )
         if known is not None and known % block:
-            span = _Span(var, const(known - known % block), known % block, tiled)
+            span = Span(var, const(known - known % block), known % block, tiled)
             more, carried = self._maybe_folded(lanes_kept, rest, done, span, carried)
             stmts += more
         elif known is None and tiled:
@@ -335,14 +318,14 @@ class _StageLowering:
         stop: Index,
         step: int,
         rest: list[Var],
-        done: list[_Span],
+        done: list[Span],
         carried: tuple[Block, ...],
         lanes_kept: bool,
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         counter = self.parent.reduce_counter(extent(var))
         (loop,) = free_vars(counter)
         tiled = self.parent.schedule.block(var.name) > 1
-        span = _Span(var, counter, step, tiled)
+        span = Span(var, counter, step, tiled)
         stmts: list[Stmt] = []
         inits = carried
         if lanes_kept:
@@ -360,8 +343,8 @@ class _StageLowering:
         self,
         lanes_kept: bool,
         rest: list[Var],
-        done: list[_Span],
-        span: _Span,
+        done: list[Span],
+        span: Span,
         carried: tuple[Block, ...],
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         """One block of a reduction loop that needs no loop."""
@@ -408,7 +391,7 @@ class _StageLowering:
         return [Compute(o, b, (*old, *new)) for o, b in zip(outs, bodies, strict=True)], outs
 
     def _accumulate(
-        self, reduce: list[_Span], carried: tuple[Block, ...]
+        self, reduce: list[Span], carried: tuple[Block, ...]
     ) -> tuple[list[Stmt], tuple[Block, ...]]:
         if self.factors is not None:
             return self._contract(reduce, carried[0])
@@ -453,7 +436,7 @@ class _StageLowering:
         read = [self.stage.accesses.get(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar) | self.held_along([a for a in read if a])
 
-    def _contract(self, reduce: list[_Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _contract(self, reduce: list[Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
         """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
         assert self.factors is not None
         vector = [s for s in reduce if s.axis and s.var.name in self.parent.schedule.vectors]
@@ -472,7 +455,7 @@ class _StageLowering:
             axes = [*outer[:-1], *summed, outer[-1]] if has_vector else [*outer, *summed]
             rest = [s for s in self.outer if s not in axes]
             rest += [*fixed, *(s for s in vector if s not in axes)]
-            emitter = _BodyEmitter(self, [*axes, *(_flat(s) for s in rest)])
+            emitter = _BodyEmitter(self, [*axes, *(flat(s) for s in rest)])
             block = emitter.value(factor, self._shape(axes))
             stmts += emitter.stmts
             operands.append((block, tuple(s.var.name for s in axes)))
@@ -486,30 +469,6 @@ class _StageLowering:
         return stmts, (out,)
 
 
-def _flat(span: _Span) -> _Span:
-    """A span that a block does not vary along has no axis in it."""
-    return _Span(span.var, span.base, 1, False)
-
-
-def _positions(spans: Sequence[_Span], shape: tuple[int, ...]) -> dict[Var, Index]:
-    """Each iterator as an expression over loop and lane variables of a block of `shape`."""
-    lane = iter(lanes(shape))
-    mapping: dict[Var, Index] = {}
-    for span in spans:
-        if not span.axis:
-            mapping[span.var] = span.base
-            continue
-        own = next(lane)
-        mapping[span.var] = span.base + own
-    return mapping
-
-
-def _guards(access: Access, mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
-    return tuple(
-        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in access.guards
-    )
-
-
 class _BodyEmitter:
     """Statements for scalars of a stage on blocks with one axis for each span that has one.
 
@@ -517,7 +476,7 @@ class _BodyEmitter:
     per-channel operands are short and arithmetic broadcasts.
     """
 
-    def __init__(self, stage: _StageLowering, spans: Sequence[_Span]) -> None:
+    def __init__(self, stage: _StageLowering, spans: Sequence[Span]) -> None:
         self.stage, self.spans = stage, [*spans]
         self.axes = [s for s in spans if s.axis]
         self.stmts: list[Stmt] = []
@@ -548,7 +507,7 @@ class _BodyEmitter:
         raw = body(root)
         shape = self._compute_shape(root, tuple(self.known[r] for r in args))
         out = self.stage.parent.block(root.dtype, shape)
-        mapping = _positions(self.spans, shape)
+        mapping = positions(self.spans, shape)
         scalar = substitute_indices(raw, mapping)
         self.stmts.append(Compute(out, scalar, tuple(self.known[r] for r in args)))
         self.known[root] = out
@@ -575,14 +534,14 @@ class _BodyEmitter:
         for _, block in indirect:
             sizes = [max(a, b) for a, b in zip(sizes, block.shape, strict=True)]
         shape = tuple(sizes)
-        mapping = _positions(self.spans, shape)
+        mapping = positions(self.spans, shape)
         out = self.stage.parent.block(node.dtype, shape)
         self.stmts.append(
             Load(
                 out,
                 self.stage.parent.buffers[access.buffer],
                 (self.stage.parent.offset(access, mapping, self.stage.spans),),
-                _guards(access, mapping),
+                guards_at(access, mapping),
                 0 if node.fill is None else node.fill,
                 indirect,
             )

@@ -24,7 +24,7 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.group import TileGroup
-from tcc.ir.index import as_int, linear_in
+from tcc.ir.index import linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Apply, Read
@@ -157,9 +157,8 @@ class _Partition:
         """Costly work is not repeated for each element of a larger result."""
         if self.traits[node].weight <= CHEAP:
             return True
-        own = as_int(element_count(node.outputs[0].type.shape))
-        sink = as_int(element_count(group.sink.outputs[0].type.shape))
-        return own is None or sink is None or own >= sink
+        own = element_count(node.outputs[0].type.shape)
+        return nonnegative(own - element_count(group.sink.outputs[0].type.shape))
 
     def _sound(self, node: Node, group: Group) -> bool:
         """Whether the joined group has a structure that lowers well."""

@@ -66,8 +66,8 @@ def _too_large(expr: Expr) -> int | None:
     common = common_loops(linked)
     for number, shaped in enumerate(linked):
         if needs_memory(linked, number, common):
-            outside = tuple(extent(v) for v in shaped.stage.iters if v not in common)
-            count = as_int(element_count(outside))
+            inner = tuple(extent(v) for v in shaped.stage.iters if v not in common)
+            count = as_int(element_count(inner))
             element = max(s.dtype.bytes for s in shaped.stage.body)
             if count is None or count * element > _LARGEST:
                 return number

@@ -14,7 +14,6 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.index import evaluate
 from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.tile_text import kernel_text
-from tcc.ir.verify_tile import verify_kernel
 from tcc.passes.fuse.compose import compose
 
 from tests.ops.test_matrix import CASES, SYMBOLIC_CASES, Case, check, reference, symbolic
@@ -63,6 +62,8 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
     for chooser in schedules(case, 1):
         built = tiles.build(expr, chooser)
         assert sizes or built.unproved == ()
+        text = kernel_text(built.kernel)
+        assert kernel_text(parse_kernel(text)) == text
         if steps(built, sizes) > MOST_STEPS:
             continue
         actual = tiles.run_kernel(built.kernel, expr.types, operands, sizes)
@@ -82,7 +83,11 @@ def test_kernel_agrees_with_expression(case: Case) -> None:
 
 # What passes between the stages of these rows is as long as an open size, so a unit cannot hold it:
 # the partition has to cut them.
-UNHELD = ("softmax_cross_entropy_loss-", "layer_normalization-statistics")
+_LOSSES = ("mean", "both", "ignore_sum", "ignore_mean", "weights_sum", "weights_mean")
+UNHELD = (
+    *(f"softmax_cross_entropy_loss-{name}" for name in _LOSSES),
+    "layer_normalization-statistics",
+)
 
 
 @pytest.mark.parametrize("case", SYMBOLIC_CASES, ids=[c.name for c in SYMBOLIC_CASES])
@@ -94,14 +99,3 @@ def test_kernel_with_open_sizes_agrees_with_expression(case: Case) -> None:
         return
     sizes = {f"n{n}": n for a in case.operands if a is not None for n in a.shape}
     agree(case, expr, operands, sizes)
-
-
-@pytest.mark.parametrize("case", TILED, ids=[c.name for c in TILED])
-def test_kernel_text_parses_back(case: Case) -> None:
-    expr, _ = composed(case)
-    for chooser in schedules(case, 1):
-        kernel = tiles.build(expr, chooser).kernel
-        text = kernel_text(kernel)
-        again = parse_kernel(text)
-        assert kernel_text(again) == text
-        verify_kernel(again)

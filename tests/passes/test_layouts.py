@@ -1,0 +1,109 @@
+"""Where values lie: channels last, row-major for others' eyes, halos and copies."""
+
+from __future__ import annotations
+
+from tcc.ir.graph import Graph, Value
+from tcc.ir.index import IndexLike, as_int, symbol
+from tcc.ir.layout import Layout, is_row_major, permuted, row_major
+from tcc.ops.pool import PoolAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.passes.layouts import Placed
+from tcc.passes.lower_graph import halo_widths, place_graph
+
+from tests.passes.fuse.models import MODELS, Model
+
+
+def stored(placed: Placed) -> dict[Value, Layout]:
+    """The layouts of what kernels store."""
+    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    return {v: placed.layouts[v] for k in kernels for v in k.results}
+
+
+def convolutions(pad: int, *, n: IndexLike = 1) -> Graph:
+    m = Model("convolutions")
+    first = m.op("relu", m.conv(m.input("x", n, 3, 8, 8), 4, 1))
+    return m.finish(m.conv(first, 5, 3, pad=pad))
+
+
+def test_values_between_convolutions_have_channels_last() -> None:
+    graph = convolutions(0)
+    (between, layout_), (last, row) = stored(place_graph(graph)).items()
+    assert layout_ == permuted(between.type.shape, (0, 2, 3, 1))
+    assert last in graph.outputs
+    assert row == row_major(last.type.shape)
+
+
+def test_padded_readers_give_a_halo_as_wide_as_their_padding() -> None:
+    for n in (1, symbol("n", 1)):
+        value, where = next(iter(stored(place_graph(convolutions(2, n=n))).items()))
+        assert where.fill == 0
+        assert halo_widths(value, where) == (0, 0, 2, 2, 2, 2, 0, 0)
+        assert [as_int(s) for s in where.sizes[1:]] == [12, 12, 4]
+        assert where.sizes[0] is value.type.shape[0]
+
+
+def test_the_widest_reader_decides_and_open_sizes_may_have_halos() -> None:
+    m = Model("widest")
+    h = symbol("h", 4)
+    y = m.op("relu", m.conv(m.input("x", 1, 3, h, 8), 4, 1))
+    graph = m.finish(m.conv(y, 5, 3, pad=1), m.conv(y, 5, 5, pad=2))
+    value, where = next(iter(stored(place_graph(graph)).items()))
+    assert halo_widths(value, where) == (0, 0, 2, 2, 2, 2, 0, 0)
+    assert where.sizes[1] is h + 4
+
+
+def test_readers_that_want_different_fills_get_no_halo() -> None:
+    m = Model("disagreement")
+    y = m.op("relu", m.conv(m.input("x", 1, 3, 8, 8), 4, 1))
+    pool = PoolAttrs((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+    graph = m.finish(m.conv(y, 5, 3, pad=1), m.op("max_pool", y, attrs=pool))
+    value, where = next(iter(stored(place_graph(graph)).items()))
+    assert where.fill is None
+    assert where == permuted(value.type.shape, (0, 2, 3, 1))
+
+
+def test_padding_too_wide_to_store_is_checked_instead() -> None:
+    where = next(iter(stored(place_graph(convolutions(17))).values()))
+    assert where.fill is None
+
+
+def test_an_input_that_needs_a_halo_is_copied_once() -> None:
+    m = Model("copied")
+    x = m.input("x", 1, 3, 8, 8)
+    graph = m.finish(m.conv(x, 5, 3, pad=1), m.conv(x, 5, 3, pad=1))
+    placed = place_graph(graph)
+    assert placed.layouts[x] == row_major(x.type.shape)
+    first, *others = (s.kernel for s in placed.steps if s.kernel is not None)
+    (copy,) = first.results
+    assert first.operands == (x,)
+    assert placed.layouts[copy].fill == 0
+    assert halo_widths(copy, placed.layouts[copy]) == (0, 0, 1, 1, 1, 1, 0, 0)
+    assert len(others) == 2
+    assert all(copy in k.operands and x not in k.operands for k in others)
+
+
+def test_what_calls_read_is_row_major() -> None:
+    m = Model("call")
+    y = m.op("relu", m.conv(m.input("x", 1, 3, 8, 8), 4, 1))
+    determinant = m.op("det", y)
+    graph = m.finish(m.conv(y, 5, 1), determinant)
+    layouts = place_graph(graph).layouts
+    assert layouts[y] == row_major(y.type.shape)
+    assert layouts[determinant] == row_major(determinant.type.shape)
+
+
+def test_networks_without_windows_are_row_major() -> None:
+    for name in ("attention", "masked_softmax", "projections", "gathered"):
+        for value, where in stored(place_graph(MODELS[name]())).items():
+            assert is_row_major(where, value.type.shape)
+
+
+def test_channels_last_goes_on_through_pointwise_work() -> None:
+    m = Model("onward")
+    y = m.conv(m.input("x", 1, 3, 8, 8), 4, 1)
+    z = m.op("softmax", y, attrs=AxisAttrs(1))
+    w = m.op("add", m.op("exp", y), z)
+    graph = m.finish(m.conv(w, 2, 1), m.conv(m.op("neg", w), 2, 1))
+    for value, where in stored(place_graph(graph)).items():
+        if value not in graph.outputs:
+            assert where == permuted(value.type.shape, (0, 2, 3, 1))

@@ -1,0 +1,210 @@
+"""What joins what: the groups of small graphs, and rules that hold for every graph."""
+
+from __future__ import annotations
+
+import pytest
+from tcc.ir.graph import Graph, GraphBuilder, Value, captures
+from tcc.ir.index import symbol
+from tcc.ir.types import BOOL, F32, tensor
+from tcc.ops import OPS
+from tcc.ops.activation import GeluAttrs
+from tcc.ops.control import IfAttrs
+from tcc.ops.movement import ExpandAttrs
+from tcc.ops.reduce import ReduceAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.passes.fuse.partition import Group, Kind, classify, partition
+
+from tests.passes.fuse.models import MODELS, Model
+
+
+def names(graph: Graph) -> list[list[str]]:
+    """The ops of each group, in the order in which the groups run."""
+    return [[n.op.name for n in g.members] for g in partition(graph)]
+
+
+def last_axis(rank: int) -> AxisAttrs:
+    return AxisAttrs(rank - 1)
+
+
+# ---- epilogues and prologues --------------------------------------------------------------------
+
+
+def test_convolution_norm_relu_and_residual_are_one_kernel() -> None:
+    m = Model("residual")
+    x, skip = m.input("x", 1, 3, 9, 9), m.input("skip", 1, 5, 9, 9)
+    y = m.conv(x, 5, 3, pad=1)
+    scaled = m.op("add", m.op("mul", y, m.weight(5, 1, 1)), m.weight(5, 1, 1))
+    graph = m.finish(m.op("relu", m.op("add", scaled, skip)))
+    assert names(graph) == [["conv", "mul", "add", "add", "relu"]]
+    assert names(MODELS["conv_norm_relu"]()) == [["conv", "batch_normalization", "relu"]]
+
+
+def test_a_value_used_twice_in_the_epilogue_is_computed_once() -> None:
+    """GELU written out reads the biased product in two places."""
+    m = Model("gelu")
+    x = m.input("x", symbol("n", 1), 12)
+    biased = m.op("add", m.op("matmul", x, m.weight(12, 20)), m.weight(20))
+    bell = m.op("erf", m.op("mul", biased, m.scalar(0.7)))
+    half = m.op("mul", m.op("add", bell, m.scalar(1)), m.scalar(0.5))
+    graph = m.finish(m.op("mul", biased, half))
+    (group,) = partition(graph)
+    assert group.anchor is not None
+    assert group.anchor.op.name == "matmul"
+    assert len(group.members) == len(graph.nodes)
+
+
+def test_scale_and_mask_join_the_softmax_that_reads_them() -> None:
+    assert names(MODELS["masked_softmax"]()) == [["mul", "where", "softmax"]]
+
+
+def test_pointwise_work_does_not_join_a_product_that_reads_it() -> None:
+    """Each element of a factor is read once a row block: even a sum would be repeated."""
+    m = Model("factor")
+    x = m.input("x", 8, 16)
+    graph = m.finish(m.op("matmul", m.op("add", x, x), m.weight(16, 4)))
+    assert names(graph) == [["add"], ["matmul"]]
+
+
+def test_reshapes_and_transposes_join_producers_and_readers() -> None:
+    m = Model("heads")
+    x = m.input("x", 4, 6, 8)
+    q = m.transpose(m.reshape(m.op("matmul", x, m.weight(8, 8)), 4, 6, 2, 4), 0, 2, 1, 3)
+    k = m.transpose(m.reshape(m.op("matmul", x, m.weight(8, 8)), 4, 6, 2, 4), 0, 2, 3, 1)
+    graph = m.finish(m.op("softmax", m.op("matmul", q, k), attrs=last_axis(4)))
+    found = names(graph)
+    movement = {"reshape", "transpose"}
+    assert not any(set(group) <= movement for group in found)
+    assert sum("matmul" in group for group in found) == 3
+
+
+# ---- what stays apart ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [6, symbol("n", 2)], ids=["fixed", "open"])
+def test_costly_work_is_not_repeated_for_a_larger_result(n: object) -> None:
+    def spread(op: str) -> Graph:
+        m = Model("spread")
+        x, y = m.input("x", 8), m.input("y", n, 8)  # type: ignore[arg-type]
+        return m.finish(m.op("add", m.op(op, x), y))
+
+    assert names(spread("exp")) == [["exp"], ["add"]]
+    assert names(spread("neg")) == [["neg", "add"]]
+
+
+@pytest.mark.parametrize("n", [6, symbol("n", 2)], ids=["fixed", "open"])
+def test_costly_work_joins_a_reader_of_its_size(n: object) -> None:
+    m = Model("chain")
+    x = m.input("x", n, 8)  # type: ignore[arg-type]
+    graph = m.finish(m.op("add", m.op("tanh", m.op("exp", x)), x))
+    assert names(graph) == [["exp", "tanh", "add"]]
+
+
+def test_a_value_of_two_kernels_is_stored() -> None:
+    m = Model("two")
+    x = m.input("x", 8, 16)
+    y = m.op("sigmoid", x)
+    a = m.op("matmul", y, m.weight(16, 4))
+    b = m.op("matmul", y, m.weight(16, 4))
+    graph = m.finish(a, b)
+    assert names(graph) == [["sigmoid"], ["matmul"], ["matmul"]]
+
+
+def test_a_movement_of_two_kernels_joins_both() -> None:
+    m = Model("moved")
+    x = m.input("x", 16, 8)
+    turned = m.transpose(m.op("exp", x), 1, 0)
+    graph = m.finish(m.op("relu", turned), m.op("neg", turned))
+    assert names(graph) == [["exp"], ["transpose", "relu"], ["transpose", "neg"]]
+
+
+def test_outputs_are_stored_even_where_others_read_them() -> None:
+    m = Model("outputs")
+    x = m.input("x", 8, 16)
+    y = m.op("add", m.op("matmul", x, m.weight(16, 16)), m.weight(16))
+    z = m.op("relu", y)
+    graph = m.finish(z, y)
+    assert names(graph) == [["matmul", "add"], ["relu"]]
+    users = graph.users()
+    assert [g.results(graph, users) for g in partition(graph)] == [(y,), (z,)]
+
+
+def test_what_bodies_read_is_stored() -> None:
+    b = GraphBuilder("captured")
+    x, flag = b.input("x", tensor(F32, 4)), b.input("flag", tensor(BOOL))
+    (y,) = b.add(OPS["exp"], [x])
+
+    def body(name: str, op: str) -> Graph:
+        inner = GraphBuilder(name, parent=b)
+        return inner.finish(inner.add(OPS[op], [y]))
+
+    attrs = IfAttrs(body("then", "neg"), body("otherwise", "relu"), (tensor(F32, 4),))
+    (z,) = b.add(OPS["if"], [flag], attrs)
+    (w,) = b.add(OPS["relu"], [y])
+    graph = b.finish([z, w])
+    assert captures(graph.nodes[1]) == (y,)
+    assert names(graph) == [["exp"], ["if"], ["relu"]]
+
+
+def test_unread_nodes_are_left_out() -> None:
+    m = Model("unread")
+    x = m.input("x", 4, 4)
+    kept = m.op("exp", x)
+    m.op("matmul", m.op("neg", kept), m.weight(4, 4))
+    assert names(m.finish(kept)) == [["exp"]]
+
+
+def test_unread_results_of_a_node_are_not_stored() -> None:
+    m = Model("parts")
+    x = m.input("x", 4, 6)
+    graph = MODELS["split_concat"]()
+    users = graph.users()
+    stored = [v for g in partition(graph) for v in g.results(graph, users)]
+    assert all(v in graph.outputs or users.get(v) for v in stored)
+    mean = m.op("reduce_mean", x, attrs=ReduceAttrs((1,), True))
+    spread = m.op("expand", mean, attrs=ExpandAttrs(x.type.shape))
+    one = m.finish(m.op("sub", x, spread))
+    (result,) = partition(one)[-1].results(one, one.users())
+    assert result is one.outputs[0]
+
+
+# ---- rules for every graph ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_groups_are_cones_that_can_run_in_order(name: str) -> None:
+    graph = MODELS[name]()
+    users = graph.users()
+    groups = partition(graph)
+    ready: set[Value] = {*graph.inputs, *graph.constants}
+    for group in groups:
+        assert group.members[-1] is group.sink
+        _check_cone(group, ready)
+        ready.update(group.results(graph, users))
+    assert ready >= set(graph.outputs)
+    assert {n for g in groups for n in g.members} == set(graph.nodes)
+
+
+def _check_cone(group: Group, ready: set[Value]) -> None:
+    """One anchor at most; members read stored values or each other; all lead to the sink."""
+    kinds = [classify(n).kind for n in group.members]
+    assert sum(k in (Kind.REDUCTION, Kind.CONTRACTION) for k in kinds) <= 1
+    inside: set[Value] = set()
+    for node in group.members:
+        assert {v for v in node.inputs if v} <= ready | inside
+        inside.update(node.outputs)
+    for node in group.members[:-1]:
+        assert any(v in m.inputs for m in group.members for v in node.outputs)
+
+
+def test_kinds_of_ops() -> None:
+    def kind(name: str, *shapes: tuple[int, ...], attrs: object = None) -> Kind:
+        m = Model("kind")
+        inputs = [m.input(f"x{n}", *shape) for n, shape in enumerate(shapes)]
+        return classify(m.finish(m.op(name, *inputs, attrs=attrs)).nodes[0]).kind
+
+    assert kind("matmul", (4, 4), (4, 4)) is Kind.CONTRACTION
+    assert kind("reduce_sum", (4, 4), attrs=ReduceAttrs((1,), True)) is Kind.REDUCTION
+    assert kind("reduce_sum_square", (4, 4), attrs=ReduceAttrs((1,), True)) is Kind.REDUCTION
+    assert kind("softmax", (4, 4), attrs=last_axis(2)) is Kind.REDUCTION
+    assert kind("gelu", (4,), attrs=GeluAttrs("none")) is Kind.POINTWISE
+    assert kind("expand", (4, 1), attrs=ExpandAttrs(tensor(F32, 4, 3).shape)) is Kind.MAP

@@ -1,0 +1,132 @@
+"""Storage of weights as kernels want it, and kernels that equal layers share."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from tcc.ir.graph import Graph
+from tcc.ir.index import symbol
+from tcc.ir.layout import Layout, row_major
+from tcc.ops.contract import GemmAttrs
+from tcc.passes.lower_graph import place_graph
+from tcc.passes.plan_kernels import KernelPlanner, PlannedKernel
+from tcc.schedule.choose import Registers
+
+from tests.passes.fuse.models import Model
+
+
+def plans(graph: Graph) -> list[PlannedKernel]:
+    placed, planner = place_graph(graph), KernelPlanner(Registers(16, 32))
+    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    return [planner.plan(k, placed.layouts, graph.constants) for k in kernels]
+
+
+def weights(graph: Graph) -> list[Layout]:
+    """The layouts of constants in the last kernel, in order of use."""
+    return [where for v, where in plans(graph)[-1].operands if v in graph.constants]
+
+
+def spelled(where: Layout) -> tuple[list[str], list[str]]:
+    plain = [i.key.strip("()").replace(" ", "") for i in where.indices]
+    return [s.key for s in where.sizes], plain
+
+
+def product(depth: int, columns: int) -> Graph:
+    m = Model("product")
+    return m.finish(m.op("matmul", m.input("x", 32, depth), m.weight(depth, columns)))
+
+
+def gemm(trans_b: bool) -> Graph:
+    m = Model("gemm")
+    w = m.weight(*((256, 96) if trans_b else (96, 256)))
+    attrs = GemmAttrs(1.0, 1.0, False, trans_b)
+    return m.finish(m.op("gemm", m.input("x", 32, 96), w, m.weight(256), attrs=attrs))
+
+
+def test_a_factor_is_stored_in_panels_of_the_vector_block() -> None:
+    (where,) = weights(product(96, 256))
+    assert spelled(where) == (["4", "96", "64"], ["i1//64", "i0", "i1%64"])
+
+
+def test_a_transposed_factor_gets_the_same_panels() -> None:
+    straight, bias = weights(gemm(False))
+    turned, _ = weights(gemm(True))
+    assert spelled(straight) == (["4", "96", "64"], ["i1//64", "i0", "i1%64"])
+    assert spelled(turned) == (["4", "96", "64"], ["i0//64", "i1", "i0%64"])
+    assert bias.indices == row_major(bias.sizes).indices
+
+
+def test_a_last_panel_that_is_not_full_is_padded() -> None:
+    (where,) = weights(product(96, 100))
+    assert spelled(where)[0] == ["2", "96", "64"]
+    assert where.fill == 0
+
+
+def test_convolutions_keep_output_channels_innermost() -> None:
+    m = Model("conv")
+    y = m.op("relu", m.conv(m.input("x", 1, 8, 12, 12), 16, 1))
+    graph = m.finish(m.op("relu", m.conv(m.op("relu", m.conv(y, 128, 3)), 8, 1)))
+    where = next(
+        w for v, w in plans(graph)[1].operands if v in graph.constants and len(v.type.shape) == 4
+    )
+    assert spelled(where) == (
+        ["2", "3", "3", "16", "64"],
+        ["i0//64", "i2", "i3", "i1", "i0%64"],
+    )
+
+
+def test_depthwise_weights_keep_channels_innermost() -> None:
+    m = Model("depthwise")
+    y = m.op("relu", m.conv(m.input("x", 1, 8, 12, 12), 64, 1))
+    deep = m.op("relu", m.conv(y, 64, 3, group=64))
+    graph = m.finish(m.conv(deep, 8, 1))
+    where = next(
+        w for v, w in plans(graph)[1].operands if v in graph.constants and len(v.type.shape) == 4
+    )
+    assert where.indices[-1].key.startswith("i0")
+    assert "i0" not in [i.key for i in where.indices[:-1]]
+
+
+@pytest.mark.parametrize(("width", "panel"), [(64, 64), (80, 16)])
+def test_panels_do_not_cross_heads(width: int, panel: int) -> None:
+    """Heads cut the axis into loops of their own: a panel must lie in one of them."""
+    m = Model("heads")
+    s = symbol("s", 1)
+    side = 12 * width
+    y = m.op("matmul", m.input("x", s, 96), m.weight(96, side))
+    graph = m.finish(m.transpose(m.reshape(y, s, 12, width), 1, 0, 2))
+    (where,) = weights(graph)
+    assert spelled(where) == (
+        [str(side // panel), "96", str(panel)],
+        [f"i1//{panel}", "i0", f"i1%{panel}"],
+    )
+
+
+def test_equal_layers_share_a_kernel() -> None:
+    m = Model("layers")
+    value = m.input("x", 1, 8, 12, 12)
+    for _ in range(4):
+        value = m.op("relu", m.conv(value, 8, 3, pad=1))
+    graph = m.finish(m.conv(value, 8, 1))
+    made = [p for p in plans(graph) if len(p.operands) == 3]
+    assert len(made) == 5
+    middle = [p.bound for p in made[:3]]  # the input is padded by a copy like the others' halos
+    assert all(a is b for a, b in pairwise(middle))
+    assert made[-1].bound is not middle[0]
+
+
+def test_small_constants_stay_as_they_are() -> None:
+    (where,) = weights(product(3, 20))
+    assert where == row_major(where.sizes)
+    m = Model("small")
+    scaled = m.op("mul", m.input("x", 8, 16), m.weight(16))
+    (where,) = weights(m.finish(m.op("add", scaled, scaled)))
+    assert where == row_major(where.sizes)
+
+
+def test_operands_that_are_not_constant_keep_their_layout() -> None:
+    m = Model("inputs")
+    x, w = m.input("x", 32, 96), m.input("w", 96, 256)
+    (planned,) = plans(m.finish(m.op("matmul", x, w)))
+    assert dict(planned.operands)[w] == row_major(w.type.shape)

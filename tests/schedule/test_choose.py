@@ -1,0 +1,223 @@
+"""What the scheduler chooses for the kernels of small networks, counted against the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import pytest
+from tcc.ir.expr import extent
+from tcc.ir.graph import Graph
+from tcc.ir.group import TileGroup
+from tcc.ir.index import IndexLike, as_int, symbol
+from tcc.ir.types import F32, F64, DType, tensor
+from tcc.ir.verify_tile import verify_kernel
+from tcc.ops.contract import GemmAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.passes.fuse.lower import lower
+from tcc.passes.lower_graph import place_graph
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.schedule.choose import Registers, choose
+from tcc.schedule.nest import anchor, product
+from tcc.schedule.schedule import Schedule
+
+from tests.passes.fuse.models import MODELS, Model
+
+AVX512, AVX2, SSE = Registers(16, 32), Registers(8, 16), Registers(4, 16)
+MACHINES = pytest.mark.parametrize("registers", [AVX512, AVX2, SSE], ids=["avx512", "avx2", "sse"])
+
+
+def planned(graph: Graph, registers: Registers) -> Iterator[tuple[TileGroup, Schedule]]:
+    placed, planner = place_graph(graph), KernelPlanner(registers)
+    for step in placed.steps:
+        assert step.kernel is not None
+        bound = planner.plan(step.kernel, placed.layouts, graph.constants).bound
+        yield bound.group, bound.schedule
+
+
+def only(graph: Graph, registers: Registers = AVX512) -> tuple[TileGroup, Schedule]:
+    """The kernel with most work."""
+    return max(planned(graph, registers), key=lambda pair: _work(pair[0]))
+
+
+def _work(group: TileGroup) -> int:
+    return max(prod(as_int(extent(v)) or 1 for v in (*s.iters, *s.reduce)) for s in group.stages)
+
+
+def registers_used(group: TileGroup, schedule: Schedule, lanes: int) -> int:
+    """Registers of the contraction's innermost block: sums, one step of an operand, and one more
+    for the other operand."""
+    stage = anchor(group)
+    own = lanes * 4 // stage.body[0].dtype.bytes
+    blocks = {v: schedule.block(v.name) for v in stage.iters}
+    (vector,) = (v for v in (*stage.iters, *stage.reduce) if v.name in schedule.vectors)
+    if vector in stage.reduce:  # a vector of partial sums for every pair
+        sides = [b for b in blocks.values() if b > 1] or [1]
+        return prod(sides) + min(sides) + 1
+    vectors = -(-blocks[vector] // own)
+    rows = prod(b for v, b in blocks.items() if v is not vector)
+    return rows * vectors + vectors + 1
+
+
+def matmul(
+    rows: IndexLike, depth: int, columns: int, dtype: DType = F32, *, constant: bool = True
+) -> Graph:
+    m = Model("matmul")
+    x = m.builder.input("x", tensor(dtype, rows, depth))
+    w = (
+        m.weight(depth, columns)
+        if constant
+        else m.builder.input("w", tensor(dtype, depth, columns))
+    )
+    return m.finish(m.op("matmul", x, w))
+
+
+def scores(width: int) -> Graph:
+    """Queries by keys: both operands run along the reduction."""
+    m = Model("scores")
+    q, k = m.input("q", 2, 64, width), m.input("k", 2, 64, width)
+    return m.finish(m.op("matmul", q, m.transpose(k, 0, 2, 1)))
+
+
+def conv(channels: int, out: int, size: int, group: int = 1) -> Graph:
+    m = Model("conv")
+    x = m.input("x", 1, channels, 28, 28)
+    first = m.op("relu", m.conv(x, channels, 1))
+    return m.finish(m.op("relu", m.conv(first, out, size, pad=size // 2, group=group)))
+
+
+def gemm(trans_b: bool) -> Graph:
+    m = Model("gemm")
+    x = m.input("x", 24, 100)
+    w = m.weight(*((70, 100) if trans_b else (100, 70)))
+    attrs = GemmAttrs(1.0, 1.0, False, trans_b)
+    return m.finish(m.op("gemm", x, w, m.weight(70), attrs=attrs))
+
+
+CONTRACTIONS = {
+    "matmul": lambda: matmul(64, 256, 512),
+    "narrow": lambda: matmul(64, 256, 24),
+    "column": lambda: matmul(64, 256, 1),
+    "row": lambda: matmul(1, 256, 512),
+    "open": lambda: matmul(symbol("n", 1), 256, 512),
+    "inputs": lambda: matmul(64, 256, 512, constant=False),
+    "double": lambda: matmul(64, 256, 512, F64, constant=False),
+    "gemm": lambda: gemm(False),
+    "gemm_transposed": lambda: gemm(True),
+    "scores": lambda: scores(64),
+    "conv1": lambda: conv(64, 128, 1),
+    "conv3": lambda: conv(32, 64, 3),
+    "depthwise": lambda: conv(32, 32, 3, group=32),
+    "grouped": lambda: conv(32, 32, 3, group=2),
+}
+
+
+@MACHINES
+@pytest.mark.parametrize("name", list(CONTRACTIONS))
+def test_contraction_blocks_fit_the_register_file(name: str, registers: Registers) -> None:
+    group, schedule = only(CONTRACTIONS[name](), registers)
+    assert product(anchor(group)) is not None
+    if schedule.vectors:
+        assert registers_used(group, schedule, registers.lanes) <= registers.count
+
+
+@MACHINES
+@pytest.mark.parametrize("name", ["matmul", "open", "inputs", "gemm_transposed", "conv3", "scores"])
+def test_large_contractions_use_at_least_half_of_the_register_file(
+    name: str, registers: Registers
+) -> None:
+    """Fewer sums than this leave the multipliers waiting."""
+    group, schedule = only(CONTRACTIONS[name](), registers)
+    assert registers_used(group, schedule, registers.lanes) >= registers.count // 2
+
+
+# ---- the vector loop ----------------------------------------------------------------------------
+
+
+def vector_size(group: TileGroup, schedule: Schedule) -> int | None:
+    """The extent of the vector loop of the stage with most work."""
+    stage = anchor(group)
+    (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name in schedule.vectors)
+    return as_int(extent(var))
+
+
+def pointwise(*names: str, shape: tuple[int, ...] = (6, 10, 50)) -> Graph:
+    m = Model("pointwise")
+    value = m.input("x", *shape)
+    for name in names:
+        attrs = AxisAttrs(len(shape) - 1) if name == "softmax" else None
+        value = m.op(name, value, attrs=attrs)
+    return m.finish(value)
+
+
+def transposed_copy(perm: tuple[int, ...]) -> Graph:
+    m = Model("transposed_copy")
+    x = m.input("x", 8, 300, 64)
+    return m.finish(m.transpose(x, *perm))
+
+
+@pytest.mark.parametrize(
+    ("graph", "size"),
+    [
+        (matmul(64, 256, 512), 512),
+        (gemm(True), 70),
+        (conv(32, 48, 3), 48),
+        (conv(32, 32, 3, group=32), 32),
+        (scores(80), 80),
+        (pointwise("exp", "relu"), 6 * 10 * 50),
+        (pointwise("softmax"), 50),
+        (transposed_copy((1, 0, 2)), 64),
+    ],
+    ids=["matmul", "gemm", "conv", "depthwise", "scores", "exp", "softmax", "rows"],
+)
+def test_vectors_run_where_neighbours_lie_side_by_side(graph: Graph, size: int) -> None:
+    assert vector_size(*only(graph)) == size
+
+
+def test_layer_normalization_reduces_along_its_rows() -> None:
+    group, schedule = only(MODELS["norm_residual"](), AVX512)
+    for stage in group.stages:
+        (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name in schedule.vectors)
+        assert as_int(extent(var)) == 10
+
+
+@MACHINES
+def test_blocks_are_at_most_four_vectors(registers: Registers) -> None:
+    _, schedule = only(pointwise("exp"), registers)
+    (name,) = schedule.vectors
+    assert schedule.block(name) == 4 * registers.lanes
+
+
+# ---- loop order ---------------------------------------------------------------------------------
+
+
+def outermost(graph: Graph) -> int | None:
+    group, schedule = only(graph)
+    loops = {v.name: v for v in group.common}
+    return as_int(extent(loops[schedule.parallel[0]]))
+
+
+def test_the_larger_operand_is_walked_once() -> None:
+    """Panels of large weights stay in the cache for all rows; a few weights stay for all panels."""
+    assert outermost(matmul(128, 768, 3072)) == 3072
+    assert outermost(matmul(20000, 256, 512)) == 20000
+
+
+def test_every_common_loop_is_named_once() -> None:
+    for make in (*MODELS.values(), *CONTRACTIONS.values()):
+        for group, schedule in planned(make(), AVX512):
+            names = (*schedule.parallel, *schedule.serial)
+            assert sorted(names) == sorted(v.name for v in group.common)
+            loops = {v.name for s in group.stages for v in (*s.iters, *s.reduce)}
+            assert {n for n, _ in schedule.blocks} | set(schedule.vectors) <= loops
+
+
+# ---- every choice lowers ------------------------------------------------------------------------
+
+
+@MACHINES
+@pytest.mark.parametrize("name", list(CONTRACTIONS))
+def test_every_choice_lowers(name: str, registers: Registers) -> None:
+    for group, schedule in planned(CONTRACTIONS[name](), registers):
+        assert choose(group, registers) == schedule
+        verify_kernel(lower(group, schedule))
