@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tcc.cli.peer import Peer
 
-
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
 REST = 0.15
