@@ -21,6 +21,7 @@ from tcc.ir.layout import Layout, permuted, row_major, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read
 from tcc.passes.fuse.compose import compose
+from tcc.passes.fuse.cut import Part, cut
 from tcc.passes.fuse.partition import Group, Kind, classify
 
 # The widest halo that is stored; wider padding is checked element by element.
@@ -69,9 +70,11 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
         if classify(group.sink).kind is Kind.OPAQUE:
             steps.append(Step(None, group.sink))
             continue
-        expr, operands = compose(group.members, results := group.results(graph, users))
-        kernel = Kernel(expr, operands, results, _location(group))
-        steps.append(Step(kernel, None))
+        results = group.results(graph, users)
+        whole = Part(*compose(group.members, results), results)
+        for part in cut(whole):
+            kernel = Kernel(part.expr, part.operands, part.results, _location(group))
+            steps.append(Step(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)

@@ -96,8 +96,23 @@ def _needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]
     return set(own.stage.iters) != set(common) or any(loops_at(own, at) != plain for at in read_at)
 
 
+def unheld_stage(expr: Expr) -> int | None:
+    """The first stage whose value a unit would have to hold but cannot: its size is open."""
+    linked = link_stages(tuple(shaped_stage(s) for s in expr.stages))
+    common = common_loops(linked)
+    for number, shaped in enumerate(linked):
+        if _needs_memory(linked, number, common) and as_int(_held(shaped.stage, common)) is None:
+            return number
+    return None
+
+
+def _held(stage: Stage, common: tuple[Var, ...]) -> Index:
+    """How many elements of a stage a unit holds at a time."""
+    return element_count(tuple(extent(v) for v in stage.iters if v not in common))
+
+
 def _local(buffers: list[GroupBuffer], stage: Stage, common: tuple[Var, ...]) -> tuple[int, ...]:
-    size = element_count(tuple(extent(v) for v in stage.iters if v not in common))
+    size = _held(stage, common)
     if as_int(size) is None:
         raise InternalError("a value held in a unit's scratch must have a static size")
     numbers = []
