@@ -3,11 +3,13 @@
     %i = non_zero(%x) : i64[2,k]      call non_zero_count(x) -> r7 ; k = r7 ; allocate i ; call
                                       non_zero(x) -> i
 
-What each function takes is in the head of its file in runtime/src/ops.
+What each function takes is in the head of its file in runtime/src/ops.  Attributes are passed as
+integers; a float as the bits of a double.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -133,6 +135,31 @@ def _max_unpool(frame: Frame, node: Node) -> None:
     _emit(frame, "max_unpool", inputs, (_define(frame, node.outputs[0]),))
 
 
+def _det(frame: Frame, node: Node) -> None:
+    x = frame.tensor(_operand(node, 0))
+    _emit(frame, "det", (x,), (_define(frame, node.outputs[0]),))
+
+
+def _bits(value: float) -> int:
+    """The bits of `value` as a double, as a signed integer."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits)
+
+
+def _roi_align(frame: Frame, node: Node) -> None:
+    attrs = node.attrs
+    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
+    choices = (int(attrs.mode == "max"), attrs.sampling_ratio, int(attrs.half_pixel))
+    ints = (*choices, _bits(attrs.spatial_scale))
+    _emit(frame, "roi_align", inputs, (_define(frame, node.outputs[0]),), ints)
+
+
+def _max_roi_pool(frame: Frame, node: Node) -> None:
+    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
+    ints = (_bits(node.attrs.spatial_scale),)
+    _emit(frame, "max_roi_pool", inputs, (_define(frame, node.outputs[0]),), ints)
+
+
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
         "top_k": _top_k,
@@ -143,5 +170,8 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "scatter_elements": _scatter,
         "scatter_nd": _scatter,
         "max_unpool": _max_unpool,
+        "det": _det,
+        "roi_align": _roi_align,
+        "max_roi_pool": _max_roi_pool,
     }
 )

@@ -47,6 +47,9 @@ def _align_infer(types: Types, attrs: RoiAlignAttrs) -> tuple[TensorType, ...]:
     )
     require(batches.rank == 1 and batches.dtype is I64, f"{batches} must be a vector of i64")
     require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
+    require(
+        0 <= attrs.sampling_ratio < 2**31, f"the sampling ratio {attrs.sampling_ratio} is outside i32"
+    )
     require(attrs.mode in ("avg", "max"), f"unknown mode {attrs.mode}")
     size = (const(attrs.output_height), const(attrs.output_width))
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)
@@ -112,6 +115,7 @@ def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
     require(
         rois.rank == 2 and not differ(rois.shape[1], const(5)), f"regions {rois} must be [n, 5]"
     )
+    require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
     require(len(attrs.pooled_shape) == 2, f"cells {attrs.pooled_shape} are not two-dimensional")
     size = tuple(const(n) for n in attrs.pooled_shape)
     return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *size)),)

@@ -32,12 +32,15 @@ tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t output
 
 tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_compress_count(tcc_op_call *call);
+tcc_status tcc_op_det(tcc_op_call *call);
 tcc_status tcc_op_fill_halo(tcc_op_call *call);
+tcc_status tcc_op_max_roi_pool(tcc_op_call *call);
 tcc_status tcc_op_max_unpool(tcc_op_call *call);
 tcc_status tcc_op_nms(tcc_op_call *call);
 tcc_status tcc_op_nms_count(tcc_op_call *call);
 tcc_status tcc_op_non_zero(tcc_op_call *call);
 tcc_status tcc_op_non_zero_count(tcc_op_call *call);
+tcc_status tcc_op_roi_align(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
 tcc_status tcc_op_sort(tcc_op_call *call);

@@ -3,7 +3,8 @@
  * max_unpool:       inputs (x, positions i64), outputs (y)
  *
  * y is x with updates combined in, in the order of the updates; reduction is 0 none, 1 add, 2 mul,
- * 3 max, 4 min.  Negative indices count from the end; one outside the axis ends the run.  y may be
+ * 3 max, 4 min.  Sums and products of f16 and bf16 are kept in f32 and rounded once, after the last
+ * update.  Negative indices count from the end; one outside the axis ends the run.  y may be
  * x.  max_unpool writes x to zeros; positions outside y are dropped. */
 #include <math.h>
 #include <string.h>
@@ -114,21 +115,32 @@ static uint64_t combine_words(tcc_dtype dtype, int64_t reduction, uint64_t a, ui
     }
 }
 
-static void combine(tcc_dtype dtype, int64_t reduction, char *target, const char *update,
-                    int64_t count) {
-    size_t element = dtype.bits / 8u;
-    if (reduction == NONE) {
-        memcpy(target, update, (size_t)count * element);
+/* Where updates are combined: y itself, or an f32 image of it. */
+typedef struct scatter {
+    const tcc_op_call *call;
+    int64_t reduction;
+    tcc_dtype dtype; /* of the elements of target */
+    char *target;
+} scatter;
+
+/* Combines `count` updates from number `update` on into the elements from `at` on. */
+static void combine(const scatter *s, int64_t at, int64_t update, int64_t count) {
+    tcc_dtype dtype = s->call->inputs[2].dtype;
+    size_t element = dtype.bits / 8u, step = s->dtype.bits / 8u;
+    char *target = s->target + (size_t)at * step;
+    const char *from = (const char *)s->call->inputs[2].data + (size_t)update * element;
+    if (s->reduction == NONE) {
+        memcpy(target, from, (size_t)count * element);
         return;
     }
     bool floating = dtype.code == 2 || dtype.code == 4;
-    for (int64_t i = 0; i < count; i++, target += element, update += element) {
+    for (int64_t i = 0; i < count; i++, target += step, from += element) {
         if (floating) {
-            double a = load_float(dtype, target), b = load_float(dtype, update);
-            store_float(dtype, target, combine_floats(reduction, a, b));
+            double a = load_float(s->dtype, target), b = load_float(dtype, from);
+            store_float(s->dtype, target, combine_floats(s->reduction, a, b));
         } else {
-            uint64_t a = load_word(dtype, target), b = load_word(dtype, update);
-            uint64_t value = combine_words(dtype, reduction, a, b);
+            uint64_t a = load_word(dtype, target), b = load_word(dtype, from);
+            uint64_t value = combine_words(dtype, s->reduction, a, b);
             memcpy(target, &value, element);
         }
     }
@@ -158,10 +170,33 @@ static tcc_status read_index(const tcc_op_tensor *indices, int64_t at, int64_t s
                     (long long)size);
 }
 
-static void copy_source(const tcc_op_call *call) {
-    const tcc_op_tensor *x = &call->inputs[0];
-    if (call->outputs[0].data != x->data)
-        memcpy(call->outputs[0].data, x->data, (size_t)x->count * (x->dtype.bits / 8u));
+/* Makes the target and copies x to it. */
+static tcc_status begin(const tcc_op_call *call, int64_t reduction, scatter *out_scatter) {
+    const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+    bool half = (x->dtype.code == 2 || x->dtype.code == 4) && x->dtype.bits == 16;
+    *out_scatter = (scatter){call, reduction, x->dtype, y->data};
+    if (!half || (reduction != ADD && reduction != MUL)) {
+        if (y->data != x->data) memcpy(y->data, x->data, (size_t)x->count * (x->dtype.bits / 8u));
+        return TCC_OK;
+    }
+    if (x->count > INT64_MAX / 4) return tcc_fail(TCC_OUT_OF_MEMORY, "scatter: too many elements");
+    void *memory = NULL;
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, (size_t)x->count * sizeof(float), &memory));
+    float *wide = memory;
+    for (int64_t i = 0; i < x->count; i++)
+        wide[i] = (float)load_float(x->dtype, (const char *)x->data + 2 * i);
+    out_scatter->dtype = (tcc_dtype){2, 32, 1};
+    out_scatter->target = memory;
+    return TCC_OK;
+}
+
+/* Rounds the target to y, where it is not y. */
+static void finish(const scatter *s) {
+    const tcc_op_tensor *y = &s->call->outputs[0];
+    if (s->target == y->data) return;
+    for (int64_t i = 0; i < y->count; i++)
+        store_float(y->dtype, (char *)y->data + 2 * i, ((const float *)(void *)s->target)[i]);
+    tcc_pool_give(s->call->pool, s->target);
 }
 
 tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
@@ -176,8 +211,8 @@ tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
         if (dim != axis && indices->dims[dim] > x->dims[dim])
             return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: the indices have %lld along axis %d, x %lld",
                             (long long)indices->dims[dim], dim, (long long)x->dims[dim]);
-    copy_source(call);
-    size_t element = x->dtype.bits / 8u;
+    scatter s;
+    TCC_RETURN_IF_ERROR(begin(call, call->ints[1], &s));
     for (int64_t i = 0; i < indices->count; i++) {
         int64_t rest = i, stride = 1, offset = 0, index;
         TCC_RETURN_IF_ERROR(read_index(indices, i, x->dims[axis], &index));
@@ -187,9 +222,9 @@ tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
             offset += (dim == axis ? index : at) * stride;
             stride *= x->dims[dim];
         }
-        combine(x->dtype, call->ints[1], (char *)call->outputs[0].data + (size_t)offset * element,
-                (const char *)updates->data + (size_t)i * element, 1);
+        combine(&s, offset, i, 1);
     }
+    finish(&s);
     return TCC_OK;
 }
 
@@ -206,18 +241,17 @@ tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
     if (updates->count != tuples * slice)
         return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: %lld updates for %lld indices of %lld each",
                         (long long)updates->count, (long long)tuples, (long long)slice);
-    copy_source(call);
-    size_t element = x->dtype.bits / 8u;
+    scatter s;
+    TCC_RETURN_IF_ERROR(begin(call, call->ints[0], &s));
     for (int64_t i = 0; i < tuples; i++) {
         int64_t row = 0, index;
         for (int64_t dim = 0; dim < depth; dim++) {
             TCC_RETURN_IF_ERROR(read_index(indices, i * depth + dim, x->dims[dim], &index));
             row = row * x->dims[dim] + index;
         }
-        combine(x->dtype, call->ints[0],
-                (char *)call->outputs[0].data + (size_t)(row * slice) * element,
-                (const char *)updates->data + (size_t)(i * slice) * element, slice);
+        combine(&s, row * slice, i * slice, slice);
     }
+    finish(&s);
     return TCC_OK;
 }
 
