@@ -20,7 +20,8 @@ from tcc.debug import Timing, Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.graph import walk_nodes
+from tcc.ir.graph import Graph, walk_nodes
+from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
@@ -30,7 +31,7 @@ from tcc.passes.lower_node import check_runnable, lower_node
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
-from tcc.passes.state import bind_states
+from tcc.passes.state import appended_rows, bind_states
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
@@ -100,7 +101,7 @@ def compile_model(
             code.objects,
             encode_program(program),
             names,
-            _manifest(target, ops, kernels, names),
+            _manifest(target, ops, kernels, names) | _appends(graph),
             packed,
             c_name(options.name or output.stem),
             output,
@@ -133,6 +134,20 @@ def _manifest(
         "ops": ops,
         "variants": [{"features": list(target.profile.features), "kernels": listed}],
     }
+
+
+def _appends(graph: Graph) -> dict[str, Any]:
+    """Inputs to which a run appends rows; `rows` is a text where it depends on open sizes."""
+    rows = [
+        {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
+        for item in appended_rows(graph)
+    ]
+    return {"appends": rows}
+
+
+def _number_or_text(size: Index) -> int | str:
+    known = as_int(size)
+    return size.key if known is None else known
 
 
 def compile(

@@ -167,7 +167,9 @@ class Options:
         metadata=_flag(
             "--state",
             "PAST=PRESENT",
-            "Output PRESENT is input PAST updated in place (a KV cache).",
+            "Output PRESENT is input PAST updated in place (a KV cache).  Where the model appends "
+            "rows to PAST, the caller hands an array of PRESENT's size whose front holds the old "
+            "rows; after the run it holds PRESENT.",
             _states,
             repeated=True,
         ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError
@@ -130,6 +131,14 @@ def _scatter(frame: Frame, node: Node) -> None:
     _emit(frame, str(node.op.call), inputs, (_define(frame, node.outputs[0]),), (*axes, reduction))
 
 
+def _update_slice(frame: Frame, node: Node) -> None:
+    """The output may have the memory of x, which is then updated in place."""
+    x, update = (frame.tensor(_operand(node, n)) for n in range(2))
+    axis, start = node.attrs.axis, frame.size(node.attrs.start)
+    front = replace(x, dims=(*x.dims[:axis], start, *x.dims[axis + 1 :]))
+    _emit(frame, "update_slice", (x, update, front), (_define(frame, node.outputs[0]),), (axis,))
+
+
 def _max_unpool(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
     _emit(frame, "max_unpool", inputs, (_define(frame, node.outputs[0]),))
@@ -169,6 +178,7 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "non_max_suppression": _non_max_suppression,
         "scatter_elements": _scatter,
         "scatter_nd": _scatter,
+        "update_slice": _update_slice,
         "max_unpool": _max_unpool,
         "det": _det,
         "roi_align": _roi_align,

@@ -12,11 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from tcc.errors import InternalError
+from tcc.errors import InternalError, UserError
 from tcc.ir.expr import ExprBuilder, extent
-from tcc.ir.graph import Graph, Value, captures
+from tcc.ir.graph import Graph, Value
 from tcc.ir.group import TileGroup
-from tcc.ir.index import Index, Var, as_int, const, symbol, var_of
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    const,
+    free_vars,
+    linear_in,
+    symbol,
+    var_of,
+)
 from tcc.ir.layout import Layout, place, row_major
 from tcc.ir.op import Array
 from tcc.ir.program import (
@@ -48,6 +57,7 @@ from tcc.passes.fuse.partition import partition
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
+from tcc.passes.state import updates_in_place
 from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import weight, work
 
@@ -294,36 +304,112 @@ def lower_program(
     placed = place_graph(graph)
     constants = dict.fromkeys(graph.constants, graph)
     frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
-    ports = [_input_port(frame, n, value) for n, value in enumerate(graph.inputs)]
+    ports = _input_ports(frame, graph)
     _output_targets(frame, graph)
     frame.steps()
     outputs = _output_ports(frame, graph)
     program = Program(
-        tuple(ports), outputs, frame.registers.count, tuple(context.buffers), (), 0, -1,
+        ports, outputs, frame.registers.count, tuple(context.buffers), (), 0, -1,
         tuple(frame.out),
     )  # fmt: skip
     return program, context.kernels, context.weights
 
 
-def _input_port(frame: Frame, port: int, value: Value) -> Port:
-    """Binds or checks each dimension of an input."""
-    frame.buffers[value] = frame.new_buffer(Input(port), value.name)
-    dims = []
-    for d, dim in enumerate(value.type.shape):
-        given = frame.registers.fresh()
-        frame.out.append(Let(given, IntOp.DIM, port, d))
-        var = var_of(dim)
-        if var is not None and not frame.registers.bound(var.name):
-            frame.registers.bind(var.name, given)
-            what = f"input {value.name}, dimension {d} ({var.name})"
-            check_facts(frame, what, var, given)
-        else:
-            wanted = frame.size(dim)
-            message = f"input {value.name}, dimension {d}: {dim.key} is due"
-            frame.out.append(Check(Relation.EQ, given, wanted, message))
-            given = wanted
-        dims.append(given)
-    return Port(value.name, value.type.dtype, tuple(dims), _shape_text(value))
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A dimension of an input: what its type says, and the register with what the caller gave."""
+
+    value: Value
+    axis: int
+    size: Index
+    given: Register
+
+    @property
+    def what(self) -> str:
+        return f"input {self.value.name}, dimension {self.axis}"
+
+
+def _input_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
+    """Binds or checks each dimension of the inputs.
+
+    Dimensions that are one symbol bind it first; others are then known, or have one symbol left
+    that they bind (`p + 1`).  Raises UserError where a size cannot be told.
+    """
+    dims: list[_Dim] = []
+    for port, value in enumerate(graph.inputs):
+        frame.buffers[value] = frame.new_buffer(Input(port), value.name)
+        for axis, size in enumerate(value.type.shape):
+            given = frame.registers.fresh()
+            frame.out.append(Let(given, IntOp.DIM, port, axis))
+            dims.append(_Dim(value, axis, size, given))
+    registers: dict[tuple[Value, int], Register] = {}
+    waiting = [d for d in dims if not _bind_dim(frame, d, registers, plain=True)]
+    while waiting:
+        left = [d for d in waiting if not _bind_dim(frame, d, registers, plain=False)]
+        if len(left) == len(waiting):
+            raise UserError(
+                "a size of an input cannot be told",
+                where=left[0].what,
+                why=f"it is {left[0].size.key}, and no other input gives all but one of these",
+                hint="fix sizes with --input",
+            )
+        waiting = left
+    return tuple(
+        Port(
+            value.name,
+            value.type.dtype,
+            tuple(registers[value, axis] for axis in range(value.type.rank)),
+            _shape_text(value),
+        )
+        for value in graph.inputs
+    )
+
+
+def _bind_dim(
+    frame: Frame, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
+) -> bool:
+    """Binds the symbol that is unknown in `dim`, or checks `dim` where none is; False where that
+    cannot be done yet.  `plain` leaves all but lone symbols for later."""
+    lone = var_of(dim.size)
+    if plain and lone is None:
+        return False
+    unknown = [v for v in free_vars(dim.size) if not frame.registers.bound(v.name)]
+    registers[dim.value, dim.axis] = dim.given
+    if not unknown:
+        wanted = frame.size(dim.size)
+        message = f"{dim.what}: {dim.size.key} is due"
+        frame.out.append(Check(Relation.EQ, dim.given, wanted, message))
+        registers[dim.value, dim.axis] = wanted
+        return True
+    found = _solved(frame, dim, unknown[0]) if len(unknown) == 1 else None
+    if found is None:
+        return False
+    frame.registers.bind(unknown[0].name, found)
+    check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], found)
+    return True
+
+
+def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:
+    """The register with the value of `var` that makes `dim` what was given; None where `dim` is not
+    a known multiple of it plus what is bound."""
+    parts = linear_in(dim.size, var)
+    factor = None if parts is None else as_int(parts[0])
+    if parts is None or factor is None or factor < 1:
+        return None
+    found = dim.given
+    if as_int(parts[1]) != 0:
+        rest = frame.size(parts[1])
+        message = f"{dim.what} ({dim.size.key}): at least {parts[1].key} is due"
+        frame.out.append(Check(Relation.LE, rest, found, message))
+        found = frame.registers.fresh()
+        frame.out.append(Let(found, IntOp.SUB, dim.given, rest))
+    if factor > 1:
+        by, left = frame.size(const(factor)), found
+        message = f"{dim.what}: {dim.size.key} is due"
+        frame.out.append(Check(Relation.DIVIDES, by, left, message))
+        found = frame.registers.fresh()
+        frame.out.append(Let(found, IntOp.FLOORDIV, left, by))
+    return found
 
 
 def check_facts(frame: Frame, what: str, var: Var, given: Register) -> None:
@@ -357,30 +443,6 @@ def _output_targets(frame: Frame, graph: Graph) -> None:
             continue
         if value not in states or updates_in_place(frame.placed, value, states[value]):
             frame.targets[value] = frame.new_buffer(Output(port), value.name)
-
-
-def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
-    """Whether `value` is a scatter into `past` which nothing reads from then on."""
-    if past in placed.graph.outputs:
-        return False
-    written = False
-    for step in placed.steps:
-        if step.node is not None and value in step.node.outputs:
-            scatters = step.node.op.name in ("scatter_elements", "scatter_nd")
-            if not scatters or step.node.inputs[0] is not past:
-                return False
-            written = True
-        elif written and past in _reads(step):
-            return False
-        if written and step.node is not None and past in step.node.inputs[1:]:
-            return False
-    return written
-
-
-def _reads(step: Step) -> tuple[Value | None, ...]:
-    if step.kernel is not None:
-        return step.kernel.operands
-    return () if step.node is None else (*step.node.inputs, *captures(step.node))
 
 
 def _output_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -15,6 +16,7 @@ from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import Peer
 from tcc.driver import evaluate_model, load
+from tcc.errors import UserError
 from tcc.ir.op import Array
 
 
@@ -85,8 +87,9 @@ def verify(
     with opened_artifact(artifact or model) as path:
         module = load(path, threads)
         arrays = make_inputs(module.inputs, inputs, seed)
+        given = _as_the_model_takes(arrays, module.manifest)
         got = module.run(arrays)
-    oracle, want = _expected(model, arrays)
+    oracle, want = _expected(model, given)
     found = [compare(name, got[name], want[name], tolerance) for name in want]
     failed = [item for item in found if not item.ok]
     if as_json:
@@ -98,6 +101,30 @@ def verify(
         click.echo(f"{item.output}: error {item.error:.2e}, {verdict}")
     click.echo(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
     return int(bool(failed))
+
+
+def _as_the_model_takes(
+    inputs: Mapping[str, Array], manifest: Mapping[str, Any]
+) -> dict[str, Array]:
+    """Copies of an artifact's inputs, which a run may update, for its model: of a cache with room
+    for new rows only the old ones.
+
+    Raises UserError where the number of new rows depends on open sizes.
+    """
+    given = {name: array.copy() for name, array in inputs.items()}
+    for item in manifest.get("appends", ()):
+        name, axis, rows = item["input"], item["axis"], item["rows"]
+        if not isinstance(rows, int):
+            raise UserError(
+                "cannot tell the old rows of a state from the new ones",
+                where=f"input {name}",
+                why=f"a run appends {rows} rows, which depends on open sizes",
+                hint="compile with --input, which fixes sizes",
+            )
+        array = given[name]
+        if axis < array.ndim and rows <= array.shape[axis]:
+            given[name] = np.delete(array, np.s_[array.shape[axis] - rows :], axis)
+    return given
 
 
 def _expected(model: Path, inputs: Mapping[str, Array]) -> tuple[str, Mapping[str, Array]]:

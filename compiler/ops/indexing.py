@@ -56,6 +56,14 @@ class ScatterNdAttrs:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateSliceAttrs:
+    """The update's rows stand from `start` on along `axis`."""
+
+    axis: int
+    start: Index
+
+
+@dataclass(frozen=True, slots=True)
 class OneHotAttrs:
     """`axis` is where the new axis of extent `depth` stands in the output."""
 
@@ -279,6 +287,41 @@ def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample(repeated, ScatterNdAttrs("add"), "repeated")
 
 
+# ---- update_slice --------------------------------------------------------------------------------
+
+
+def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> tuple[TensorType, ...]:
+    x, update = required(types, 0), required(types, 1)
+    check_axis(attrs.axis, x.rank)
+    require(update.dtype is x.dtype, f"{update} and {x} differ in type")
+    require(update.rank == x.rank, f"{update} and {x} differ in rank")
+    for axis, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
+        require(axis == attrs.axis or not differ(a, c), f"{update} and {x} differ at axis {axis}")
+    behind = as_int(x.shape[attrs.axis] - attrs.start - update.shape[attrs.axis])
+    inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
+    require(inside, f"{update} from {attrs.start} on does not fit into {x}")
+    return (x,)
+
+
+def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> tuple[Array, ...]:
+    y, update = array(arrays, 0).copy(), array(arrays, 1)
+    (start,) = sizes((attrs.start,))
+    rows = slice(start, start + update.shape[attrs.axis])
+    y[(slice(None),) * attrs.axis + (rows,)] = update
+    return (y,)
+
+
+def _update_slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 5, 3)).astype(np.float32)
+    rows = rng.standard_normal((2, 2, 3)).astype(np.float32)
+    yield Sample((x, rows), UpdateSliceAttrs(1, const(3)), "end")
+    yield Sample((x, rows), UpdateSliceAttrs(1, const(1)), "middle")
+    yield Sample((x, x[:, :, :1].copy()), UpdateSliceAttrs(2, const(0)), "columns")
+    yield Sample((x, rows[:, :0]), UpdateSliceAttrs(1, const(5)), "nothing")
+    yield Sample((x[0, 0] > 0, np.array([True])), UpdateSliceAttrs(0, const(2)), "bool")
+    yield Sample((np.arange(7), np.array([-1, -2])), UpdateSliceAttrs(0, const(4)), "i64")
+
+
 # ---- tensor_scatter ------------------------------------------------------------------------------
 
 
@@ -450,6 +493,18 @@ OPS: tuple[OpSpec, ...] = (
         call="scatter_nd",
         onnx=(OnnxBinding("ScatterND", since=11),),
         aten=("index_put",),
+    ),
+    OpSpec(
+        "update_slice",
+        UpdateSliceAttrs,
+        (2, 2),
+        _update_slice_infer,
+        _update_slice_reference,
+        _update_slice_samples,
+        ALL,
+        Tolerance.EXACT,
+        "x with the rows from `start` on along an axis replaced by the update's.",
+        call="update_slice",
     ),
     OpSpec(
         "tensor_scatter",

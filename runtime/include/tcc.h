@@ -74,7 +74,8 @@ typedef struct tcc_tensor {
 
 /* What the model says of one input or output.  `shape` has -1 where the size is known only at run
  * time; `text` shows it with symbols.  `state` is the input that this output updates in place (the
- * output *is* the caller's input array), or -1. */
+ * output *is* the caller's input array), or -1.  Both have one shape: where the model appends rows,
+ * the input's front holds the old rows and the run writes the new ones behind them. */
 typedef struct tcc_port {
     const char *name;
     tcc_dtype dtype;

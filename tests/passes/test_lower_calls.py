@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import pytest
 from tcc.errors import UserError
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder
-from tcc.ir.index import Index, const, symbol
+from tcc.ir.index import const, symbol
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.lower_graph import place_graph, updates_in_place
 from tcc.passes.lower_node import check_runnable
-from tcc.passes.state import bind_states
 from tcc.runtime.module import Module
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -146,83 +143,3 @@ def test_nodes_that_nothing_runs_are_all_named() -> None:
         outputs += b.add(OPS["roi_align"], [x, r, n], sample.attrs, loc=name, names=[name])
     with pytest.raises(UserError, match=r"(?s)roi_align at first.*roi_align at second"):
         check_runnable(b.finish(outputs))
-
-
-# ---- states ------------------------------------------------------------------------------------
-
-
-def cache(reader_behind: bool) -> Graph:
-    """A cache of 4 rows: row `at` becomes x; y sums the rows after, or before, the update."""
-    b = GraphBuilder("g")
-    past, x = b.input("past", tensor(F32, 4, 3)), b.input("x", tensor(F32, 1, 3))
-    at = b.input("at", tensor(I64, 1, 1))
-    op = OPS["scatter_nd"]
-    (present,) = b.add(op, [past, at, x], op.attrs("none"), names=["present"])
-    total = OPS["reduce_sum"].attrs((0,), False)
-    (y,) = b.add(OPS["reduce_sum"], [present], total, names=["late" if reader_behind else "y"])
-    if reader_behind:
-        (early,) = b.add(OPS["reduce_sum"], [past], total)
-        (y,) = b.add(OPS["sub"], [y, early], names=["y"])
-    return bind_states(b.finish([y, present]), [("past", "present")])
-
-
-@pytest.mark.parametrize("reader_behind", [False, True])
-def test_a_cache_is_updated_in_the_callers_array(compiled: Run, reader_behind: bool) -> None:
-    graph = cache(reader_behind)
-    module = compiled(graph)
-    past = np.arange(12, dtype=np.float32).reshape(4, 3)
-    mirror = past.copy()
-    for row in (2, 0, 2):
-        x = np.full((1, 3), row + 10.0, np.float32)
-        feeds = {"x": x, "at": np.array([[row]])}
-        want = evaluate_graph(graph, {**feeds, "past": mirror})
-        got = module.run({**feeds, "past": past})
-        np.testing.assert_array_equal(got["y"], want["y"])
-        mirror = want["present"]
-        assert got["present"] is past
-        np.testing.assert_array_equal(past, mirror)
-
-
-def test_states_may_trade_places(compiled: Run) -> None:
-    b = GraphBuilder("g")
-    form = tensor(F32, 3)
-    one, two = b.input("one", form), b.input("two", form)
-    (sum_,) = b.add(OPS["add"], [one, two], names=["sum"])
-    swap = bind_states(b.finish([two, one, sum_]), [("one", "two"), ("two", "one")])
-    module = compiled(swap)
-    a, c = np.array([1, 2, 3], np.float32), np.array([4, 5, 6], np.float32)
-    got = module.run({"one": a, "two": c})
-    np.testing.assert_array_equal(a, [4, 5, 6])
-    np.testing.assert_array_equal(c, [1, 2, 3])
-    np.testing.assert_array_equal(got["sum"], [5, 7, 9])
-
-
-@pytest.mark.parametrize("reader_behind", [False, True])
-def test_only_the_last_reader_may_scatter_in_place(reader_behind: bool) -> None:
-    graph = cache(reader_behind)
-    ((present, past),) = graph.aliases
-    assert updates_in_place(place_graph(graph), present, past) == (not reader_behind)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        ([("pas", "present")], "no input 'pas'"),
-        ([("past", "now")], "no output 'now'"),
-        ([("past", "present"), ("past", "y")], "given twice"),
-        ([("x", "present")], "must keep its size"),
-        ([("at", "present")], "changes its type"),
-    ],
-)
-def test_bad_states_are_refused(pairs: list[tuple[str, str]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        bind_states(replace(cache(False), aliases=()), pairs)
-
-
-def test_a_growing_cache_is_refused() -> None:
-    b = GraphBuilder("g")
-    t: Index = symbol("t")
-    past, x = b.input("past", tensor(F32, t, 3)), b.input("x", tensor(F32, 1, 3))
-    grown = b.add(OPS["concat"], [past, x], OPS["concat"].attrs(0), names=["present"])
-    with pytest.raises(UserError, match="cannot grow"):
-        bind_states(b.finish(grown), [("past", "present")])

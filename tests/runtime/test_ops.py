@@ -359,6 +359,29 @@ def test_half_precision_sums_round_once(ops: Ops) -> None:
         assert torch.equal(got.nan_to_num(7), result.nan_to_num(7))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_update_slice(ops: Ops, dtype: str) -> None:
+    x = sample(dtype, (2, 5, 3), 1)
+    for axis, start, size in ((0, 1, 1), (1, 3, 2), (1, 0, 5), (2, 1, 1), (1, 2, 0)):
+        at = (slice(None),) * axis
+        update = np.ascontiguousarray(sample(dtype, x.shape, 2)[(*at, slice(0, size))])
+        front = np.ascontiguousarray(x[(*at, slice(0, start))])
+        expected, y, in_place = x.copy(), np.empty_like(x), x.copy()
+        expected[(*at, slice(start, start + size))] = update
+        ops("update_slice", [x, update, front], [y], [axis])
+        ops("update_slice", [in_place, update, front], [in_place], [axis])
+        assert y.tobytes() == in_place.tobytes() == expected.tobytes()
+
+
+def test_update_slice_stays_inside(ops: Ops) -> None:
+    x, y = np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
+    with pytest.raises(ValueError, match="2 rows from 2 on, of 3"):
+        ops("update_slice", [x, x[:2].copy(), x[:2].copy()], [y], [0])
+    for update, axis in ((x[:, :1].copy(), 0), (x.astype(np.float64), 0), (x, 2)):
+        with pytest.raises(ValueError, match=r"do not fit|axis 2 of an array"):
+            ops("update_slice", [x, update, x[:0].copy()], [y], [axis])
+
+
 def test_scatter_refuses_indices_outside(ops: Ops) -> None:
     x, one = np.zeros(3, np.float32), np.zeros(1, np.float32)
     for index in (3, -4, 1 << 40):

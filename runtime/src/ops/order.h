@@ -47,5 +47,6 @@ tcc_status tcc_op_sort(tcc_op_call *call);
 tcc_status tcc_op_top_k(tcc_op_call *call);
 tcc_status tcc_op_unique(tcc_op_call *call);
 tcc_status tcc_op_unique_count(tcc_op_call *call);
+tcc_status tcc_op_update_slice(tcc_op_call *call);
 
 #endif

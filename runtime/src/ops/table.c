@@ -28,6 +28,7 @@ tcc_op tcc_op_find(const char *name) {
         {"top_k", tcc_op_top_k},
         {"unique", tcc_op_unique},
         {"unique_count", tcc_op_unique_count},
+        {"update_slice", tcc_op_update_slice},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strcmp(name, table[i].name) == 0) return table[i].op;
