@@ -24,7 +24,7 @@ BATCH = 120
 NO_RESULT = ("if", "loop", "scan", "require", "bind_size")
 # Rows with neither an expression nor a C function: refused by name.
 REFUSED = ("det", "roi_align", "max_roi_pool")
-# The C function rounds after each update, as ONNX Runtime does, the reference at the end.
+# The C function rounds after each update, the reference at the end.
 ROUNDED = ("scatter_elements-repeated-bf16",)
 COMPILED = tuple(
     c for c in CASES if c.op.name not in (*NO_RESULT, *REFUSED) and c.name not in ROUNDED
