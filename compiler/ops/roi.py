@@ -48,7 +48,8 @@ def _align_infer(types: Types, attrs: RoiAlignAttrs) -> tuple[TensorType, ...]:
     require(batches.rank == 1 and batches.dtype is I64, f"{batches} must be a vector of i64")
     require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
     require(
-        0 <= attrs.sampling_ratio < 2**31, f"the sampling ratio {attrs.sampling_ratio} is outside i32"
+        0 <= attrs.sampling_ratio < 2**31,
+        f"the sampling ratio {attrs.sampling_ratio} is outside i32",
     )
     require(attrs.mode in ("avg", "max"), f"unknown mode {attrs.mode}")
     size = (const(attrs.output_height), const(attrs.output_width))

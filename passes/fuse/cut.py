@@ -9,7 +9,9 @@ static size, so what is as long as an open size is stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Value
@@ -29,21 +31,25 @@ class Part:
 
 def cut(whole: Part) -> tuple[Part, ...]:
     """The parts of `whole` in the order in which they can run; itself where nothing need be cut."""
+    base = whole.results[0].name
+    return _cut(whole, (f"{base}.part{n}" for n in count()))
+
+
+def _cut(whole: Part, names: Iterator[str]) -> tuple[Part, ...]:
     number = unheld_stage(whole.expr)
     if number is None:
         return (whole,)
-    stored = _stored(whole, number)
+    stored = _stored(whole, number, names)
     refs = tuple(StageRef(number, component) for component in range(len(stored)))
     first = _part(replace(whole.expr, outputs=refs), whole.operands, stored)
-    return (*cut(first), *cut(_rest(whole, number, stored)))
+    return (*_cut(first, names), *_cut(_rest(whole, number, stored), names))
 
 
-def _stored(whole: Part, number: int) -> tuple[Value, ...]:
+def _stored(whole: Part, number: int, names: Iterator[str]) -> tuple[Value, ...]:
     """A value for each component of a stage: the result that it is, or a new one."""
     known = dict(zip(reversed(whole.expr.outputs), reversed(whole.results), strict=True))
-    base = whole.results[0].name
     return tuple(
-        known.get(StageRef(number, c)) or Value(f"{base}.stage{number}.{c}", t)
+        known.get(StageRef(number, c)) or Value(next(names), t)
         for c, t in enumerate(whole.expr.stages[number].types)
     )
 
