@@ -30,6 +30,7 @@ from tcc.ops.operands import (
     sizes,
     wrapped,
 )
+from tcc.ops.reference import widen_half
 from tcc.ops.shapes import ALL, AxisAttrs, check_axis, optional, required
 
 Binding = tuple[Var, Scalar]
@@ -222,6 +223,11 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
     return new if reduction == "none" else operation[reduction](old, new)
 
 
+def _narrowed(y: Array, like: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return y.astype(like.dtype)
+
+
 def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, ...]:
     x, indices, updates = (required(types, n) for n in range(3))
     check_axis(attrs.axis, x.rank)
@@ -235,12 +241,13 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorTy
 
 
 def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> tuple[Array, ...]:
-    y, indices, updates = array(arrays, 0).copy(), array(arrays, 1), array(arrays, 2)
+    x, indices = array(arrays, 0), array(arrays, 1)
+    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
     for at in np.ndindex(*indices.shape):
         target = list(at)
         target[attrs.axis] = int(indices[at])
         y[tuple(target)] = _combine(attrs.reduction, y[tuple(target)], updates[at])
-    return (y,)
+    return (_narrowed(y, x),)
 
 
 def _scatter_elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -268,11 +275,12 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, 
 
 
 def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> tuple[Array, ...]:
-    y, indices, updates = array(arrays, 0).copy(), array(arrays, 1), array(arrays, 2)
+    x, indices = array(arrays, 0), array(arrays, 1)
+    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
     for at in np.ndindex(*indices.shape[:-1]):
         target = tuple(int(n) for n in indices[at])
         y[target] = _combine(attrs.reduction, y[target], updates[at])
-    return (y,)
+    return (_narrowed(y, x),)
 
 
 def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:

@@ -316,10 +316,12 @@ def test_scatter_elements(ops: Ops, dtype: str, reduction: int) -> None:
     for axis, index_type in ((0, np.int64), (1, np.int32)):
         given, wanted = (x, updates) if axis == 0 else (x.T.copy(), updates.T.copy())
         places = (indices if axis == 0 else indices.T).astype(index_type).copy()
-        expected = given.copy()
+        # Halves are widened before they are combined, and rounded once at the end.
+        expected = given.astype(np.float32) if dtype == "f2" else given.copy()
         for at in np.ndindex(*places.shape):
             target = (places[at], at[1]) if axis == 0 else (at[0], places[at])
-            scattered(expected, target, wanted[at], reduction)
+            scattered(expected, target, wanted[at].astype(expected.dtype), reduction)
+        expected = expected.astype(given.dtype)
         y = np.empty_like(given)
         ops("scatter_elements", [given, places, wanted], [y], [axis, reduction])
         assert np.array_equal(y, expected, equal_nan=y.dtype.kind == "f")
@@ -382,6 +384,19 @@ def test_update_slice_stays_inside(ops: Ops) -> None:
             ops("update_slice", [x, update, x[:0].copy()], [y], [axis])
 
 
+@pytest.mark.parametrize("dtype", ["f2", "bf16"])
+def test_repeated_half_sums_are_kept_in_single_precision(ops: Ops, dtype: str) -> None:
+    """In halves, a sum of ones would stop growing long before 5000."""
+    one, total = (0x3F80, 0x459C) if dtype == "bf16" else (0x3C00, 0x6CE2)  # 1, 5000 rounded
+    y, updates = np.zeros((2, 1), np.uint16), np.full((5000, 1), one, np.uint16)
+    code = 4 if dtype == "bf16" else 2
+    rows = np.ones((5000, 1), np.int64)
+    ops("scatter_elements", [y, rows, updates], [y], [0, 1], code=code)
+    assert y.ravel().tolist() == [0, total]
+    ops("scatter_nd", [y, np.zeros((1, 1), np.int64), updates[:1]], [y], [1], code=code)
+    assert y.ravel().tolist() == [one, total]
+
+
 def test_scatter_refuses_indices_outside(ops: Ops) -> None:
     x, one = np.zeros(3, np.float32), np.zeros(1, np.float32)
     for index in (3, -4, 1 << 40):
@@ -396,6 +411,132 @@ def test_max_unpool(ops: Ops) -> None:
     y = np.empty((2, 3), np.float32)
     ops("max_unpool", [x, places], [y])
     assert y.tolist() == [[2, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(3, 1, 1), (2, 3, 4, 4), (9, 9), (2, 0, 0), (0, 2, 2)])
+def test_det(ops: Ops, dtype: type, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+    y = np.empty(shape[:-2], dtype)
+    ops("det", [x], [y])
+    expected = np.linalg.det(x.astype(np.float64))
+    np.testing.assert_allclose(y, expected, rtol=1e-12 if dtype is np.float64 else 1e-6)
+
+
+def test_det_of_singular_extreme_and_undefined_matrices(ops: Ops) -> None:
+    def det(x: Array) -> float:
+        y = np.empty((), x.dtype)
+        ops("det", [x], [y])
+        return float(y)
+
+    assert det(np.array([[0.0, 2.0], [3.0, 5.0]])) == -6
+    assert det(np.array([[1.0, 2.0], [2.0, 4.0]])) == 0
+    assert det(np.diag([1e200, 1e200, 1e-200, 1e-200])) == pytest.approx(1)
+    assert det(np.diag([1e200, -1e200])) == -np.inf
+    assert det(np.diag([1e-200, 1e-200])) == 0
+    assert np.isnan(det(np.array([[1.0, 2.0], [np.nan, 4.0]])))
+    assert np.isnan(det(np.array([[np.nan, 2.0], [0.0, 4.0]])))
+    with pytest.raises(ValueError, match="do not fit"):
+        ops("det", [np.zeros((2, 3))], [np.zeros(())])
+    with pytest.raises(ValueError, match="do not fit"):
+        ops("det", [np.zeros((2, 2), np.int32)], [np.zeros((), np.int32)])
+
+
+def bits(value: float) -> int:
+    return int(np.float64(value).view(np.int64))
+
+
+def bilinear(plane: Array, y: float, x: float) -> list[float]:
+    """The four weighted neighbours of a point; zero outside by more than a pixel."""
+    height, width = plane.shape
+    if not (-1 <= y <= height and -1 <= x <= width):
+        return [0.0]
+    y, x = max(y, 0), max(x, 0)
+    top, left = min(int(y), height - 1), min(int(x), width - 1)
+    below, right = min(top + 1, height - 1), min(left + 1, width - 1)
+    v, h = (0 if top == below else y - top), (0 if left == right else x - left)
+    corners = ((top, left, (1 - v) * (1 - h)), (top, right, (1 - v) * h), 
+               (below, left, v * (1 - h)), (below, right, v * h))  # fmt: skip
+    return [float(plane[a, b]) * w for a, b, w in corners]
+
+
+REGIONS = ([0, 0, 5, 5], [1.5, 2.25, 8, 6.5], [-9, -3, 40, 30], [6, 6, 2, 3], [50, 50, 60, 60])
+
+
+@pytest.mark.parametrize("maximum", [0, 1])
+@pytest.mark.parametrize("ratio", [0, 1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_roi_align(ops: Ops, maximum: int, ratio: int, dtype: type) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 2, 7, 9)).astype(dtype)
+    regions, batches = np.array(REGIONS, dtype), np.array([0, 1, 1, 0, 1])
+    for half_pixel in (0, 1):
+        y = np.empty((5, 2, 3, 2), dtype)
+        ops("roi_align", [x, regions, batches], [y], [maximum, ratio, half_pixel, bits(0.75)])
+        for r, c, i, j in np.ndindex(*y.shape):
+            x1, y1, x2, y2 = regions[r].astype(np.float64) * 0.75 - half_pixel / 2
+            height, width = y2 - y1, x2 - x1
+            if not half_pixel:
+                height, width = max(height, 1), max(width, 1)
+            rows = ratio or max(int(np.ceil(height / 3)), 0)
+            columns = ratio or max(int(np.ceil(width / 2)), 0)
+            found = [
+                bilinear(
+                    x[batches[r], c],
+                    y1 + (i + (a + 0.5) / rows) * height / 3,
+                    x1 + (j + (b + 0.5) / columns) * width / 2,
+                )
+                for a, b in np.ndindex(rows, columns)
+            ]
+            pooled = max(map(max, found)) if maximum and found else sum(map(sum, found))
+            expected = pooled if maximum or not found else pooled / len(found)
+            assert y[r, c, i, j] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_a_region_far_larger_than_the_image_takes_no_longer(ops: Ops) -> None:
+    x, y = np.ones((1, 1, 4, 4)), np.empty((1, 1, 1, 1))
+    regions = np.array([[-1e9, -1e9, 1e9, 1e9]])
+    ops("roi_align", [x, regions, np.zeros(1, np.int64)], [y], [0, 0, 0, bits(1)])
+    assert 0 < y[0, 0, 0, 0] < 1e-16
+    ops("roi_align", [x, regions, np.zeros(1, np.int64)], [y], [1, 0, 0, bits(1)])
+    assert 0 < y[0, 0, 0, 0] <= 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_max_roi_pool(ops: Ops, dtype: type) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 2, 8, 8)).astype(dtype)
+    regions = np.array([[1, 0, 0, 7, 3], [0, 4.4, 3.6, 4.4, 3.6], [0, 20, 20, 30, 30]], dtype)
+    y = np.empty((3, 2, 2, 4), dtype)
+    ops("max_roi_pool", [x, regions], [y], [bits(1)])
+    halves = x[1, :, :4].reshape(2, 2, 2, 4, 2)
+    assert np.array_equal(y[0], halves.max((2, 4)))
+    assert np.array_equal(y[1], np.broadcast_to(x[0, :, 4, 4, None, None], (2, 2, 4)))
+    assert not y[2].any()
+    doubled = regions.copy()
+    doubled[:, 1:] *= 2
+    again = np.empty_like(y)
+    ops("max_roi_pool", [x, doubled], [again], [bits(0.5)])
+    assert np.array_equal(again, y)
+
+
+def test_regions_are_checked(ops: Ops) -> None:
+    x, y, at = np.ones((2, 1, 4, 4)), np.empty((1, 1, 1, 1)), np.zeros(1, np.int64)
+    box, row = np.array([[0.0, 0, 2, 2]]), np.array([[0.0, 0, 0, 2, 2]])
+    ints = [0, 1, 0, bits(1)]
+    for batch in (-1, 2, 1 << 62):
+        with pytest.raises(ValueError, match="region: batch"):
+            ops("roi_align", [x, box, np.array([batch])], [y], ints)
+        with pytest.raises(ValueError, match="region: batch"):
+            ops("max_roi_pool", [x, np.array([[float(batch), 0, 0, 2, 2]])], [y], [bits(1)])
+    for bad in (np.nan, np.inf, -1e30):
+        with pytest.raises(ValueError, match="not finite or too large"):
+            ops("roi_align", [x, np.array([[0, 0, bad, 2]]), at], [y], ints)
+        with pytest.raises(ValueError, match="not finite or too large"):
+            ops("max_roi_pool", [x, np.array([[0, 0, 0, 2, bad]])], [y], [bits(1)])
+    for inputs in ([x, row, at], [x, box, at[:0]], [x, box.astype(np.float32), at]):
+        with pytest.raises(ValueError, match="roi_align: operands do not fit"):
+            ops("roi_align", inputs, [y], ints)
+    with pytest.raises(ValueError, match="max_roi_pool: operands do not fit"):
+        ops("max_roi_pool", [x, box], [y], [bits(1)])
 
 
 def test_ops_refuse_operands_that_do_not_fit(ops: Ops) -> None:

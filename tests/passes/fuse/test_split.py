@@ -1,0 +1,56 @@
+"""What a unit cannot hold is stored: the parts of every row with open sizes, run one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcc.ir.evaluate_expr import evaluate_expr
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Value
+from tcc.passes.fuse.split import Piece, split
+
+from tests.ops.cases import SYMBOLIC_CASES, Case, check, reference
+
+from . import tiles
+from .test_tiles import Array, composed
+
+
+def whole(expr: Expr) -> Piece:
+    operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
+    return Piece(expr, operands, tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types)))
+
+
+def pieces(one: Piece) -> tuple[Piece, ...]:
+    return split(one.expr, one.operands, one.results)
+
+
+UNHELD = tuple(c for c in SYMBOLIC_CASES if len(pieces(whole(composed(c, open_sizes=True)[0]))) > 1)
+
+
+@pytest.mark.parametrize("case", UNHELD, ids=[c.name for c in UNHELD])
+def test_parts_compute_what_the_whole_does(case: Case) -> None:
+    expr, arrays = composed(case, open_sizes=True)
+    one = whole(expr)
+    parts = pieces(one)
+    known: dict[Value, Array] = dict(zip(one.operands, arrays, strict=True))
+    sizes = {f"n{n}": n for a in arrays for n in a.shape}
+    for part in parts:
+        tiles.build(part.expr)  # refuses what it cannot hold
+        found = evaluate_expr(part.expr, [known[v] for v in part.operands], sizes)
+        assert not set(part.results) & set(known)
+        known.update(zip(part.results, found, strict=True))
+    with np.errstate(all="ignore"):
+        check(case, tuple(known[v] for v in one.results), reference(case), case.op.tolerance)
+    names = [v.name for v in known]
+    assert len(set(names)) == len(names)
+
+
+def test_some_rows_need_a_split() -> None:
+    assert {c.op.name for c in UNHELD} == {"layer_normalization", "softmax_cross_entropy_loss"}
+
+
+def test_nothing_is_split_that_can_be_held() -> None:
+    case = next(c for c in SYMBOLIC_CASES if c.name.startswith("softmax-"))
+    one = whole(composed(case, open_sizes=True)[0])
+    (only,) = pieces(one)
+    assert only.expr is one.expr
