@@ -9,8 +9,9 @@ which is of known size and small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from tcc.ir.expr import Expr, Stage, extent
 from tcc.ir.graph import Value
@@ -36,6 +37,16 @@ class Piece:
 
 def split(expr: Expr, operands: tuple[Value, ...], results: tuple[Value, ...]) -> tuple[Piece, ...]:
     """`expr` as kernels in the order in which they run; values between them are new."""
+    base = results[0].name if results else ""
+    return _split(expr, operands, results, (f"{base}.held{n}" for n in count()))
+
+
+def _split(
+    expr: Expr,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    names: Iterator[str],
+) -> tuple[Piece, ...]:
     number = _too_large(expr)
     if number is None:
         return (Piece(expr, operands, results),)
@@ -43,7 +54,7 @@ def split(expr: Expr, operands: tuple[Value, ...], results: tuple[Value, ...]) -
     own = [n for n, out in enumerate(expr.outputs) if out.stage == number]
     stored = {expr.outputs[n].component: results[n] for n in own}
     fresh = {
-        component: Value(f"{results[0].name}.stage{number}", type)
+        component: Value(next(names), type)
         for component, type in enumerate(stage.types)
         if component not in stored
     }
@@ -57,7 +68,8 @@ def split(expr: Expr, operands: tuple[Value, ...], results: tuple[Value, ...]) -
         (*operands, *held),
         tuple(results[n] for n in rest),
     )
-    return tuple(part for p in (first, second) for part in split(p.expr, p.operands, p.results))
+    halves = (_split(p.expr, p.operands, p.results, names) for p in (first, second))
+    return tuple(piece for half in halves for piece in half)
 
 
 def _too_large(expr: Expr) -> int | None:
@@ -67,9 +79,9 @@ def _too_large(expr: Expr) -> int | None:
     for number, shaped in enumerate(linked):
         if needs_memory(linked, number, common):
             inner = tuple(extent(v) for v in shaped.stage.iters if v not in common)
-            count = as_int(element_count(inner))
+            held = as_int(element_count(inner))
             element = max(s.dtype.bytes for s in shaped.stage.body)
-            if count is None or count * element > _LARGEST:
+            if held is None or held * element > _LARGEST:
                 return number
     return None
 
