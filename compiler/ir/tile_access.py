@@ -200,6 +200,14 @@ def _least(index: Index) -> Index:
     return index
 
 
+def _never_exceeded(rest: Remainder) -> Index:
+    """`x` for `x % d` where x is certainly not negative, as many d less as stay so."""
+    least = rest.num
+    while rest.den.const > 0 and at_most(const(0), least - rest.den):
+        least = least - rest.den
+    return least if at_most(const(0), least) else of_atom(rest)
+
+
 def _without_rests(index: Index) -> Index:
     """`index` with `x % d`, where it is taken away, as the x that it never exceeds."""
     total = const(index.const)
@@ -207,7 +215,7 @@ def _without_rests(index: Index) -> Index:
         product = const(coeff)
         for atom in monomial:
             if len(monomial) == 1 and coeff < 0 and isinstance(atom, Remainder):
-                product = product * (atom.num if at_most(const(0), atom.num) else of_atom(atom))
+                product = product * _never_exceeded(atom)
             else:
                 product = product * of_atom(atom)
         total = total + product

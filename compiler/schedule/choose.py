@@ -46,7 +46,10 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     stage = anchor(group)
     factors = product(stage)
     vectors = _vector_loops(group, stage)
-    blocks = {v: _vector_block(v, s, registers) for s, v in vectors.items()}
+    blocks: dict[Var, int] = {}
+    for user, loop in vectors.items():
+        fits = _vector_block(loop, user, registers)
+        blocks[loop] = min(fits, blocks.get(loop, fits))
     vector = vectors.get(stage)
     streamed: frozenset[Var] | None = None
     if factors is not None and vector is not None:
