@@ -30,6 +30,14 @@ def ensure(*extras: str) -> Path:
     return PYTHON
 
 
+def enter(*extras: str) -> None:
+    """Starts the running script again inside `.venv` unless it is there; `models` is in sight."""
+    if Path(sys.prefix) != VENV:
+        ensure(*extras)
+        os.execve(PYTHON, [str(PYTHON), *sys.argv], environment())
+    sys.path.append(str(ROOT))
+
+
 def environment() -> dict[str, str]:
     """This process's variables for a child that runs in `.venv`.
 
