@@ -19,6 +19,8 @@ from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
+from tcc.frontends.onnx_converters import CONVERTERS
+from tcc.frontends.onnx_support import operator_names
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
@@ -181,3 +183,8 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
     return evaluate_graph(load_model(model), inputs)
+
+
+def onnx_operators() -> tuple[str, ...]:
+    """The ONNX operators that can be imported; a star: by a body that depends on types."""
+    return operator_names(CONVERTERS)

@@ -118,8 +118,3 @@ def part(code: Code, value: Value, row: int, chunk: Chunk) -> Reg:
         ("gather", tuple(lanes), chunk.width), lambda: code.gather(lanes, chunk.width)
     )
     return gathered
-
-
-def from_parts(dtype: DType, shape: tuple[int, ...], lanes: int, regs: Sequence[Reg]) -> Value:
-    """A value whose registers are given in row-major order of the standard chunks."""
-    return Value(dtype, shape, vector_chunks(last_axis(shape), lanes), tuple(regs))

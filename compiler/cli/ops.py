@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from tcc.cli.choices import json_flag
+from tcc.driver import onnx_operators
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
@@ -31,19 +32,26 @@ def op_record(op: OpSpec) -> dict[str, Any]:
 
 @click.command()
 @click.argument("names", nargs=-1)
+@click.option("--onnx", "as_onnx", is_flag=True, help="List the ONNX operators that import.")
 @json_flag
-def ops(names: tuple[str, ...], as_json: bool) -> None:
+def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
     """Lists the operators that tcc knows, or says what it knows of NAMES.
 
     \b
     Example:
-      tcc ops softmax Conv
+      tcc ops softmax conv
+      tcc ops --onnx
     """
+    if as_onnx:
+        found = onnx_operators()
+        click.echo(json.dumps(found) if as_json else "\n".join(found))
+        return
     records = [op_record(op) for op in OPS.values()]
     for name in names:
         if not any(name == record["name"] or name in record["onnx"] for record in records):
             raise UserError(
-                f"there is no op {name!r}", hint="`tcc ops` lists them; names are exact"
+                f"there is no op {name!r}",
+                hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
             )
     if names:
         wanted = set(names)

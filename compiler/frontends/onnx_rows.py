@@ -36,11 +36,6 @@ def bound_row(domain: str, op: str, version: int) -> tuple[OnnxBinding, OpSpec] 
     return next(((b, row) for b, row in rows if b.since <= version), None)
 
 
-def bound_operators() -> tuple[tuple[str, str], ...]:
-    """(domain, name) of every operator that has a row of its own."""
-    return tuple(sorted(_bindings()))
-
-
 def import_row(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> tuple[Operand, ...]:
     """The results of the node as one node of `row`."""
     inputs = list(ctx.inputs)

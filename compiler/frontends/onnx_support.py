@@ -139,14 +139,19 @@ def _table(rows: list[_Missing]) -> str:
     )
 
 
-def operator_names(converters: Converters) -> tuple[tuple[str, str], ...]:
-    """(domain, name) of ONNX operators with a converter or an ONNX body all of which is had."""
+def operator_names(converters: Converters) -> tuple[str, ...]:
+    """The ONNX operators that can be imported, by name.
+
+    A star marks those that ONNX defines by a body that depends on the operands' types: they can be
+    as far as the operators of that body can.
+    """
     newest = onnx.defs.onnx_opset_version()
-    opsets = {"": newest, "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
     survey = _Survey({}, converters)
-    found = dict.fromkeys(converters)
+    found = {name: "" for domain, name in converters if not domain}
     for schema in onnx.defs.get_all_schemas():
         node = NodeProto(op_type=schema.name, domain=schema.domain)
-        if not survey._reason(node, schema.domain, opsets):
-            found[(schema.domain, schema.name)] = None
-    return tuple(sorted(found))
+        if schema.domain or survey._reason(node, "", {"": newest}):
+            continue
+        own = schema.name in found or bound_row("", schema.name, newest) is not None
+        found[schema.name] = "" if own or not has_typed_body(node, newest) else "*"
+    return tuple(sorted(name + mark for name, mark in found.items()))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import InternalError, UserError
-from tcc.ir.index import Index, Var, const, free_vars, substitute
+from tcc.ir.index import Index, Var, const, substitute
 from tcc.ir.op import Array, NoAttrs, OpSpec
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
 
@@ -266,11 +266,6 @@ def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
     if isinstance(value, TensorType):
         return TensorType(value.dtype, tuple(substitute(d, sizes) for d in value.shape))
     return value
-
-
-def size_symbols(types: Iterable[TensorType]) -> tuple[Var, ...]:
-    """The size symbols in the shapes of `types`, each once, in order."""
-    return tuple(dict.fromkeys(v for t in types for dim in t.shape for v in free_vars(dim)))
 
 
 def carrier(array: Any, dtype: DType) -> Array:

@@ -77,3 +77,10 @@ def test_ops_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert [r["name"] for r in json.loads(capsys.readouterr().out)] == list(OPS)
     assert cli.execute(["ops", "NoSuchOp"]) == 1
     assert "there is no op 'NoSuchOp'" in capsys.readouterr().err
+
+
+def test_ops_names_the_onnx_operators_that_import(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["ops", "--onnx", "--json"]) == 0
+    found = set(json.loads(capsys.readouterr().out))
+    assert {"Conv", "LSTM", "Attention*"} <= found
+    assert not {"RandomNormal", "ImageDecoder"} & found
