@@ -17,7 +17,7 @@ from tcc.ir.graph import ConstantStore, Handle
 from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
 from tcc.ir.layout import Layout
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, DType
+from tcc.ir.types import BF16, DType, element_count
 
 # Alignment of each weight within the section.
 _ALIGN = 64
@@ -71,13 +71,10 @@ def stored_bytes(array: Array, dtype: DType) -> Array:
 
 
 def _count(layout: Layout) -> int:
-    total = 1
-    for size in layout.sizes:
-        known = as_int(size)
-        if known is None:
-            raise InternalError("a constant's layout has a symbolic size")
-        total *= known
-    return total
+    known = as_int(element_count(layout.sizes))
+    if known is None:
+        raise InternalError("a constant's layout has a symbolic size")
+    return known
 
 
 def pack(array: Array, layout: Layout) -> Array:

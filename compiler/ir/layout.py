@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, substitute
+from tcc.ir.types import element_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,5 @@ def is_row_major(where: Layout, shape: tuple[Index, ...]) -> bool:
     one = {v: const(0) for v in plain.axes if v.extent is not None and as_int(v.extent) == 1}
     same = substitute(offset(where, axis_vars(shape)), one)
     return same is substitute(offset(plain, axis_vars(shape)), one) and (
-        _count(where.sizes) is _count(shape)
+        element_count(where.sizes) is element_count(shape)
     )
-
-
-def _count(sizes: tuple[Index, ...]) -> Index:
-    total = const(1)
-    for size in sizes:
-        total = total * size
-    return total

@@ -1,9 +1,8 @@
 """Chooses a schedule for a tile group from its strides and a target's registers.
 
-One candidate a group for now, a
-contraction gets rows x vectors accumulators that fill the register file without spilling (Low et
-al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016); everything else is blocked
-along the loop with the smoothest accesses.
+One candidate a group for now.  A contraction gets rows x vectors accumulators that fill the
+register file without spilling (Low et al., "Analytical Modeling Is Enough for High-Performance
+BLIS", 2016); everything else is blocked along the loop with the smoothest accesses.
 """
 
 from __future__ import annotations
