@@ -4,14 +4,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chart import Bar, bar_chart
-from goals import BASELINES, Verdict, goal_ratio, judge, ratio, stream_share, suite_of, wanted_ratio
+from goals import (
+    BASELINES,
+    Verdict,
+    goal_ratio,
+    judge,
+    paired_ratio,
+    ratio,
+    stream_share,
+    suite_of,
+    wanted_ratio,
+)
 
 LEGEND = (
-    "times: medians in ms; (peer): its best round",
-    "ratio: the faster baseline at its best round over tcc at its median, which the goals speak of;"
-    " median, best: both at their medians, both at their best rounds",
-    "run: kernels launched in a run; MB: moved through memory in a run, of: node by node",
-    "fma, read: model's multiply-adds, weights' bytes, over the measured peaks of all threads",
+    "times: medians in ms; (best): the same peer's best round",
+    "ratio: the faster baseline at its best round over tcc at its median, which the goals speak of",
+    "paired: both in the same round, the median over rounds; best: both at their best rounds",
+    "runs: kernels launched in one run; MB: moved through memory in one run; unfused: node by node",
+    "fma, read: multiply-adds of the model, bytes of its weights, over the peaks of all threads",
 )
 
 
@@ -27,7 +37,7 @@ def columns(results: Mapping[str, Any]) -> list[str]:
     cells = ["model", "tcc"]
     for kind in results["peers"]:
         cells += [kind, "(best)"] if kind in BASELINES[results["precision"]] else [kind]
-    return [*cells, *"ratio median best goal run MB of fma read".split()]
+    return [*cells, *"ratio paired best goal runs MB unfused fma read".split()]
 
 
 def cells(results: Mapping[str, Any], model: str) -> list[str]:
@@ -40,13 +50,12 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
         if kind in kinds:
             found.append(_ms(peers[kind], "best"))
     wanted = wanted_ratio(suite_of(results), model)
-    own = peers["tcc"].get("median")
-    flops = row["flops"] / own / row["peaks"]["flops"][1] if own else None
+    flops = row["flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
     traffic = row["traffic"] or {}
     return [
         *found,
         _number(goal_ratio(results, model)),
-        _number(ratio(row, kinds, "median", "median")),
+        _number(paired_ratio(row, kinds)),
         _number(ratio(row, kinds, "best", "best")),
         _goal(wanted, goal_ratio(results, model)),
         str(traffic.get("launches", "-")),

@@ -5,6 +5,7 @@ even where the others were lucky.  `judge` reads what `scripts/bench` writes to 
 """
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -88,15 +89,23 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
 
 
 def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], theirs: str, own: str) -> float | None:
-    """The fastest of `kinds` by its figure `theirs` over tcc's figure `own`; None where none of
-    them ran."""
+    """The least figure `theirs` among `kinds` over tcc's figure `own`; None where none ran."""
     times = [row["peers"][k][theirs] for k in kinds if theirs in row["peers"].get(k, {})]
-    mine = row["peers"]["tcc"].get(own)
-    return min(times) / mine if times and mine else None
+    return min(times) / row["peers"]["tcc"][own] if times else None
+
+
+def paired_ratio(row: Mapping[str, Any], kinds: tuple[str, ...]) -> float | None:
+    """The median over rounds of the faster of `kinds` over tcc in the same round: what drift of
+    the machine moves least."""
+    theirs = [row["peers"][kind]["rounds"] for kind in kinds if "rounds" in row["peers"][kind]]
+    if not theirs:
+        return None
+    rounds = zip(*theirs, row["peers"]["tcc"]["rounds"], strict=True)
+    return statistics.median(min(others) / own for *others, own in rounds)
 
 
 def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
-    """The ratio the goals speak of; None where tcc or one of the baselines did not run."""
+    """The ratio the goals speak of; None where one of the baselines did not run."""
     row = results["models"][model]
     kinds = BASELINES[results["precision"]]
     if not all("best" in row["peers"].get(kind, {}) for kind in kinds):
@@ -106,11 +115,10 @@ def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
 
 def stream_share(row: Mapping[str, Any]) -> float | None:
     """Weight bytes over tcc's median time, as a share of what all threads can read."""
-    traffic, seconds = row["traffic"], row["peers"]["tcc"].get("median")
-    if traffic is None or seconds is None:
+    if row["traffic"] is None:
         return None
-    share: float = traffic["weights"] / seconds / row["peaks"]["read"][1]
-    return share
+    rate = row["traffic"]["weights"] / row["peers"]["tcc"]["median"]
+    return float(rate / row["peaks"]["read"][1])
 
 
 def geometric_mean(values: list[float]) -> float:
