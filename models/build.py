@@ -107,6 +107,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     arguments = parser.parse_args()
     names = list(manifest()) if "all" in arguments.names else arguments.names
+    try:
+        for name in names:
+            model_spec(name)
+    except KeyError as error:
+        parser.error(str(error.args[0]))
     for name in names:
         path = build(name, arguments.out)
         print(f"{name:16} {path.stat().st_size / 1e6:8.1f} MB  {path}", flush=True)

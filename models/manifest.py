@@ -109,6 +109,4 @@ def model_spec(name: str) -> ModelSpec:
 
 def _batched(spec: ModelSpec, batch: int) -> ModelSpec:
     inputs = (replace(i, shape=(i.shape[0] * batch, *i.shape[1:])) for i in spec.inputs)
-    return replace(
-        spec, name=f"{spec.name}.b{batch}", inputs=tuple(inputs), gmac=spec.gmac * batch
-    )
+    return replace(spec, name=f"{spec.name}.b{batch}", inputs=tuple(inputs), gmac=spec.gmac * batch)

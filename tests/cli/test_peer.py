@@ -112,7 +112,7 @@ def test_workers_are_quiet_and_capped(tmp_path: Path, model: Path) -> None:
     with Peer("quiet", model, {}, 1, row=Row("Quiet", str(script))) as peer:
         assert len(peer.seconds(3)) == 3
     slow = Row("Slow", str(script), arguments=("slow",))
-    with pytest.raises(ToolError, match="Slow took more than 0.2 seconds"):
+    with pytest.raises(ToolError, match=r"Slow took more than 0\.2 seconds"):
         Peer("slow", model, {}, 1, row=slow, cap=0.2)
     with pytest.raises(UserError, match="Absent is not installed") as caught:
         Peer("absent", model, {}, 1, row=Row("Absent", "m", "no.such", "no-such"))

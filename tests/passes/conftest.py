@@ -77,7 +77,9 @@ def compiled(tmp_path: Path) -> Run:
     """Compiles a graph without any graph pass and loads it."""
 
     def run(graph: Graph) -> Module:
-        program, table, weights = lower_program(place_graph(graph), KernelPlanner(Registers(16, 16)), lower_node)
+        program, table, weights = lower_program(
+            place_graph(graph), KernelPlanner(Registers(16, 16)), lower_node
+        )
         program = plan_memory(program)
         target = parse_target("cpu", "host", detect)
         names = tuple(f"tcc_k{n}" for n in range(len(table.bounds)))

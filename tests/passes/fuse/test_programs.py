@@ -33,7 +33,9 @@ SIZES = (1, 4, 5, 9)
 
 def lowered(graph: Graph, registers: Registers) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
-    program, table, weights = lower_program(place_graph(graph), KernelPlanner(registers), lower_node)
+    program, table, weights = lower_program(
+        place_graph(graph), KernelPlanner(registers), lower_node
+    )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     planned = plan_memory(replace(program, kernels=names))
     section = [part() for part in weights.parts()]
