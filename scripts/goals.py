@@ -91,7 +91,7 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
 def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], theirs: str, own: str) -> float | None:
     """The least figure `theirs` among `kinds` over tcc's figure `own`; None where none ran."""
     times = [row["peers"][k][theirs] for k in kinds if theirs in row["peers"].get(k, {})]
-    return min(times) / row["peers"]["tcc"][own] if times else None
+    return float(min(times) / row["peers"]["tcc"][own]) if times else None
 
 
 def paired_ratio(row: Mapping[str, Any], kinds: tuple[str, ...]) -> float | None:
