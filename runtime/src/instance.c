@@ -74,6 +74,7 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
     instance->pool.poison = flags & TCC_POISON;
     tcc_status status = allocate_tables(instance);
     if (status == TCC_OK) status = tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes);
+    if (status == TCC_OK) status = tcc_arena_reserve(&instance->arena, (size_t)model->program.known_arena);
     if (status == TCC_OK) status = set_threads(instance);
     if (status != TCC_OK) {
         tcc_instance_destroy(instance);

@@ -307,5 +307,7 @@ tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body) {
     count_writes(&body, writes, constants);
     fill_static_shapes(program->inputs, program->n_inputs, writes, constants);
     fill_static_shapes(program->outputs, program->n_outputs, writes, constants);
+    if (writes[program->arena] == 1 && constants[program->arena] > 0)
+        program->known_arena = constants[program->arena];
     return refuse_arena_writes(&program->body, marks);
 }

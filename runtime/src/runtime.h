@@ -44,7 +44,8 @@ typedef struct tcc_arena {
     size_t mapped;
 } tcc_arena;
 
-/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost. */
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Its pages are
+ * there when this returns, as far as memory allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 void tcc_arena_release(tcc_arena *arena);
 
@@ -208,6 +209,7 @@ typedef struct tcc_program {
     tcc_body body;     /* the rest */
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
+    int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     void *memory; /* list of what decoding allocated */
 } tcc_program;
 

@@ -11,6 +11,8 @@
 enum {
     YIELD_AFTER = 1024,  /* spins; a worker may wait for this very CPU */
     STEAL_AFTER = 8,     /* spins; looking at a working thread's claim costs it a cache miss */
+    STALL = 300000,      /* nanoseconds of waiting that show that a worker has lost its CPU */
+    MOST_ALONE = 20000000,
     CALM_LAUNCHES = 16,  /* launches alone before a run that shared the machine takes it all again */
 };
 
@@ -73,6 +75,15 @@ static bool steal(tcc_workers *workers, int32_t self, int32_t seat, uint64_t tic
     return true;
 }
 
+/* A worker that lost its CPU inside a launch may do so again at the next: the caller does without the
+ * workers for twice as long as it waited.  So a crowded machine costs a run a part of its speed, not
+ * a time slice for every launch. */
+static void note_stall(tcc_workers *workers, int64_t since) {
+    int64_t now = tcc_now(), waited = now - since;
+    if (waited < STALL) return;
+    workers->alone_until = now + (2 * waited < MOST_ALONE ? 2 * waited : MOST_ALONE);
+}
+
 static void run_own_range(tcc_workers *workers, int32_t self, uint64_t ticket) {
     const tcc_slot *slot = &workers->slots[ticket & 1];
     int32_t threads = atomic_load_explicit(&slot->threads, memory_order_relaxed);
@@ -86,11 +97,15 @@ static void run_own_range(tcc_workers *workers, int32_t self, uint64_t ticket) {
         if (self == 0) tcc_workers_wake(workers, threads);
     }
     if (!inside && self) return; /* but no one looks at whether the caller's range is done */
+    int64_t since = 0;
     for (uint32_t spins = 1;
          atomic_load_explicit(&seat->claim, memory_order_acquire) & CLAIM_THIEVES; spins++) {
         tcc_relax();
-        if (spins % YIELD_AFTER == 0) sched_yield();
+        if (spins % YIELD_AFTER) continue;
+        if (!since) since = tcc_now();
+        sched_yield();
     }
+    if (since && self == 0) note_stall(workers, since);
     atomic_store_explicit(&seat->done, ticket, memory_order_release);
 }
 
@@ -110,12 +125,16 @@ static bool is_exhausted(const tcc_seat *seat, uint64_t ticket) {
 static void settle(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t threads) {
     for (int32_t seat = 1; seat < threads; seat++) {
         const tcc_seat *other = &workers->seats[seat];
+        int64_t since = 0;
         for (uint32_t spins = 1; !is_done(other, ticket); spins++) {
             tcc_relax();
             if (spins % STEAL_AFTER) continue;
             if (is_exhausted(other, ticket)) break;
-            if (!steal(workers, self, seat, ticket) && spins % YIELD_AFTER == 0) sched_yield();
+            if (steal(workers, self, seat, ticket) || spins % YIELD_AFTER) continue;
+            if (!since) since = tcc_now();
+            sched_yield();
         }
+        if (since && self == 0) note_stall(workers, since);
     }
 }
 
@@ -215,12 +234,20 @@ static bool own_workers(tcc_crew *crew) {
     return crew->owner;
 }
 
+/* Whether the workers may be counted on; for their owner. */
+static bool reliable(tcc_workers *workers) {
+    if (!workers->alone_until) return true;
+    if (tcc_now() < workers->alone_until) return false;
+    workers->alone_until = 0;
+    return true;
+}
+
 void tcc_crew_launch(tcc_crew *crew, const tcc_job *job) {
     if (job->threads > 1 && crew->workers) {
         tcc_job fair = *job;
         fair.threads = fair_threads(crew, job->threads);
         if (fair.threads > job->units) fair.threads = (int32_t)job->units;
-        if (fair.threads > 1 && own_workers(crew)) {
+        if (fair.threads > 1 && own_workers(crew) && reliable(crew->workers)) {
             crew->workers->launch(crew->workers, &fair);
             return;
         }

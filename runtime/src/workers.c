@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "workers.h"
@@ -34,12 +33,6 @@ __asm__(".pushsection .note.tcc,\"a\",%note\n"
         ".popsection\n");
 
 enum { NOTE_HEADER = 12, NOTE_BYTES = 24 };
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 /* ---- finding the process's workers ------------------------------------------------------------ */
 
@@ -78,6 +71,7 @@ static void forget_workers(void) {
     workers->refused = false;
     workers->ticket += 2;
     workers->open = 0;
+    workers->alone_until = 0;
     atomic_store(&workers->runs, 0);
     atomic_store(&workers->busy, false);
     for (int i = 0; i < TCC_MAX_THREADS / 64; i++) atomic_store(&workers->asleep[i], 0);
@@ -162,7 +156,7 @@ static void *worker(void *argument) {
     free(argument);
     tcc_workers *workers = start.workers;
     uint64_t last = start.last;
-    int64_t idle_since = now();
+    int64_t idle_since = tcc_now();
     int32_t threads = 0; /* of a launch that others may still be at */
     for (uint32_t spins = 1;; spins++) {
         uint64_t ticket = next_ticket(workers, last);
@@ -178,8 +172,8 @@ static void *worker(void *argument) {
             !tcc_workers_help(workers, start.self, last, threads))
             threads = 0;
         if (spins % LOOK_AT_CLOCK) continue;
-        if (!idle_since) idle_since = now();
-        if (now() - idle_since > patience(workers, start.self)) {
+        if (!idle_since) idle_since = tcc_now();
+        if (tcc_now() - idle_since > patience(workers, start.self)) {
             sleep_until_called(workers, start.self, last);
             idle_since = 0;
         }

@@ -18,6 +18,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "runtime.h"
 
@@ -58,6 +59,7 @@ struct tcc_workers {
     bool refused;    /* the system gave no more threads: do not ask at every launch */
     uint64_t ticket; /* of the last launch; these three belong to the owner of `busy` */
     uint16_t open;   /* threads of the last launch; 0 once it is settled */
+    int64_t alone_until; /* when the owner counts on its workers again (tcc_now); 0: now */
     _Alignas(LINE_PAIR) atomic_bool busy;     /* a run has the workers */
     _Alignas(LINE_PAIR) _Atomic int32_t runs; /* in progress, with workers or without */
     _Atomic int32_t started;                  /* workers alive; the owner of `busy` starts more */
@@ -73,6 +75,12 @@ static inline void tcc_relax(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+static inline int64_t tcc_now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
 /* ---- workers.c ---------------------------------------------------------------------------------- */
