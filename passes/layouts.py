@@ -167,10 +167,11 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
         if all(isinstance(s, Read) for s in stage.body):
             continue
         for node in reads(stage):
-            plain = isinstance(node.source, int) and len(node.indices) > 2
-            if plain and kernel.operands[node.source] not in found:
-                if var_of(node.indices[-1]) is stage.iters[1]:
-                    return True
+            if not isinstance(node.source, int) or len(node.indices) < 3:
+                continue
+            last = var_of(node.indices[-1]) is stage.iters[1]
+            if last and kernel.operands[node.source] not in found:
+                return True
     return False
 
 

@@ -1,8 +1,8 @@
 """Computes 3 x 3 convolutions with fewer products.
 
-    %y = conv(%x, %w, %bias) {strides=(1, 1)}     %v = expression(%x)           ; input transform
-                                                  %m = expression(%v, %u)       ; 36 products of matrices
-                                                  %y = expression(%m, %bias)    ; output transform
+    %y = conv(%x, %w, %bias)      %v = expression(%x)           ; input transform
+                                  %m = expression(%v, %u)       ; 36 products of matrices
+                                  %y = expression(%m, %bias)    ; output transform
 
 F(4 x 4, 3 x 3) needs a quarter of a convolution's products, F(2 x 2, 3 x 3) 16 in 36; both round
 more and take larger weights, %u, which are computed here in f64.  Infinities and NaN spread over
@@ -68,7 +68,7 @@ def constant_bytes(graph: Graph) -> int:
     return sum(-(-count * dtype.bits // 8) for count, dtype in sizes)
 
 
-# ---- which ----------------------------------------------------------------------------------------
+# ---- which --------------------------------------------------------------------------------------
 
 
 def _choose(graph: Graph, limits: Limits) -> Mapping[Node, Form]:
@@ -140,7 +140,7 @@ def _sizes(node: Node) -> Sizes:
     return Sizes(images, channels, filters, (high, wide), node.attrs.dilations)
 
 
-# ---- how ------------------------------------------------------------------------------------------
+# ---- how ----------------------------------------------------------------------------------------
 
 
 def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Sequence[Value] | None:
@@ -152,7 +152,8 @@ def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Sequen
         return None
     attrs, (result,) = node.attrs, node.outputs
     before = (as_index(attrs.before[0]), as_index(attrs.before[1]))
-    tiling = Tiling(image.type, before, attrs.dilations, result.type.shape[2:])
+    high, wide = result.type.shape[2:]
+    tiling = Tiling(image.type, before, attrs.dilations, (high, wide))
     u = b.constant(_rounded(form, weights), source.name, F32)
     op, form_of = OPS["expression"], OPS["expression"].attrs
     (v,) = b.add(op, [image], form_of(input_transform(form, tiling)), loc=node.loc)

@@ -61,7 +61,7 @@ class Tiling:
 def transformed_filters(form: Form, weights: Array) -> Array:
     """U[point, channel, filter] of weights [filter, channel, 3, 3], in f64."""
     g = np.array(form.filters)
-    points = np.einsum("ai,ocij,bj->abco", g, weights.astype(np.float64), g)
+    points: Array = np.einsum("ai,ocij,bj->abco", g, weights.astype(np.float64), g)
     return points.reshape(form.points, *points.shape[2:])
 
 
@@ -72,7 +72,9 @@ def input_transform(form: Form, tiling: Tiling) -> Expr:
     point, n, p, q, y, x, c = b.iters(form.points, *tiling.counts(form), tiling.image.shape[1])
     rows, columns = (
         [(tile * form.m + k) * d + sub - before for k in range(side)]
-        for tile, sub, d, before in zip((y, x), (p, q), tiling.dilations, tiling.before, strict=True)
+        for tile, sub, d, before in zip(
+            (y, x), (p, q), tiling.dilations, tiling.before, strict=True
+        )
     )
     lines = [form.inputs([b.read(0, n, c, i, j, fill=0) for i in rows]) for j in columns]
     values = [v for line in zip(*lines, strict=True) for v in form.inputs(line)]
@@ -98,9 +100,7 @@ def output_transform(form: Form, tiling: Tiling, m: TensorType, bias: TensorType
     sub = [i % d for i, d in zip((y, x), tiling.dilations, strict=True)]
     at = [i // d for i, d in zip((y, x), tiling.dilations, strict=True)]
     tile = [i // form.m for i in at]
-    grid = [
-        [b.read(0, i * side + j, n, *sub, *tile, o) for i in range(side)] for j in range(side)
-    ]
+    grid = [[b.read(0, i * side + j, n, *sub, *tile, o) for i in range(side)] for j in range(side)]
     lines = [form.outputs(column) for column in grid]
     rows = [_chosen(at[1] % form.m, form.outputs(row)) for row in zip(*lines, strict=True)]
     value = _chosen(at[0] % form.m, rows)
@@ -116,7 +116,7 @@ def _chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
     return chosen
 
 
-# ---- the factors ----------------------------------------------------------------------------------
+# ---- the factors --------------------------------------------------------------------------------
 
 
 def _add(a: Scalar, b: Scalar) -> Scalar:

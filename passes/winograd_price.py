@@ -21,7 +21,7 @@ class Rates:
     l2: int
     near: float = 32.0
     shared: float = 8.0
-    memory: float = 4.0
+    memory: float = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,7 @@ def direct_price(sizes: Sizes, rates: Rates) -> float:
 
 def winograd_price(sizes: Sizes, form: Form, rates: Rates) -> float:
     """Cycles of the transforms and the products of `form`."""
-    along = (
-        d * -(-n // (d * form.m)) for n, d in zip(sizes.results, sizes.dilations, strict=True)
-    )
+    along = (d * -(-n // (d * form.m)) for n, d in zip(sizes.results, sizes.dilations, strict=True))
     tiles = sizes.images * prod(along)
     values, sums = tiles * form.points * sizes.channels, tiles * form.points * sizes.filters
     weights = form.points * sizes.channels * sizes.filters

@@ -240,8 +240,7 @@ def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:
 
     def moved(stage: Stage) -> Stage:
         new = {
-            v: iterator(v.name, substitute(extent(v), sizes))
-            for v in (*stage.iters, *stage.reduce)
+            v: iterator(v.name, substitute(extent(v), sizes)) for v in (*stage.iters, *stage.reduce)
         }
         return replace(
             stage,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 from tcc.ir.expr import Stage, extent, reads
@@ -45,15 +45,6 @@ from tcc.ir.scalar import (
 
 # The most results of a point: more formulas than registers gain nothing.
 _MOST = 64
-
-_COMPARISONS = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,7 @@ def unroll(stage: Stage) -> Unrolled | None:
     return Unrolled(replace(stage, iters=rest, body=tuple(bodies)), tuple(places))
 
 
-# ---- conditions -----------------------------------------------------------------------------------
+# ---- conditions ---------------------------------------------------------------------------------
 
 
 def _conditions(root: Scalar) -> list[Apply]:
@@ -103,15 +94,14 @@ def _conditions(root: Scalar) -> list[Apply]:
 
 
 def _decided(condition: Apply) -> tuple[Index, ...]:
-    """The index that `condition` compares with a number, as a tuple; empty for other conditions."""
-    if condition.function not in _COMPARISONS:
+    """The index that `condition` says is a number, as a tuple; empty for other conditions."""
+    if condition.function != "eq":
         return ()
     left, right = condition.args
-    plain = isinstance(left, IndexValue) and isinstance(right, Const)
-    return (left.index,) if plain and isinstance(left, IndexValue) else ()
+    return (left.index,) if isinstance(left, IndexValue) and isinstance(right, Const) else ()
 
 
-# ---- loops cut into digits ------------------------------------------------------------------------
+# ---- loops cut into digits ----------------------------------------------------------------------
 
 
 def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, tuple[Index, ...]] | None:
@@ -127,7 +117,7 @@ def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, tuple[Index, ...
             loops.append(var)
             continue
         steps = sorted({s for i in indices for a in atoms(i) for s in _steps(a, var)})
-        if not steps or any(b % a for a, b in zip(steps, steps[1:], strict=False)):
+        if not steps or any(b % a for a, b in pairwise(steps)):
             return None
         digits = _digits(var, steps)
         loops += (free_vars(d)[0] for d in digits)
@@ -142,7 +132,7 @@ def _digits(var: Var, steps: list[int]) -> list[Index]:
     """Iterators for the parts of `var` between `steps`, the largest first."""
     sizes: list[Index] = [ceildiv(extent(var), steps[-1])]
     bounds = [1, *steps]
-    sizes += (const(b // a) for a, b in reversed(list(zip(bounds, bounds[1:], strict=False))))
+    sizes += (const(b // a) for a, b in reversed(list(pairwise(bounds))))
     return [iterator(f"{var.name}u{n}", size) for n, size in enumerate(sizes)]
 
 
@@ -168,7 +158,7 @@ def _unit(index: Index, var: Var) -> int | None:
     return None
 
 
-# ---- one formula ----------------------------------------------------------------------------------
+# ---- one formula --------------------------------------------------------------------------------
 
 
 def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
@@ -222,5 +212,5 @@ class _Choice:
         for index in _decided(condition):
             value, right = as_int(substitute(index, self.mapping)), condition.args[1]
             if value is not None and isinstance(right, Const):
-                return bool(_COMPARISONS[condition.function](value, right.value))
+                return value == right.value
         return None

@@ -61,7 +61,12 @@ def cases() -> Iterator[Case]:
             yield Case(op, sample)
             floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
             fixed = op.name == "expression"  # its attributes say what the operands' types are
-            if BF16 in op.dtypes and not fixed and floats and all(a.dtype == np.float32 for a in floats):
+            if (
+                BF16 in op.dtypes
+                and not fixed
+                and floats
+                and all(a.dtype == np.float32 for a in floats)
+            ):
                 yield Case(op, sample, half=True)
 
 
