@@ -61,8 +61,10 @@ class Tiling:
 def transformed_filters(form: Form, weights: Array) -> Array:
     """U[point, channel, filter] of weights [filter, channel, 3, 3], in f64."""
     g = np.array(form.filters)
-    points: Array = np.einsum("ai,ocij,bj->abco", g, weights.astype(np.float64), g)
-    return points.reshape(form.points, *points.shape[2:])
+    filters, channels = weights.shape[:2]
+    flat = weights.astype(np.float64).transpose(2, 3, 1, 0).reshape(9, channels * filters)
+    points: Array = np.kron(g, g) @ flat
+    return points.reshape(form.points, channels, filters)
 
 
 def input_transform(form: Form, tiling: Tiling) -> Expr:

@@ -47,12 +47,14 @@ class Shaped:
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
     """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
-    split = unroll(stage) if unrolled else None
-    stage = stage if split is None else split.stage
     at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
     unit = {v: const(0) for v in (*stage.iters, *stage.reduce) if as_int(extent(v)) == 1}
-    shaped = Shaped(stage, at, () if split is None else split.places)
-    return _substituted(shaped, unit, dict.fromkeys(unit, ()))
+    shaped = _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
+    split = unroll(shaped.stage, shaped.logical) if unrolled else None
+    if split is None:
+        return shaped
+    rest = tuple(iterator(v.name, extent(v)) for v in split.stage.iters)
+    return Shaped(split.stage, rest, split.places)
 
 
 def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:

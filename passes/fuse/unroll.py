@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
@@ -55,9 +56,10 @@ class Unrolled:
     places: tuple[tuple[Index, ...], ...]
 
 
-def unroll(stage: Stage) -> Unrolled | None:
+@lru_cache(maxsize=64)
+def unroll(stage: Stage, logical: tuple[Index, ...]) -> Unrolled | None:
     """`stage` without the loops that decide its conditions; None where there are none, or too many
-    formulas."""
+    formulas.  `logical` is the index of the stage's result."""
     if stage.monoid is not None or len(stage.body) != 1:
         return None
     conditions = _conditions(stage.body[0])
@@ -66,7 +68,8 @@ def unroll(stage: Stage) -> Unrolled | None:
     cut = _cut(stage, conditions)
     if cut is None:
         return None
-    stage, at = cut
+    stage, digits = cut
+    at = tuple(substitute(i, digits) for i in logical)
     deciding = {v for c in _conditions(stage.body[0]) for i in _decided(c) for v in free_vars(i)}
     loops = tuple(v for v in stage.iters if v in deciding)
     counts = [as_int(extent(v)) for v in loops]
@@ -104,9 +107,9 @@ def _decided(condition: Apply) -> tuple[Index, ...]:
 # ---- loops cut into digits ----------------------------------------------------------------------
 
 
-def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, tuple[Index, ...]] | None:
-    """`stage` with the loops that conditions look at in parts cut into those parts, and its own
-    index in terms of the new loops."""
+def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Mapping[Var, Index]] | None:
+    """`stage` with the loops that conditions look at in parts cut into those parts, and those
+    loops in terms of the new ones."""
     looked_at = [i for c in conditions for i in _decided(c)]
     parted = {v for i in looked_at if var_of(i) is None for v in free_vars(i)}
     mapping: dict[Var, Index] = {}
@@ -123,9 +126,8 @@ def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, tuple[Index, ...
         loops += (free_vars(d)[0] for d in digits)
         weights = [*reversed(steps), 1]
         mapping[var] = sum((d * w for d, w in zip(digits, weights, strict=True)), const(0))
-    at = tuple(mapping.get(v, iterator(v.name, extent(v))) for v in stage.iters)
     body = tuple(substitute_indices(s, mapping) for s in stage.body) if mapping else stage.body
-    return replace(stage, iters=tuple(loops), body=body), at
+    return replace(stage, iters=tuple(loops), body=body), mapping
 
 
 def _digits(var: Var, steps: list[int]) -> list[Index]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 from tcc.ir.evaluate_expr import evaluate_expr
-from tcc.ir.expr import Expr, ExprBuilder, extent
-from tcc.ir.index import Index, IndexLike, symbol
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
+from tcc.ir.index import Index, IndexLike, iterator, symbol
 from tcc.ir.scalar import Scalar, index_value
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops.formula import choose, fn
-from tcc.passes.fuse.unroll import unroll
+from tcc.passes.fuse.unroll import Unrolled, unroll
 
 from . import tiles
+
+
+def split(stage: Stage) -> Unrolled | None:
+    return unroll(stage, tuple(iterator(v.name, extent(v)) for v in stage.iters))
 
 
 def equal(index: Index, number: int) -> Scalar:
@@ -31,7 +35,7 @@ def weave(count: IndexLike, by: int = 1) -> Expr:
 
 
 def test_every_choice_is_a_body_without_conditions() -> None:
-    unrolled = unroll(weave(10).stages[0])
+    unrolled = split(weave(10).stages[0])
     assert unrolled is not None
     assert [extent(v).key for v in unrolled.stage.iters] == ["5"]
     assert [[i.key for i in at] for at in unrolled.places] == [
@@ -54,7 +58,7 @@ def test_results_are_those_of_the_expression() -> None:
 def test_open_sizes_are_unrolled_too() -> None:
     x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
     expr = weave(symbol("n", 1, 60))
-    assert unroll(expr.stages[0]) is not None
+    assert split(expr.stages[0]) is not None
     for n in (1, 6, 7):
         (wanted,) = evaluate_expr(expr, [x], {"n": n})
         np.testing.assert_array_equal(tiles.run(expr, [x], {"n": n})[0], wanted)
@@ -64,12 +68,12 @@ def test_what_is_no_choice_between_few_formulas_stays() -> None:
     b = ExprBuilder(tensor(F32, 100))
     (i,) = b.iters(100)
     b.stage((i,), choose(equal(i, 5), b.read(0, i), 0.0))
-    assert unroll(b.done().stages[0]) is None  # 100 formulas
+    assert split(b.done().stages[0]) is None  # 100 formulas
     b = ExprBuilder(tensor(F32, 8))
     (i,) = b.iters(8)
     b.stage((i,), choose(fn("lt", index_value(i, I64), 5), b.read(0, i), 0.0))
-    assert unroll(b.done().stages[0]) is None  # no equality
+    assert split(b.done().stages[0]) is None  # no equality
     b = ExprBuilder(tensor(F32, 8))
     (i,) = b.iters(8)
     b.stage((i,), b.read(0, i))
-    assert unroll(b.done().stages[0]) is None
+    assert split(b.done().stages[0]) is None
