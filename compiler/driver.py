@@ -36,6 +36,8 @@ from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
+from tcc.passes.winograd import Limits, constant_bytes
+from tcc.passes.winograd_price import Rates
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
@@ -45,7 +47,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a compile made.  Sizes are bytes; `arena` is None where it depends on open sizes."""
+    """What a compile made.  Sizes are bytes; `arena` is None where it depends on open sizes.
+    `growth` is how many times the model's own weights those of the artifact take."""
 
     target: str
     ops: int
@@ -54,6 +57,7 @@ class Summary:
     specialisations: int
     arena: int | None
     weights: int
+    growth: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,9 @@ def compile_model(
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
     ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
+    given = constant_bytes(graph)
     with trace.stage("optimise"):
-        graph = run_pipeline(graph, options.level, trace)
+        graph = run_pipeline(graph, options.level, trace, limits=_limits(target, options))
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
@@ -115,7 +120,7 @@ def compile_model(
         )
     summary = Summary(
         target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
-        weights.size,
+        weights.size, weights.size / given if given else 1.0,
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
 
@@ -123,6 +128,15 @@ def compile_model(
 def _planner(target: Target) -> KernelPlanner:
     profile = target.profile
     return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
+
+
+def _limits(target: Target, options: Options) -> Limits | None:
+    """What bounds algorithms that trade rounding for speed; None where they are off."""
+    if options.numerics == "strict":
+        return None
+    profile = target.profile
+    rate = profile.lanes(32) * (4 if profile.fma else 2)  # two units for multiply-adds
+    return Limits(Rates(rate, profile.l2), options.weight_growth)
 
 
 def _manifest(

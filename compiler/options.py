@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,16 @@ def _positive(value: Any) -> int:
     if count < 1:
         raise ValueError(f"{value!r} is not a count of at least 1")
     return count
+
+
+def _factor(value: Any) -> float:
+    try:
+        factor = float(value)
+    except (TypeError, ValueError):
+        factor = 0.0
+    if not 1 <= factor < inf:
+        raise ValueError(f"{value!r} is not a factor of at least 1")
+    return factor
 
 
 def _folder(value: Any) -> Path | None:
@@ -185,6 +196,16 @@ class Options:
             "MODE",
             "strict turns off algorithms that trade rounding for speed.",
             _one_of(NUMERICS, str),
+        ),
+    )
+    weight_growth: float = field(
+        default=4.0,
+        metadata=_flag(
+            "--weight-growth",
+            "FACTOR",
+            "How many times their size weights may take where larger ones make the model faster; "
+            "1 keeps them as they are.",
+            _factor,
         ),
     )
     jobs: int = field(

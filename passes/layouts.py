@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
-from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute
+from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute, var_of
 from tcc.ir.layout import Layout, permuted, row_major, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read
@@ -140,7 +140,7 @@ def _channels_last(steps: Sequence[Step], windows: set[Value], pinned: set[Value
         for value in step.kernel.results:
             if value in pinned or value.type.rank < 3:
                 continue
-            if value in windows or _follows(step.kernel, found):
+            if value in windows or _follows(step.kernel, found) or _blends(step.kernel, found):
                 found.add(value)
     return found
 
@@ -155,6 +155,22 @@ def _follows(kernel: Kernel, found: set[Value]) -> bool:
                 set(free_vars(i)) <= {v, *stage.reduce}
                 for i, v in zip(node.indices, stage.iters, strict=True)
             ):
+                return True
+    return False
+
+
+def _blends(kernel: Kernel, found: set[Value]) -> bool:
+    """Whether a result is computed from an operand whose neighbours in storage are its channels."""
+    for stage in kernel.expr.stages:
+        if stage.monoid is not None or len(stage.iters) < 3:
+            continue
+        if all(isinstance(s, Read) for s in stage.body):
+            continue
+        for node in reads(stage):
+            if not isinstance(node.source, int) or len(node.indices) < 3:
+                continue
+            last = var_of(node.indices[-1]) is stage.iters[1]
+            if last and kernel.operands[node.source] not in found:
                 return True
     return False
 
@@ -192,16 +208,18 @@ def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
 
 
 def _padded_reads(step: Step) -> list[tuple[Value, Read]]:
-    """Reads with a fill in reductions: each element is looked at several times."""
+    """Reads with a fill of what is looked at several times: by reductions, or at several places."""
     if step.kernel is None:
         return []
-    return [
-        (step.kernel.operands[node.source], node)
-        for stage in step.kernel.expr.stages
-        if stage.monoid is not None
-        for node in reads(stage)
-        if isinstance(node.source, int) and node.fill is not None and not node.indirect
-    ]
+    found: list[tuple[Value, Read]] = []
+    for stage in step.kernel.expr.stages:
+        sources = [node.source for node in reads(stage)]
+        for node in reads(stage):
+            if not isinstance(node.source, int) or node.fill is None or node.indirect:
+                continue
+            if stage.monoid is not None or sources.count(node.source) > 1:
+                found.append((step.kernel.operands[node.source], node))
+    return found
 
 
 def _reach(index: Index, size: Index) -> tuple[int, int] | None:

@@ -7,6 +7,8 @@ At level 0 only what lowering requires runs.  A pass runs again where a later on
 
 from __future__ import annotations
 
+from functools import partial
+
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.passes.canonicalize import canonicalize
@@ -16,6 +18,7 @@ from tcc.passes.decompose import decompose, decompose_transposed
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
 from tcc.passes.manager import Kind, Pass, run_passes
+from tcc.passes.winograd import Limits, winograd
 
 PIPELINE: tuple[Pass, ...] = (
     Pass("decompose", decompose),
@@ -32,10 +35,26 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def run_pipeline(graph: Graph, level: int, trace: Trace, *, verify: bool = False) -> Graph:
+def passes(limits: Limits | None) -> tuple[Pass, ...]:
+    """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
+    leaves them out."""
+    if limits is None:
+        return PIPELINE
+    faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
+    return (*PIPELINE[:-2], faster, *PIPELINE[-2:])
+
+
+def run_pipeline(
+    graph: Graph,
+    level: int,
+    trace: Trace,
+    *,
+    limits: Limits | None = None,
+    verify: bool = False,
+) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
     graph that was given.  `verify` checks the graph after every pass that changed it.
     """
-    return run_passes(graph, PIPELINE, level, trace, verify=verify)
+    return run_passes(graph, passes(limits), level, trace, verify=verify)

@@ -42,7 +42,7 @@ def summary_line(compiled: Compiled) -> str:
             made.precision,
             f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}",
             f"arena {arena}",
-            f"weights {bytes_text(made.weights)}",
+            f"weights {bytes_text(made.weights)} ({made.growth:.2f} times the model's)",
         )
     )
 

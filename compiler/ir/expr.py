@@ -15,11 +15,11 @@ range they give the monoid's identity.  Stages read operands of the node and ear
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator
+from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
 from tcc.ir.scalar import (
     Read,
     Scalar,
@@ -29,6 +29,7 @@ from tcc.ir.scalar import (
     argument,
     literal,
     read,
+    substitute_indices,
     walk,
 )
 from tcc.ir.types import DType, Kind, TensorType
@@ -230,3 +231,26 @@ def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
 def reads(stage: Stage) -> tuple[Read, ...]:
     """Every read of the stage's body, each once, in evaluation order."""
     return tuple(s for s in walk(*stage.body) if isinstance(s, Read))
+
+
+def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:
+    """`expr` with size symbols replaced in its types, extents and indices."""
+    if not sizes:
+        return expr
+
+    def moved(stage: Stage) -> Stage:
+        new = {
+            v: iterator(v.name, substitute(extent(v), sizes)) for v in (*stage.iters, *stage.reduce)
+        }
+        return replace(
+            stage,
+            iters=tuple(free_vars(new[v])[0] for v in stage.iters),
+            reduce=tuple(free_vars(new[v])[0] for v in stage.reduce),
+            body=tuple(substitute_indices(s, {**sizes, **new}) for s in stage.body),
+        )
+
+    params = tuple(
+        None if t is None else TensorType(t.dtype, tuple(substitute(d, sizes) for d in t.shape))
+        for t in expr.params
+    )
+    return Expr(params, tuple(map(moved, expr.stages)), expr.outputs)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import InternalError, UserError
+from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Var, const, substitute
 from tcc.ir.op import Array, NoAttrs, OpSpec
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
@@ -265,6 +266,8 @@ def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
         return tuple(_bind(v, sizes) for v in value)
     if isinstance(value, TensorType):
         return TensorType(value.dtype, tuple(substitute(d, sizes) for d in value.shape))
+    if isinstance(value, Expr):
+        return substitute_sizes(value, sizes)
     return value
 
 

@@ -62,6 +62,7 @@ INFIX = MappingProxyType(
 )
 
 _BARE_NAME = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./#]*")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def graph_text(graph: Graph) -> str:
@@ -162,7 +163,8 @@ class _Printer:
     def graph(self, graph: Graph, indent: str) -> str:
         inner = indent + "  "
         inputs = ", ".join(f"{self.name(v)} : {v.type!r}" for v in graph.inputs)
-        lines = [f"graph {quoted(graph.name)}({inputs}) {{"]
+        name = graph.name if _WORD.fullmatch(graph.name) else json.dumps(graph.name)
+        lines = [f"graph {name}({inputs}) {{"]
         for value, handle in graph.constants.items():
             lines.append(
                 f"{inner}{self.name(value)} = const @{handle.digest[:16]} : {value.type!r}"

@@ -10,6 +10,8 @@ from tcc.errors import InternalError
 from tcc.ir.group import GroupStage
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.scalar import (
+    Apply,
+    Cast,
     IndexValue,
     Read,
     Scalar,
@@ -84,16 +86,25 @@ class BodyEmitter:
         self.stmts.append(Broadcast(out, block))
         return out
 
+    def share(self, bodies: Sequence[Scalar]) -> None:
+        """Computes what several of `bodies` need, so that it is there once."""
+        seen: dict[Scalar, int] = {}
+        for node in (n for body in bodies for n in walk(body)):
+            seen[node] = seen.get(node, 0) + 1
+        for node, count in seen.items():
+            if count > 1 and isinstance(node, Apply | Cast):
+                self._block(node)
+
     def _block(self, root: Scalar) -> Block:
         for node in walk(root):
             if isinstance(node, Read) and node not in self.known:
                 self.known[node] = self._read(node)
         if root in self.known:
             return self.known[root]
-        args: dict[Read, int] = {}
+        args: dict[Scalar, int] = {}
 
         def body(node: Scalar) -> Scalar:
-            if isinstance(node, Read):
+            if node in self.known:
                 return argument(args.setdefault(node, len(args)), node.dtype)
             return rebuild(node, body)
 

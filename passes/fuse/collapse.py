@@ -88,7 +88,7 @@ def _pinned(group: TileGroup) -> set[Var]:
             match scalar:
                 case IndexValue():
                     pinned.update(free_vars(scalar.index))
-        for access in stage.accesses.values():
+        for access in (*stage.accesses.values(), *(a for c in stage.stores for a in c)):
             for guard in access.guards:
                 pinned.update(free_vars(guard.index))
     return pinned

@@ -14,6 +14,8 @@ _LARGEST = 1 << 19
 
 def too_large(expr: Expr) -> int | None:
     """The first stage that a unit cannot hold."""
+    if len(expr.stages) == 1:
+        return None
     linked = link_stages(tuple(map(shaped_stage, expr.stages)))
     common = common_loops(linked)
     for number, shaped in enumerate(linked):

@@ -29,24 +29,32 @@ from tcc.ir.index import (
 )
 from tcc.ir.scalar import StageRef, substitute_indices
 from tcc.ir.types import element_count
+from tcc.passes.fuse.unroll import unroll
 
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
     """A stage, and the logical index of its result as functions of its iterators.
 
-    They differ from the iterators themselves once an iterator was split.
+    They differ from the iterators themselves once an iterator was split.  An unrolled stage has an
+    index for each of its bodies in `places` instead: all give elements of one result.
     """
 
     stage: Stage
     logical: tuple[Index, ...]
+    places: tuple[tuple[Index, ...], ...] = ()
 
 
-def shaped_stage(stage: Stage) -> Shaped:
-    """`stage` without loops of one trip."""
+def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
+    """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
     at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
     unit = {v: const(0) for v in (*stage.iters, *stage.reduce) if as_int(extent(v)) == 1}
-    return _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
+    shaped = _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
+    split = unroll(shaped.stage, shaped.logical) if unrolled else None
+    if split is None:
+        return shaped
+    rest = tuple(iterator(v.name, extent(v)) for v in split.stage.iters)
+    return Shaped(split.stage, rest, split.places)
 
 
 def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
@@ -115,7 +123,8 @@ def _substituted(
     reduce = tuple(new for v in stage.reduce for new in loops.get(v, (v,)))
     body = tuple(substitute_indices(s, mapping) for s in stage.body)
     logical = tuple(substitute(i, mapping) for i in shaped.logical)
-    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical)
+    places = tuple(tuple(substitute(i, mapping) for i in at) for at in shaped.places)
+    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical, places)
 
 
 def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:

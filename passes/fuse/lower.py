@@ -89,7 +89,7 @@ class _Lowering:
             return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
         if unit == 1:
             return emit(full)
-        rest = emit(Region(var, size - size % unit, size % unit))
+        rest = emit(Region(var, tile * unit, size - tile * unit, unit))
         return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(rest))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:

@@ -14,11 +14,15 @@ from tcc.ir.tile import Guard, Loop, Stmt, lanes
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of an iterator that a unit covers: `base + i` for `i < size`."""
+    """The part of an iterator that a unit covers: `base + i` for `i < size`.
+
+    Where the size is open, `base` is a multiple of `step` (0: it is zero).
+    """
 
     var: Var
     base: Index
     size: Index
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +111,30 @@ def tiles(
             if count == 1:
                 stmts += emit(Span(region.var, region.base + start, size, tiled))
             else:
-                stmts.append(_loop(region, const(start), const(stop), size, tiled, counter, emit))
+                at = counter(region.size)
+                stmts.append(_loop(at, region, const(start), const(stop), size, tiled, emit))
             start = stop
         return stmts
-    end = region.size - region.size % block
-    stmts = [_loop(region, const(0), end, block, tiled, counter, emit)]
+    # The loop variable is the position itself: its range then says how far it goes.
+    stop = region.base + region.size
+    whole_blocks = stop - stop % block if region.step % block == 0 else region.base
+    at = counter(stop)
+    stmts = [_loop(at, region, region.base, whole_blocks, block, tiled, emit)]
     if tiled:
-        stmts.append(_loop(region, end, region.size, 1, tiled, counter, emit))
+        stmts.append(_loop(counter(stop), region, whole_blocks, stop, 1, tiled, emit))
     return stmts
 
 
 def _loop(
+    at: Index,
     region: Region,
     start: Index,
     stop: Index,
     step: int,
     tiled: bool,
-    counter: Callable[[Index], Index],
     emit: Callable[[Span], list[Stmt]],
 ) -> Loop:
-    at = counter(region.size)
     (var,) = free_vars(at)
-    body = emit(Span(region.var, region.base + at, step, tiled))
+    base = region.base if as_int(region.size) is not None else const(0)
+    body = emit(Span(region.var, base + at, step, tiled))
     return Loop(var, start, stop, step, (), (), tuple(body), (), ())

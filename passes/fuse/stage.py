@@ -95,6 +95,7 @@ class StageLowering:
         """Statements and the blocks of the stage's components."""
         if self.stage.monoid is None:
             emitter = BodyEmitter(self.around, self.outer)
+            emitter.share(self.stage.body)
             shape = shape_of(self.outer)
             blocks = tuple(emitter.value(s, shape) for s in self.stage.body)
             return emitter.stmts, blocks

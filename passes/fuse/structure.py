@@ -47,7 +47,7 @@ def build_group(
     expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
-    linked = link_stages(tuple(shaped_stage(s) for s in expr.stages))
+    linked = link_stages(_shaped(expr))
     common = common_loops(linked)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
@@ -66,9 +66,9 @@ def build_group(
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
-                _store(len(operands) + n, shaped, results[n])
+                _store(len(operands) + n, shaped, component, results[n])
                 for n, out in enumerate(expr.outputs)
-                if out == StageRef(number, component)
+                if out == StageRef(number, 0 if shaped.places else component)
             ]
             if number in held:
                 at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
@@ -81,6 +81,16 @@ def build_group(
         stages.append(grouped)
     group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, ()))
     return _with_sizes(collapse(group) if collapsed else group)
+
+
+def _shaped(expr: Expr) -> tuple[Shaped, ...]:
+    """The stages; those that no other reads are unrolled where they can be."""
+    sources = [node.source for stage in expr.stages for node in reads(stage)]
+    inner = {s.stage for s in sources if isinstance(s, StageRef)}
+    return tuple(
+        shaped_stage(stage, unrolled=number not in inner)
+        for number, stage in enumerate(expr.stages)
+    )
 
 
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
@@ -169,8 +179,12 @@ def _fills_agree(node: Read, storage: Storage) -> bool:
     )
 
 
-def _store(buffer: int, shaped: Shaped, storage: Storage) -> Access:
-    return Access(buffer, _flatten(place(storage.layout, shaped.logical), storage.layout.sizes))
+def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:
+    """Where a component goes; an unrolled stage may compute elements beyond the end."""
+    at = shaped.places[component] if shaped.places else shaped.logical
+    beyond = zip(at, storage.shape, strict=True) if shaped.places else ()
+    guards = tuple(Guard(i, n) for i, n in beyond if not within(i, n))
+    return Access(buffer, _flatten(place(storage.layout, at), storage.layout.sizes), guards)
 
 
 def _flatten(indices: tuple[Index, ...], sizes: tuple[Index, ...]) -> Index:
@@ -187,7 +201,9 @@ def _with_sizes(group: TileGroup) -> TileGroup:
         for access in stage.accesses.values():
             indices += [access.offset, *(g.index for g in access.guards)]
             indices += [g.extent for g in access.guards]
-        indices += [a.offset for c in stage.stores for a in c]
+        stores = [a for c in stage.stores for a in c]
+        indices += [a.offset for a in stores]
+        indices += [i for a in stores for g in a.guards for i in (g.index, g.extent)]
         indices += [s.index for s in walk(*stage.body) if isinstance(s, IndexValue)]
         for index in indices:
             found.update({v: None for v in free_vars(index) if v.extent is None})

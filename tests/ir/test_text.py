@@ -264,3 +264,11 @@ def test_deep_sharing_stays_small() -> None:
     text = expr_text(b.done())
     assert len(text) < 4000
     assert parse_expr(text) == b.done()
+
+
+def test_graphs_of_any_name_read_back(ops: Mapping[str, OpSpec]) -> None:
+    for name in ("main", "/", "a/b", "0", "two words", ""):
+        b = GraphBuilder(name)
+        graph = b.finish([b.input("x", tensor(F32, 4))])
+        text = graph_text(graph)
+        assert parse_graph(text, ops, graph.store).name == name

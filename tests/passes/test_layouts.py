@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import Layout, is_row_major, permuted, row_major
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import fn
 from tcc.ops.pool import PoolAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layouts import Placed
@@ -107,3 +110,16 @@ def test_channels_last_goes_on_through_pointwise_work() -> None:
     for value, where in stored(place_graph(graph)).items():
         if value not in graph.outputs:
             assert where == permuted(value.type.shape, (0, 2, 3, 1))
+
+
+def test_several_padded_reads_of_one_value_give_it_a_halo() -> None:
+    m = Model("neighbours")
+    x = m.op("matmul", m.input("x", 6, 4), m.weight(4, 5))
+    for count in (1, 2):
+        b = ExprBuilder(x.type)
+        i, j = b.iters(6, 5)
+        value = b.read(0, i - 1, j, fill=0.0)
+        b.stage((i, j), fn("add", value, b.read(0, i + 1, j, fill=0.0)) if count == 2 else value)
+        y = m.op("expression", x, attrs=ExpressionAttrs(b.done()))
+        where = stored(place_graph(m.finish(y)))[x]
+        assert halo_widths(x, where) == ((1, 1, 0, 0) if count == 2 else (0, 0, 0, 0))

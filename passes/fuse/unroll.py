@@ -1,0 +1,218 @@
+"""Unrolls the loops of a stage that choose between formulas.
+
+    y[j] = select(j % 2 == 0, x[j // 2], -x[j // 2])     j: 0..5
+      ->  y[2*u] = x[u] ; y[2*u + 1] = -x[u] if 2*u + 1 < 5      u: 0..3
+
+Such a stage becomes one with several results for a point, which share what they compute.  Requires
+a stage without a reduction.  What cannot be unrolled stays as it is: then each point chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise, product
+from math import prod
+
+from tcc.ir.expr import Stage, extent, reads
+from tcc.ir.index import (
+    Index,
+    Quotient,
+    Remainder,
+    Var,
+    as_int,
+    atoms,
+    ceildiv,
+    const,
+    free_vars,
+    iterator,
+    substitute,
+    var_of,
+)
+from tcc.ir.scalar import (
+    Apply,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    children,
+    index_value,
+    read,
+    rebuild,
+    substitute_indices,
+    walk,
+)
+
+# The most results of a point: more formulas than registers gain nothing.
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled:
+    """A stage with several bodies; result n of a point lies at the index `places[n]`."""
+
+    stage: Stage
+    places: tuple[tuple[Index, ...], ...]
+
+
+@lru_cache(maxsize=64)
+def unroll(stage: Stage, logical: tuple[Index, ...]) -> Unrolled | None:
+    """`stage` without the loops that decide its conditions; None where there are none, or too many
+    formulas.  `logical` is the index of the stage's result."""
+    if stage.monoid is not None or len(stage.body) != 1:
+        return None
+    conditions = _conditions(stage.body[0])
+    if not conditions:
+        return None
+    cut = _cut(stage, conditions)
+    if cut is None:
+        return None
+    stage, digits = cut
+    at = tuple(substitute(i, digits) for i in logical)
+    deciding = {v for c in _conditions(stage.body[0]) for i in _decided(c) for v in free_vars(i)}
+    loops = tuple(v for v in stage.iters if v in deciding)
+    counts = [as_int(extent(v)) for v in loops]
+    known = [n for n in counts if n is not None]
+    if not loops or len(known) < len(counts) or not 1 < prod(known) <= _MOST:
+        return None
+    bodies, places = [], []
+    varying = _varying(stage.body[0], set(loops))
+    for values in product(*map(range, known)):
+        mapping = {v: const(n) for v, n in zip(loops, values, strict=True)}
+        bodies.append(_Choice(mapping, varying).of(stage.body[0]))
+        places.append(tuple(substitute(i, mapping) for i in at))
+    rest = tuple(v for v in stage.iters if v not in loops)
+    return Unrolled(replace(stage, iters=rest, body=tuple(bodies)), tuple(places))
+
+
+# ---- conditions ---------------------------------------------------------------------------------
+
+
+def _conditions(root: Scalar) -> list[Apply]:
+    """The conditions that only depend on where the point lies."""
+    selects = (s for s in walk(root) if isinstance(s, Apply) and s.function == "select")
+    found = dict.fromkeys(s.args[0] for s in selects)
+    return [c for c in found if isinstance(c, Apply) and _decided(c)]
+
+
+def _decided(condition: Apply) -> tuple[Index, ...]:
+    """The index that `condition` says is a number, as a tuple; empty for other conditions."""
+    if condition.function != "eq":
+        return ()
+    left, right = condition.args
+    return (left.index,) if isinstance(left, IndexValue) and isinstance(right, Const) else ()
+
+
+# ---- loops cut into digits ----------------------------------------------------------------------
+
+
+def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Mapping[Var, Index]] | None:
+    """`stage` with the loops that conditions look at in parts cut into those parts, and those
+    loops in terms of the new ones."""
+    looked_at = [i for c in conditions for i in _decided(c)]
+    parted = {v for i in looked_at if var_of(i) is None for v in free_vars(i)}
+    mapping: dict[Var, Index] = {}
+    loops: list[Var] = []
+    indices = [*looked_at, *(i for node in reads(stage) for i in node.indices)]
+    for var in stage.iters:
+        if var not in parted:
+            loops.append(var)
+            continue
+        steps = sorted({s for i in indices for a in atoms(i) for s in _steps(a, var)})
+        if not steps or any(b % a for a, b in pairwise(steps)):
+            return None
+        digits = _digits(var, steps)
+        loops += (free_vars(d)[0] for d in digits)
+        weights = [*reversed(steps), 1]
+        mapping[var] = sum((d * w for d, w in zip(digits, weights, strict=True)), const(0))
+    body = tuple(substitute_indices(s, mapping) for s in stage.body) if mapping else stage.body
+    return replace(stage, iters=tuple(loops), body=body), mapping
+
+
+def _digits(var: Var, steps: list[int]) -> list[Index]:
+    """Iterators for the parts of `var` between `steps`, the largest first."""
+    sizes: list[Index] = [ceildiv(extent(var), steps[-1])]
+    bounds = [1, *steps]
+    sizes += (const(b // a) for a, b in reversed(list(pairwise(bounds))))
+    return [iterator(f"{var.name}u{n}", size) for n, size in enumerate(sizes)]
+
+
+def _steps(atom: object, var: Var) -> tuple[int, ...]:
+    """The distances at which a quotient or remainder of `var` alone changes or starts anew."""
+    if not isinstance(atom, Quotient | Remainder) or free_vars(atom.num) != (var,):
+        return ()
+    by = as_int(atom.den)
+    unit = _unit(atom.num, var)
+    return () if by is None or unit is None else (unit * by,)
+
+
+def _unit(index: Index, var: Var) -> int | None:
+    """How far `var` goes while `index`, a quotient of it, stays."""
+    if var_of(index) is var:
+        return 1
+    inner = [a for a in atoms(index) if isinstance(a, Quotient)]
+    for atom in inner:
+        by = as_int(atom.den)
+        below = _unit(atom.num, var)
+        if by is not None and below is not None:
+            return by * below
+    return None
+
+
+# ---- one formula --------------------------------------------------------------------------------
+
+
+def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
+    """What below `root` depends on `loops`."""
+    found: set[Scalar] = set()
+    for node in walk(root):
+        own: tuple[Index, ...] = ()
+        if isinstance(node, Read):
+            own = node.indices
+        elif isinstance(node, IndexValue):
+            own = (node.index,)
+        if any(c in found for c in children(node)) or any(loops & {*free_vars(i)} for i in own):
+            found.add(node)
+    return frozenset(found)
+
+
+class _Choice:
+    """The formula for one value of the deciding loops."""
+
+    def __init__(self, mapping: Mapping[Var, Index], varying: frozenset[Scalar]) -> None:
+        self.mapping, self.varying = mapping, varying
+        self.known: dict[Scalar, Scalar] = {}
+
+    def of(self, node: Scalar) -> Scalar:
+        if node not in self.varying:
+            return node
+        if node not in self.known:
+            self.known[node] = self._made(node)
+        return self.known[node]
+
+    def _made(self, node: Scalar) -> Scalar:
+        while isinstance(node, Apply) and node.function == "select":
+            condition = node.args[0]
+            taken = self._decide(condition) if isinstance(condition, Apply) else None
+            if taken is None:
+                break
+            node = node.args[1] if taken else node.args[2]
+            if node not in self.varying:
+                return node
+        match node:
+            case IndexValue():
+                return index_value(substitute(node.index, self.mapping), node.dtype)
+            case Read():
+                at = tuple(substitute(i, self.mapping) for i in node.indices)
+                bound = tuple((v, self.of(s)) for v, s in node.indirect)
+                return read(node.source, at, node.dtype, fill=node.fill, indirect=bound)
+            case _:
+                return rebuild(node, self.of)
+
+    def _decide(self, condition: Apply) -> bool | None:
+        for index in _decided(condition):
+            value, right = as_int(substitute(index, self.mapping)), condition.args[1]
+            if value is not None and isinstance(right, Const):
+                return value == right.value
+        return None

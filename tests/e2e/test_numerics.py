@@ -1,0 +1,59 @@
+"""Algorithms that trade rounding for speed: on by default, off when asked, bounded in bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tcc
+from onnx import helper
+from tcc.driver import Compiled, compile_model
+from tcc.options import read_options
+
+from .agreement import FLOAT, Array, expected, model_of, session, value
+
+
+def layers() -> onnx.ModelProto:
+    """Two 3 x 3 convolutions of 48 channels, the second dilated, with a residual between."""
+    rng = np.random.default_rng(0)
+
+    def weights() -> Array:
+        return (rng.standard_normal((48, 48, 3, 3)) / 20).astype(np.float32)
+
+    pads = {"pads": [1, 1, 1, 1]}
+    return model_of(
+        [
+            helper.make_node("Conv", ["x", "w", "b"], ["c"], **pads),
+            helper.make_node("Add", ["c", "x"], ["s"]),
+            helper.make_node("Relu", ["s"], ["r"]),
+            helper.make_node("Conv", ["r", "v"], ["y"], pads=[2, 2, 2, 2], dilations=[2, 2]),
+        ],
+        [value("x", FLOAT, [1, 48, 22, 19])],
+        [value("y", FLOAT, [1, 48, 22, 19])],
+        {"w": weights(), "b": rng.standard_normal(48).astype(np.float32), "v": weights()},
+    )
+
+
+def compiled(folder: Path, name: str, **options: object) -> tuple[Compiled, Array]:
+    made = compile_model(layers(), read_options(options), folder / f"{name}.so")
+    x = np.random.default_rng(1).standard_normal((1, 48, 22, 19)).astype(np.float32)
+    wanted = expected(session(layers()), {"x": x})["y"]
+    result = tcc.load(made.path, threads=2).run({"x": x})["y"]
+    assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    return made, result
+
+
+def test_strict_numerics_and_bounded_weights(tmp_path: Path) -> None:
+    default, fast = compiled(tmp_path, "default")
+    strict, exact = compiled(tmp_path, "strict", numerics="strict")
+    small, same = compiled(tmp_path, "small", weight_growth=1)
+    one, _ = compiled(tmp_path, "one", weight_growth=2.6)
+    kernels = [made.summary.kernels for made in (strict, small, one, default)]
+    assert kernels == sorted(kernels)
+    assert kernels[0] == kernels[1] < kernels[2] < kernels[3]
+    assert strict.summary.growth < 1.1
+    assert 2 < one.summary.growth <= 2.6
+    assert 3 < default.summary.growth <= 4.1
+    np.testing.assert_array_equal(exact, same)
+    assert not np.array_equal(exact, fast)

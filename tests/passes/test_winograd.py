@@ -1,0 +1,265 @@
+"""Winograd convolutions: numbers against f64, the error policy, where they are taken, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.debug import Trace
+from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.index import IndexLike, as_int, const, symbol
+from tcc.ir.parse import parse_graph
+from tcc.ir.text import graph_text
+from tcc.ir.types import F32, F64, DType, tensor
+from tcc.ir.verify import verify_graph
+from tcc.ir.verify_expr import verify_expr
+from tcc.ops import OPS
+from tcc.passes.fuse.partition import partition
+from tcc.passes.lower_graph import halo_widths, place_graph
+from tcc.passes.pipeline import run_pipeline
+from tcc.passes.winograd import Limits, constant_bytes, winograd
+from tcc.passes.winograd_forms import FORMS
+from tcc.passes.winograd_price import Rates, Sizes, direct_price, winograd_price
+from tcc.runtime.module import Module
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Run = Callable[[Graph], Module]
+
+# A machine for which moving data is free, so that products decide.
+FREE = Limits(Rates(1e-6, 1 << 40, near=1e9, shared=1e9, memory=1e9), growth=100)
+SERVER = Rates(64, 1 << 20)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of [2, channels, high, wide] images; `fused` adds an operand and a relu."""
+
+    channels: int = 24
+    filters: int = 20
+    high: int = 8
+    wide: int = 8
+    before: tuple[int, int] = (1, 1)
+    after: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    strides: tuple[int, int] = (1, 1)
+    group: int = 1
+    kernel: int = 3
+    bias: bool = True
+    fused: bool = False
+    images: IndexLike = 2
+    dtype: DType = F32
+    constant: bool = True
+
+    def arrays(self) -> tuple[Array, Array]:
+        rng = np.random.default_rng(5)
+        shape = (self.filters, self.channels // self.group, self.kernel, self.kernel)
+        dtype = self.dtype.carrier
+        return rng.standard_normal(shape).astype(dtype), rng.standard_normal(self.filters).astype(
+            dtype
+        )
+
+    def graph(self) -> Graph:
+        b = GraphBuilder("conv")
+        form = tensor(self.dtype, self.images, self.channels, self.high, self.wide)
+        x, (w, bias) = b.input("x", form), self.arrays()
+        weights = b.constant(w, "w") if self.constant else b.input("w", tensor(F32, *w.shape))
+        pads = tuple(tuple(map(const, p)) for p in (self.before, self.after))
+        attrs = OPS["conv"].attrs(self.strides, *pads, self.dilations, self.group)
+        operands = [x, weights, *([b.constant(bias, "bias")] if self.bias else [])]
+        (y,) = b.add(OPS["conv"], operands, attrs, loc="layer/conv")
+        if self.fused:
+            other = b.input("r", y.type)
+            (y,) = b.add(OPS["add"], [y, other])
+            (y,) = b.add(OPS["relu"], [y])
+        return b.finish([y])
+
+    def image(self) -> Array:
+        rng = np.random.default_rng(6)
+        shape = (2, self.channels, self.high, self.wide)
+        return rng.standard_normal(shape).astype(self.dtype.carrier)
+
+
+def correlation(case: Conv, image: Array, weights: Array) -> Array:
+    """The sums without bias, in f64."""
+    pads = [(0, 0), (0, 0), *zip(case.before, case.after, strict=True)]
+    padded = np.pad(image.astype(np.float64), pads)
+    (dy, dx), kernel = case.dilations, weights.shape[2]
+    high, wide = padded.shape[2] - (kernel - 1) * dy, padded.shape[3] - (kernel - 1) * dx
+    parts = (
+        np.einsum(
+            "nchw,oc->nohw",
+            padded[:, :, i * dy : i * dy + high, j * dx : j * dx + wide],
+            weights[:, :, i, j].astype(np.float64),
+        )
+        for i in range(kernel)
+        for j in range(kernel)
+    )
+    total: Array = np.sum(list(parts), axis=0)
+    return total
+
+
+def within_policy(case: Conv, actual: Array, exact: Array) -> None:
+    """At most 2 * gamma_K * (|A| * |B|) from the exact sums, for every element."""
+    weights, bias = case.arrays()
+    k = 9 * case.channels + case.bias
+    gamma = k * 2.0**-24 / (1 - k * 2.0**-24)
+    sums = correlation(case, np.abs(case.image()), np.abs(weights))
+    bound = 2 * gamma * (sums + np.abs(bias)[:, None, None] * case.bias)
+    assert np.all(np.abs(actual - exact) <= bound)
+
+
+def form_of(graph: Graph) -> list[str]:
+    """Names of the ops, an input transform with the number of its points."""
+    found = []
+    for node in graph.nodes:
+        own = len(node.inputs) == 1 and node.op.name == "expression"
+        points = f" {node.outputs[0].type.shape[0].key}" if own else ""
+        found.append(node.op.name + points)
+    return found
+
+
+F4, F2 = (
+    ["expression 36", "expression", "expression"],
+    ["expression 16", "expression", "expression"],
+)
+CASES = {
+    "whole tiles": (Conv(), F4),
+    "ragged": (Conv(high=15, wide=14), F4),
+    "no padding": (Conv(high=10, wide=15, before=(0, 0), after=(0, 0), bias=False), F4),
+    "uneven padding": (Conv(high=12, wide=8, before=(2, 0), after=(1, 3)), F4),
+    "one tile": (Conv(high=4, wide=4), F4),
+    "small tiles": (Conv(high=2, wide=6, bias=False), F2),
+    "small ragged": (Conv(high=2, wide=5), F2),
+    "dilated": (Conv(high=16, wide=15, before=(2, 2), after=(2, 2), dilations=(2, 2)), F4),
+    "dilated ragged": (Conv(high=11, wide=23, before=(1, 3), after=(1, 3), dilations=(1, 3)), F4),
+    "many channels": (Conv(channels=70, filters=35), F4),
+    "fused": (Conv(channels=17, filters=33, high=7, wide=9, fused=True), F4),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_keep_the_error_policy(name: str, compiled: Run) -> None:
+    case, form = CASES[name]
+    before = case.graph()
+    after = winograd(before, FREE)
+    verify_graph(after)
+    assert form_of(after)[:3] == form
+    weights, bias = case.arrays()
+    exact = correlation(case, case.image(), weights)
+    exact += bias[:, None, None] * case.bias
+    feeds = {"x": case.image()}
+    if case.fused:
+        feeds["r"] = np.random.default_rng(1).standard_normal(exact.shape).astype(np.float32)
+        exact = np.maximum(exact + feeds["r"], 0)
+    (output,) = after.outputs
+    module = compiled(after)
+    for actual in (evaluate_graph(after, feeds)[output.name], module.run(feeds)[output.name]):
+        within_policy(case, actual, exact)
+
+
+def test_the_number_of_images_may_be_open(agree: Callable[..., None]) -> None:
+    before = Conv(images=symbol("n", 1)).graph()
+    after = winograd(before, FREE)
+    assert form_of(after) == F4
+    agree(before, after, 1e-5, n=3)
+
+
+def test_expressions_are_well_formed_and_the_text_reads_back() -> None:
+    graph = winograd(CASES["dilated ragged"][0].graph(), FREE)
+    for node in graph.nodes:
+        verify_expr(node.attrs.expr, [v and v.type for v in node.inputs])
+    text = graph_text(graph)
+    again = parse_graph(text, OPS, graph.store)
+    verify_graph(again)
+    assert graph_text(again) == text
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Conv(strides=(2, 1)),
+        Conv(group=2, channels=4),
+        Conv(kernel=5),
+        Conv(dtype=F64),
+        Conv(constant=False),
+    ],
+)
+def test_other_convolutions_stay(case: Conv) -> None:
+    graph = case.graph()
+    assert winograd(graph, FREE) is graph
+
+
+def test_weights_grow_within_bounds() -> None:
+    b = GraphBuilder("two")
+    x = b.input("x", tensor(F32, 1, 8, 16, 16))
+    same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
+    rng = np.random.default_rng(0)
+    for filters in (8, 16):
+        w = b.constant(rng.standard_normal((filters, x.type.shape[1].const, 3, 3)).astype("f4"))
+        (x,) = b.add(OPS["conv"], [x, w], same)
+    graph = b.finish([x])
+    small, large = 8 * 8 * 9 * 4, 8 * 16 * 9 * 4
+    assert constant_bytes(graph) == small + large
+    for growth, replaced in ((1, 0), (1.9, 0), (2.5, 1), (4, 2)):
+        after = winograd(graph, replace(FREE, growth=growth))
+        assert constant_bytes(after) <= growth * constant_bytes(graph)
+        assert form_of(after).count("conv") == 2 - replaced
+
+
+def test_strict_numerics_leave_the_pass_out() -> None:
+    graph = Conv().graph()
+    assert form_of(run_pipeline(graph, 2, Trace(), limits=FREE, verify=True)) == F4
+    assert form_of(run_pipeline(graph, 2, Trace())) == ["conv"]
+    assert form_of(run_pipeline(graph, 1, Trace(), limits=FREE)) == ["conv"]
+
+
+def test_three_kernels_that_what_follows_joins() -> None:
+    graph = winograd(Conv(channels=16, filters=32, fused=True).graph(), FREE)
+    groups = [[n.op.name for n in group.members] for group in partition(graph)]
+    assert groups == [["expression"], ["expression"], ["expression", "add", "relu"]]
+
+
+def test_storage_lets_transforms_run_along_channels() -> None:
+    b = GraphBuilder("chain")
+    x = b.input("x", tensor(F32, 1, 16, 8, 8))
+    same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
+    for n in range(2):
+        (x,) = b.add(OPS["conv"], [x, b.constant(np.full((16, 16, 3, 3), n + 1, np.float32))], same)
+    graph = winograd(b.finish([x]), FREE)
+    placed = place_graph(graph)
+    between = graph.nodes[2].outputs[0]
+    assert [as_int(n) for n in placed.layouts[between].sizes] == [1, 10, 10, 16]
+    assert halo_widths(between, placed.layouts[between]) == (0, 0, 1, 1, 1, 1, 0, 0)
+
+
+# ---- prices -------------------------------------------------------------------------------------
+
+
+def test_prices_follow_products_where_nothing_else_counts() -> None:
+    sizes = Sizes(1, 64, 64, (24, 24), (1, 1))
+    direct = direct_price(sizes, FREE.rates)
+    transforms = 16 * 2 * 36 * 36 * 64 / FREE.rates.flops
+    four = winograd_price(sizes, FORMS[4], FREE.rates) - transforms
+    assert direct / four == pytest.approx(4)
+    transforms = 16 * 2 * 16 * 144 * 64 / FREE.rates.flops
+    two = winograd_price(sizes, FORMS[2], FREE.rates) - transforms
+    assert direct / two == pytest.approx(2.25)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "best"),
+    [
+        (Sizes(1, 256, 256, (56, 56), (1, 1)), 4),
+        (Sizes(1, 512, 512, (28, 28), (2, 2)), 4),
+        (Sizes(1, 1024, 1024, (4, 4), (1, 1)), 0),  # one tile does not pay for 150 MB of weights
+        (Sizes(1, 3, 64, (224, 224), (1, 1)), 0),  # the transforms cost more than the products
+    ],
+)
+def test_prices_rank_real_layers(sizes: Sizes, best: int) -> None:
+    prices = {m: winograd_price(sizes, form, SERVER) for m, form in FORMS.items()}
+    prices[0] = direct_price(sizes, SERVER)
+    assert min(prices, key=prices.__getitem__) == best
