@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
+from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read
@@ -23,6 +24,8 @@ from tcc.schedule.vectors import lanes_of, vector_block
 # Steps of a reduction whose panel (64 f32 wide) is walked at once: 64 KiB, what a second-level
 # cache delivers while the sums of a block of rows are made.
 RUN = 256
+# Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
+STEPS = 2
 # Rows of a unit: enough to use a panel some forty times.
 ROWS = 256
 
@@ -71,8 +74,8 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
         most = _most_rows(-(-block // lanes), registers)
         blocks[_longest(rows)] = min(most, 4) if sides.both else most
     inner = [v for v in stage.reduce if trips(v) > 1]
-    if inner and not sides.both:
-        blocks[inner[-1]] = 4
+    if inner and not sides.both and as_int(extent(inner[-1])) is not None:
+        blocks[inner[-1]] = STEPS
     return blocks
 
 
