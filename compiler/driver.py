@@ -6,13 +6,16 @@ import shutil
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_manifest
-from tcc.backends.cpu.compile import compile_kernels
+from tcc.artifact import read_listings, read_manifest
+from tcc.backends.cpu.calibrate import calibrate
+from tcc.backends.cpu.compile import compile_kernels, kernel_assembly
 from tcc.backends.cpu.detect import detect
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
@@ -25,18 +28,23 @@ from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
+from tcc.ir.program import steps_of
 from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
 from tcc.passes.lower_graph import KernelTable, lower_program
 from tcc.passes.lower_node import check_runnable, lower_node
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.state import appended_rows, bind_states
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
-from tcc.target import Target, parse_target
+from tcc.schedule.cost import price_map
+from tcc.schedule.machine import Machine, machine_for
+from tcc.schedule.machine_file import machine_digest, read_machine
+from tcc.schedule.work import group_bytes, group_flops
+from tcc.target import KINDS, Target, parse_target, x86_profile
 
 Progress = Callable[[str], None]
 
@@ -68,6 +76,27 @@ def resolve_target(options: Options) -> Target:
     return parse_target(options.target, options.cpu, detect)
 
 
+def resolve_machine(options: Options, target: Target) -> Machine:
+    """The constants that schedules are chosen by: of the file that the options name, else the
+    shipped ones of the target's processor.
+
+    Raises UserError for a file that is damaged, or describes a machine with other vectors.
+    """
+    if options.machine is None:
+        return machine_for(target.profile)
+    machine = read_machine(options.machine)
+    profile = target.profile
+    if (machine.lanes, machine.registers) != (profile.lanes(32), profile.vector_registers):
+        raise UserError(
+            "the machine file is for a processor with other vectors",
+            where=f"--machine {options.machine}",
+            why=f"it has {machine.registers} vectors of {machine.lanes} f32, {profile.cpu} has "
+            f"{profile.vector_registers} of {profile.lanes(32)}",
+            hint="calibrate on such a machine, or choose its processor with --cpu",
+        )
+    return machine
+
+
 def compile_model(
     model: Any, options: Options, output: Path, progress: Progress | None = None
 ) -> Compiled:
@@ -78,6 +107,7 @@ def compile_model(
     works.
     """
     target = resolve_target(options)
+    machine = resolve_machine(options, target)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
@@ -103,12 +133,17 @@ def compile_model(
             code.objects,
             encode_program(program),
             names,
-            _manifest(target, ops, kernels, names) | _appends(graph),
+            {
+                **_manifest(target, machine, ops, kernels, names),
+                **_appends(graph),
+                "steps": list(steps_of(program.body)),
+            },
             packed,
             c_name(options.name or output.stem),
             output,
             target.profile.features,
             triple=target.triple,
+            listings=dict(zip(names, code.listings, strict=True)) if options.keep_ir else None,
         )
     summary = Summary(
         target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
@@ -123,19 +158,34 @@ def _planner(target: Target) -> KernelPlanner:
 
 
 def _manifest(
-    target: Target, ops: int, kernels: KernelTable, names: tuple[str, ...]
+    target: Target, machine: Machine, ops: int, kernels: KernelTable, names: tuple[str, ...]
 ) -> dict[str, Any]:
     """What the artifact says of itself, as far as the compiler knows it."""
     listed = [
-        {"symbol": name, "source": loc} for name, loc in zip(names, kernels.locs, strict=True)
+        {"symbol": name, "source": loc, **_cost(machine, bound)}
+        for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
     ]
     return {
         "tcc": __version__,
         "target": {"text": target.text, "triple": target.triple, "cpu": target.profile.cpu},
+        "machine": {
+            "name": machine.name,
+            "sha256": machine_digest(machine),
+            "cores": machine.cores,
+            "flops_per_second": machine.peak,
+            "bytes_per_second": machine.memory.read_all,
+        },
         "precision": "f32",
         "ops": ops,
         "variants": [{"features": list(target.profile.features), "kernels": listed}],
     }
+
+
+def _cost(machine: Machine, bound: Bound) -> dict[str, Any]:
+    """What one launch does and is predicted to take; open sizes count as typical ones."""
+    flops, bytes_ = group_flops(bound.group), group_bytes(bound.group)
+    seconds = price_map(machine, bytes_, flops).seconds
+    return {"flops": flops, "bytes": bytes_, "seconds": float(f"{seconds:.4g}")}
 
 
 def _appends(graph: Graph) -> dict[str, Any]:
@@ -178,6 +228,79 @@ def load(path: str | Path, threads: int | None = None) -> Module:
     """
     read_manifest(Path(path))  # says more of a damaged file than the system's loader
     return runtime.load(path, threads, error=UserError)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What one step of the program takes in a run, in which it runs `times` times; `step` is a
+    kernel's number or a function's name."""
+
+    step: int | str
+    times: int
+    seconds: float
+
+
+def measure_steps(
+    path: Path,
+    inputs: Callable[[Module], Mapping[str, Array]],
+    runs: int,
+    threads: int | None = None,
+) -> tuple[StepTime, ...]:
+    """Seconds of each step of the artifact at `path`: the median of `runs` runs after one unmeasured.
+
+    `inputs` gives the arrays to run on.  Raises UserError as `load` does.
+    """
+    steps = read_manifest(path)["steps"]
+    module = runtime.load(path, threads, timed=True, error=UserError)
+    arrays = inputs(module)
+    module.run(arrays)
+    sums = [module.times()]
+    for _ in range(runs):
+        module.run(arrays)
+        sums.append(module.times())
+    found = []
+    for number, step in enumerate(steps):
+        own = [times[number] for times in sums]
+        seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
+        count = (own[-1].count - own[0].count) // runs
+        found.append(StepTime(step, count, median(seconds)))
+    return tuple(found)
+
+
+def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
+    """The LLVM IR of a kernel of the artifact at `path`, or the assembly that it became.
+
+    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, or
+    has no such kernel.
+    """
+    manifest, listings = read_manifest(path), read_listings(path)
+    if not listings:
+        raise UserError(
+            "the artifact does not hold its kernels' LLVM IR",
+            where=str(path),
+            hint="compile the model with --keep-ir, or inspect the ONNX file itself",
+        )
+    symbol = f"tcc_kernel_{kernel}" if kernel.isdigit() else kernel
+    if symbol not in listings:
+        raise UserError(
+            f"the artifact has no kernel {kernel!r}",
+            where=str(path),
+            hint=f"its kernels are tcc_kernel_0 to tcc_kernel_{len(listings) - 1}",
+        )
+    if not assembly:
+        return listings[symbol]
+    made_for = manifest["target"]
+    profile = x86_profile(made_for["cpu"], manifest["features"], l1=0, l2=0, l3=0)
+    arch = next(a for a, triple in KINDS["cpu"].items() if triple == made_for["triple"])
+    return kernel_assembly(listings[symbol], Target("cpu", arch, made_for["triple"], profile))
+
+
+def calibrate_machine() -> Machine:
+    """The constants of this machine, measured in a few seconds.
+
+    Raises UserError where no code for this machine can be made, ToolError where nothing can link.
+    """
+    return calibrate(resolve_target(Options()))
 
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.cpu.codegen import compile_assembly, compile_object
 
 _LENGTH = struct.Struct("<Q")
 
@@ -37,15 +37,19 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve() -> None:
-    """Answers requests `(text, target)` with `(object, "")` or `(b"", error)` until the end."""
+    """Answers requests `(text, target, listed)` with `(object, "")` or `(b"", error)` until the end.
+
+    `listed` asks for assembly, UTF-8, instead of an object.
+    """
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
-            text, target = receive(source)
+            text, target, listed = receive(source)
         except EOFError:
             return
         try:
-            answer = compile_object(text, target), ""
+            made = compile_assembly(text, target).encode() if listed else compile_object(text, target)
+            answer = made, ""
         except RuntimeError as error:
             answer = b"", str(error)
         send(sink, answer)
