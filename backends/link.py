@@ -95,8 +95,9 @@ def link_artifact(
     `objects` are ELF relocatable files that define `kernels` (hidden, with the kernel ABI of
     runtime.h), in the order of the program's kernel numbers.  `weights` are the parts of the weight
     section, which starts 64-byte aligned; offsets inside it are the caller's.  `name` is a C
-    identifier (`c_name`).  `listings` are kept beside the code, for people.  `features` are what the CPU must have.  The manifest is `manifest` and
+    identifier (`c_name`).  `features` are what the CPU must have.  The manifest is `manifest` and
     what is known here: abi, name, inputs, outputs, kernel_count, features, weights, arena_bytes.
+    `listings` are kept beside the code, for people.
     Returns it.  Files are written beside, then renamed.  Raises ToolError where no compiler is
     found or it fails, or `out` cannot be written.
     """

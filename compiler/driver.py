@@ -6,16 +6,13 @@ import shutil
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_listings, read_manifest
-from tcc.backends.cpu.calibrate import calibrate
-from tcc.backends.cpu.compile import compile_kernels, kernel_assembly
+from tcc.artifact import read_manifest
+from tcc.backends.cpu.compile import compile_kernels
 from tcc.backends.cpu.detect import detect
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
@@ -44,7 +41,7 @@ from tcc.schedule.cost import price_map
 from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
 from tcc.schedule.work import group_bytes, group_flops
-from tcc.target import KINDS, Target, parse_target, x86_profile
+from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
 
@@ -228,79 +225,6 @@ def load(path: str | Path, threads: int | None = None) -> Module:
     """
     read_manifest(Path(path))  # says more of a damaged file than the system's loader
     return runtime.load(path, threads, error=UserError)
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """What one step of the program takes in a run, in which it runs `times` times; `step` is a
-    kernel's number or a function's name."""
-
-    step: int | str
-    times: int
-    seconds: float
-
-
-def measure_steps(
-    path: Path,
-    inputs: Callable[[Module], Mapping[str, Array]],
-    runs: int,
-    threads: int | None = None,
-) -> tuple[StepTime, ...]:
-    """Seconds of each step of the artifact at `path`: the median of `runs` runs after one unmeasured.
-
-    `inputs` gives the arrays to run on.  Raises UserError as `load` does.
-    """
-    steps = read_manifest(path)["steps"]
-    module = runtime.load(path, threads, timed=True, error=UserError)
-    arrays = inputs(module)
-    module.run(arrays)
-    sums = [module.times()]
-    for _ in range(runs):
-        module.run(arrays)
-        sums.append(module.times())
-    found = []
-    for number, step in enumerate(steps):
-        own = [times[number] for times in sums]
-        seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
-        count = (own[-1].count - own[0].count) // runs
-        found.append(StepTime(step, count, median(seconds)))
-    return tuple(found)
-
-
-def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
-    """The LLVM IR of a kernel of the artifact at `path`, or the assembly that it became.
-
-    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, or
-    has no such kernel.
-    """
-    manifest, listings = read_manifest(path), read_listings(path)
-    if not listings:
-        raise UserError(
-            "the artifact does not hold its kernels' LLVM IR",
-            where=str(path),
-            hint="compile the model with --keep-ir, or inspect the ONNX file itself",
-        )
-    symbol = f"tcc_kernel_{kernel}" if kernel.isdigit() else kernel
-    if symbol not in listings:
-        raise UserError(
-            f"the artifact has no kernel {kernel!r}",
-            where=str(path),
-            hint=f"its kernels are tcc_kernel_0 to tcc_kernel_{len(listings) - 1}",
-        )
-    if not assembly:
-        return listings[symbol]
-    made_for = manifest["target"]
-    profile = x86_profile(made_for["cpu"], manifest["features"], l1=0, l2=0, l3=0)
-    arch = next(a for a, triple in KINDS["cpu"].items() if triple == made_for["triple"])
-    return kernel_assembly(listings[symbol], Target("cpu", arch, made_for["triple"], profile))
-
-
-def calibrate_machine() -> Machine:
-    """The constants of this machine, measured in a few seconds.
-
-    Raises UserError where no code for this machine can be made, ToolError where nothing can link.
-    """
-    return calibrate(resolve_target(Options()))
 
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:

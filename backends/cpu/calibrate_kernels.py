@@ -1,4 +1,4 @@
-"""The calibration's kernels: scalar functions on blocks, and launches of a kernel that does nothing."""
+"""The calibration's kernels: functions on blocks, and launches of a kernel that does nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> K
     """y[i] = function(x[i], ...) over BLOCKS units of VECTORS vectors; buffers x and y.
 
     Unit n and unit n + BLOCKS do the same: a launch of more units repeats the pass.
-   """
+    """
     shape = (VECTORS * lanes_,)
     x, y = _buffers(shape[0] * BLOCKS)
     axes, place = _axes(shape[0])

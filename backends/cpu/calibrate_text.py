@@ -1,11 +1,11 @@
 """The calibration's loops as LLVM text: each does one thing and nothing else.
 
-    i64 spin(i64 n)                               16 n additions and rotations, each waiting for the last
-    void multiply(ptr data, i64 n)                UNROLL n vector multiply-adds, independent of each other
-    void chain(ptr data, i64 n)                   UNROLL n vector multiply-adds, each waiting for the last
-    void read(ptr data, i64 vectors, i64 n)       n times all vectors, in order
-    void write(ptr data, i64 vectors, i64 n)      the same, storing
-    ptr chase(ptr data, i64 n)                    n loads, each from where the last one says
+    i64 spin(i64 n)                            16 n additions and rotations, one after the other
+    void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
+    void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
+    void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
+    void write(ptr data, i64 vectors, i64 n)   the same, storing
+    ptr chase(ptr data, i64 n)                 n loads, each from where the last one says
 
 `data` is 64-byte aligned; counts are positive and `vectors` is a multiple of UNROLL.  Loads and
 stores are volatile: the code generator neither drops nor merges them.
@@ -23,12 +23,13 @@ def loops_text(target: Target) -> str:
     """All loops for the target, as one module."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
+    store = f"store volatile {vector} zeroinitializer"
     bodies = (
         _spin(),
         _multiply("multiply", vector, target.profile.fma, chained=False),
         _multiply("chain", vector, target.profile.fma, chained=True),
         _stream("read", f"load volatile {vector}, ptr %p{{k}}, align {size}", size),
-        _stream("write", f"store volatile {vector} zeroinitializer, ptr %p{{k}}, align {size}", size),
+        _stream("write", f"{store}, ptr %p{{k}}, align {size}", size),
         _chase(),
     )
     attributes = (
@@ -76,7 +77,8 @@ def _multiply(name: str, vector: str, fma: bool, *, chained: bool) -> str:
         f"  %b = load volatile {vector}, ptr %data, align 64"
     )
     sums = 1 if chained else UNROLL
-    phis = [f"  %c{k} = phi {vector} [ zeroinitializer, %entry ], [ %d{k}, %loop ]" for k in range(sums)]
+    start = f"phi {vector} [ zeroinitializer, %entry ]"
+    phis = [f"  %c{k} = {start}, [ %d{k}, %loop ]" for k in range(sums)]
     if chained:
         names = ["%c0", *(f"%e{k}" for k in range(1, UNROLL)), "%d0"]
         steps = [step(names[k + 1], names[k]) for k in range(UNROLL)]

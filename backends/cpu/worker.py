@@ -12,6 +12,7 @@ import sys
 from typing import Any, BinaryIO
 
 from tcc.backends.cpu.codegen import compile_assembly, compile_object
+from tcc.target import Target
 
 _LENGTH = struct.Struct("<Q")
 
@@ -36,8 +37,12 @@ def receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)
 
 
+def _assembly(text: str, target: Target) -> bytes:
+    return compile_assembly(text, target).encode()
+
+
 def serve() -> None:
-    """Answers requests `(text, target, listed)` with `(object, "")` or `(b"", error)` until the end.
+    """Answers requests `(text, target, listed)` by `(object, "")` or `(b"", error)` until the end.
 
     `listed` asks for assembly, UTF-8, instead of an object.
     """
@@ -48,8 +53,8 @@ def serve() -> None:
         except EOFError:
             return
         try:
-            made = compile_assembly(text, target).encode() if listed else compile_object(text, target)
-            answer = made, ""
+            make = _assembly if listed else compile_object
+            answer = make(text, target), ""
         except RuntimeError as error:
             answer = b"", str(error)
         send(sink, answer)

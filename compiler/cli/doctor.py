@@ -13,9 +13,10 @@ from pathlib import Path
 
 import click
 from tcc import __version__
+from tcc.backends.cpu.calibrate import calibrate as measured_machine
 from tcc.cli.choices import PATH, json_flag
 from tcc.cli.show import bytes_text, progress
-from tcc.driver import calibrate_machine, resolve_target
+from tcc.driver import resolve_target
 from tcc.errors import UserError
 from tcc.options import Options
 from tcc.schedule.machine_file import machine_text
@@ -82,7 +83,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
 
 def _calibrate(output: Path | None, as_json: bool) -> None:
     with progress("measuring this machine"):
-        machine = calibrate_machine()
+        machine = measured_machine(resolve_target(Options()))
     text = machine_text(machine)
     if output is not None:
         try:

@@ -12,8 +12,9 @@ from tcc.artifact import read_manifest
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.kernel_table import kernel_rows, table_lines
+from tcc.cli.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
-from tcc.driver import kernel_listing, measure_steps
+from tcc.cli.steps import measure_steps
 from tcc.errors import UserError
 from tcc.options import Options
 

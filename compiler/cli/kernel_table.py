@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tcc.driver import StepTime
+from tcc.cli.steps import StepTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,7 @@ def kernel_rows(manifest: dict[str, Any], times: Sequence[StepTime] | None) -> l
         launches = sum(t.times for t in own) if times else manifest["steps"].count(step)
         measured = sum(t.seconds for t in own) if times else None
         if isinstance(step, str):
-            rows.append(
-                KernelRow(step, "", launches, None, None, None, measured, None, None)
-            )
+            rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
             continue
         rows.append(_row(kernels[step], machine, launches, measured))
     return sorted(rows, key=lambda r: -_time(r))

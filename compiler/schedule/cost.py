@@ -5,7 +5,8 @@ the traffic across the borders of the first, second and third cache and of memor
 the units; the one with most of them ends last.  A cold panel that nobody fetches ahead keeps its
 first user waiting, so its time and the rest of the work add up.
 
-    price(group, schedule)  a group under a schedule         price_map(...)  bytes and operations only
+    Pricer.price(group, schedule)   a group under a schedule
+    price_map(machine, ...)         bytes and operations only
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Price:
     `ports` (loads and stores), `l2`, `l3` and `dram` (what comes from there).
 
     `imbalance` is the busiest thread's share of the units over an even share, contained in the
-    seconds of arithmetic and ports.  `flops` and `bytes` are those of the group, not of the schedule.
+    seconds of arithmetic and ports.  `flops` and `bytes` are the group's, not the schedule's.
     """
 
     seconds: float
@@ -97,7 +98,7 @@ def _count(group: TileGroup, machine: Machine) -> _Counted:
 
 @dataclass(slots=True)
 class _Core:
-    """Cycles of all units on one core: each resource alone, and the slower of them block by block."""
+    """Cycles of all units on one core: of each resource, and of the slower one block by block."""
 
     compute: float = 0.0
     ports: float = 0.0
@@ -209,7 +210,7 @@ class _Pricing:
         rows = prod(size for v, size in spans.items() if v is not vector)
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
-        steps = prod(ceil(self.trips[v] / lanes) if v is vector else self.trips[v] for v in stage.reduce)
+        steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
         sums = rows * wide
         compute = sums * work.ops / machine.fmas
         if stage.reduce:
@@ -220,8 +221,8 @@ class _Pricing:
             compute += _DRAIN * machine.fma_latency
         loads = stores = 0.0
         for touch in touches:
-            count = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            count *= self._instructions(touch, vector, wide, lanes)
+            rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
+            count = rows_of * self._instructions(touch, vector, wide, lanes)
             if touch.store:
                 stores += count
             else:
@@ -243,7 +244,9 @@ class _Pricing:
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """How often the sums of a block go to scratch and come back."""
         runs = dict(nest.runs)
-        return prod(ceil(self.trips[v] / runs[v.name]) for v in reduce if v.name in runs) if runs else 0
+        if not runs:
+            return 0
+        return prod(ceil(self.trips[v] / runs[v.name]) for v in reduce if v.name in runs)
 
     # ---- traffic ------------------------------------------------------------------------------
 
@@ -265,9 +268,7 @@ class _Pricing:
         self._keep(third, near * self.threads <= machine.l3.size)
         memory = machine.memory
         read, write = (
-            (memory.read_all, memory.write_all)
-            if self.threads > 1
-            else (memory.read, memory.write)
+            (memory.read_all, memory.write_all) if self.threads > 1 else (memory.read, memory.write)
         )
         dram = _seconds(third, read, write)
         return l2, l3, dram, self._reuse(third)
@@ -293,8 +294,7 @@ class _Pricing:
         """Each nest's loops as one of `threads` threads walks them."""
         shares = _shares(self.counts, threads)
         around = [
-            LoopOver(v, n, step)
-            for (v, step), n in zip(self.unit.items(), shares, strict=True)
+            LoopOver(v, n, step) for (v, step), n in zip(self.unit.items(), shares, strict=True)
         ]
         whole = {
             v: min(self.trips[v], loop.trips * loop.step)
@@ -308,9 +308,7 @@ class _Pricing:
         named: dict[str, Var] = {}
         for work in stages:
             named.update({v.name: v for v in (*work.stage.iters, *work.stage.reduce)})
-        inside = {
-            v: min(self.trips[v], self.unit.get(v, self.trips[v])) for v in named.values()
-        }
+        inside = {v: min(self.trips[v], self.unit.get(v, self.trips[v])) for v in named.values()}
         reduced = {v for work in stages for v in work.stage.reduce}
         rest = [n for n in named if n not in nest.order or n in runs]
         rest.sort(key=lambda n: named[n] in reduced)

@@ -148,9 +148,7 @@ _ZEN4 = Machine(
 )
 _ZEN5 = replace(_ZEN4, name="znver5", fmas=2.0, loads=2.0, stores=1.0, l1=48 * _KIB)
 _SAPPHIRE = replace(_ICELAKE, name="sapphirerapids", l2=Cache(2 * _MIB, 47.0, 21.0))
-_SKYLAKE = replace(
-    _ICELAKE, name="skylake-avx512", l1=32 * _KIB, l2=Cache(_MIB, 47.0, 21.0)
-)
+_SKYLAKE = replace(_ICELAKE, name="skylake-avx512", l1=32 * _KIB, l2=Cache(_MIB, 47.0, 21.0))
 _V4 = replace(
     _ICELAKE,
     name="x86-64-v4",

@@ -2,7 +2,7 @@
 
 An offset is taken apart into steps, `768*i + 64*k + j % 64 + 49152*(j // 64)` into
 
-    j  1 apart, for 64 elements       k  64 apart       i  768 apart       j  49152 apart, every 64th
+    j  1 apart, for 64 elements    k  64 apart    i  768 apart    j  49152 apart, every 64th
 """
 
 from __future__ import annotations
@@ -11,7 +11,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from tcc.ir.index import Index, Monomial, Quotient, Remainder, Var, as_int, free_vars, linear_in
+from tcc.ir.index import (
+    Atom,
+    Index,
+    Monomial,
+    Quotient,
+    Remainder,
+    Var,
+    as_int,
+    free_vars,
+    linear_in,
+)
 from tcc.ir.scalar import StageRef
 from tcc.schedule.nest import TYPICAL, trips
 
@@ -144,7 +154,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Ste
 
 
 def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Step | None:
-    """The step of `by*var // den` or `by*var % den`, times `size`; None where it is no plain one."""
+    """The step of `by*var // den` or `by*var % den`, times `size`; None where it is not plain."""
     if by % den == 0:
         return Step(var, size * by // den if quotient else 0)
     if den % by:
@@ -152,7 +162,7 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Step | None:
     return Step(var, size, every=den // by) if quotient else Step(var, size * by, within=den // by)
 
 
-def _vars(atom: object) -> tuple[Var, ...]:
+def _vars(atom: Atom) -> tuple[Var, ...]:
     if isinstance(atom, Var):
         return (atom,)
     if isinstance(atom, Quotient | Remainder):

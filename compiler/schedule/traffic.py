@@ -20,7 +20,7 @@ SHARE = 0.75
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopOver:
-    """`trips` steps of `step` elements along `var`; what is inside one step runs `step` elements."""
+    """`trips` steps of `step` elements along `var`: what is inside runs over `step` of them."""
 
     var: Var
     trips: int

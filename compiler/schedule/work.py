@@ -14,6 +14,7 @@ from tcc.schedule.machine import Machine
 from tcc.schedule.nest import EXPENSIVE, product, trips
 from tcc.schedule.reach import Step, Touch, steps_of, touch
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StageWork:
     """One stage.  For each vector of results and step of the reduction: `ops` simple vector
@@ -126,9 +127,7 @@ def _loops_of(scalar: Scalar, loops: tuple[Var, ...]) -> list[Var]:
 # ---- operations ---------------------------------------------------------------------------------
 
 
-def _stage_work(
-    group: TileGroup, number: int, stage: GroupStage, machine: Machine
-) -> StageWork:
+def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machine) -> StageWork:
     ops = heavy = 0.0
     widest = 4
     for scalar in walk(*stage.body):
@@ -161,4 +160,3 @@ def _flops(stage: GroupStage) -> int:
     if stage.monoid is not None:
         found += sum(s.dtype.is_float for s in stage.body)
     return found
-
