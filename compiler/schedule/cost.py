@@ -199,7 +199,8 @@ class _Pricing:
         """(size, count) of the blocks along a loop, over all units of the grid along it."""
         total = self.trips[var]
         unit = self.unit.get(var, total)
-        return _cuts(total, unit, block, whole)
+        lanes = any(n.vector == var.name for n in self.schedule.nests)
+        return _cuts(total, unit, block, lanes, whole)
 
     def _block(
         self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]
@@ -367,11 +368,13 @@ def _shares(counts: list[int], threads: int) -> list[int]:
 
 
 @lru_cache(1 << 14)
-def _cuts(total: int, unit: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
+def _cuts(
+    total: int, unit: int, block: int, whole_units: bool, whole: bool
+) -> tuple[tuple[int, int], ...]:
     """(size, count) of blocks of at most `block` in units of `unit`: of full size and a rest where
     `whole`, else of sizes that differ by one at most."""
     found: dict[int, int] = {}
-    for size, units in _parts(total, unit, whole=False):
+    for size, units in _parts(total, unit, whole=whole_units):
         for piece, count in _parts(size, block, whole=whole):
             found[piece] = found.get(piece, 0) + units * count
     return tuple(found.items())

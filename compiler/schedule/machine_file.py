@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
@@ -125,6 +124,6 @@ def _value(name: str, value: Any, place: str) -> Any:
 def _number(value: Any, place: str) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"{place} is not a number")
-    if not math.isfinite(value) or not _LEAST <= value <= _MOST:
+    if not _LEAST <= value <= _MOST:
         raise ValueError(f"{place} is not a number from {_LEAST:g} to {_MOST:g}")
     return float(value)
