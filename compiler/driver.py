@@ -37,10 +37,9 @@ from tcc.passes.plan_memory import plan_memory
 from tcc.passes.state import appended_rows, bind_states
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
-from tcc.schedule.cost import price_map
+from tcc.schedule.cost import Pricer
 from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
-from tcc.schedule.work import group_bytes, group_flops
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
@@ -115,7 +114,7 @@ def compile_model(
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
-        program, kernels, weights = lower_program(graph, _planner(target), lower_node)
+        program, kernels, weights = lower_program(graph, _planner(machine), lower_node)
         program = plan_memory(program)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
@@ -131,7 +130,7 @@ def compile_model(
             encode_program(program),
             names,
             {
-                **_manifest(target, machine, ops, kernels, names),
+                **_manifest(target, machine, ops, kernels, names, weights.size),
                 **_appends(graph),
                 "steps": list(steps_of(program.body)),
             },
@@ -149,17 +148,24 @@ def compile_model(
     return Compiled(output, summary, trace.timings)
 
 
-def _planner(target: Target) -> KernelPlanner:
-    profile = target.profile
-    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
+def _planner(machine: Machine) -> KernelPlanner:
+    return KernelPlanner(
+        Registers(machine.lanes, machine.registers, machine.l2.size, machine.cores)
+    )
 
 
 def _manifest(
-    target: Target, machine: Machine, ops: int, kernels: KernelTable, names: tuple[str, ...]
+    target: Target,
+    machine: Machine,
+    ops: int,
+    kernels: KernelTable,
+    names: tuple[str, ...],
+    weights: int,
 ) -> dict[str, Any]:
     """What the artifact says of itself, as far as the compiler knows it."""
+    pricer = Pricer(machine, weights)
     listed = [
-        {"symbol": name, "source": loc, **_cost(machine, bound)}
+        {"symbol": name, "source": loc, **_cost(pricer, bound)}
         for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
     ]
     return {
@@ -178,11 +184,14 @@ def _manifest(
     }
 
 
-def _cost(machine: Machine, bound: Bound) -> dict[str, Any]:
+def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
     """What one launch does and is predicted to take; open sizes count as typical ones."""
-    flops, bytes_ = group_flops(bound.group), group_bytes(bound.group)
-    seconds = price_map(machine, bytes_, flops).seconds
-    return {"flops": flops, "bytes": bytes_, "seconds": float(f"{seconds:.4g}")}
+    price = pricer.price(bound.group, bound.schedule)
+    return {
+        "flops": price.flops,
+        "bytes": price.bytes,
+        "seconds": float(f"{price.seconds:.4g}"),
+    }
 
 
 def _appends(graph: Graph) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from tcc.ir.index import Var
 from tcc.ir.scalar import StageRef
 from tcc.schedule.machine import Machine
 from tcc.schedule.nest import trips
-from tcc.schedule.nested import Nest, Schedule
 from tcc.schedule.reach import Touch
+from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
 from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
 

@@ -12,7 +12,7 @@ from tcc.ir.tile import Scope
 from tcc.ir.types import F32
 from tcc.schedule.cost import Price, Pricer, price_map
 from tcc.schedule.machine import MACHINES
-from tcc.schedule.nested import Nest, Schedule
+from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.work import group_bytes, group_flops
 
 MACHINE = MACHINES["icelake-server"]
