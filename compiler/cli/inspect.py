@@ -11,6 +11,7 @@ import click
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.kernel_facts import kernel_facts
 from tcc.cli.kernel_table import kernel_rows, table_lines
 from tcc.cli.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
@@ -62,12 +63,16 @@ def inspect(
         if not (kernels or measure):
             _show_manifest(manifest, as_json)
             return
-        times = None
+        facts, times = kernel_facts(manifest, path), None
         if measure:
             times = measure_steps(
-                path, lambda module: make_inputs(module.inputs, inputs, seed), runs, threads
+                path,
+                facts.steps,
+                lambda module: make_inputs(module.inputs, inputs, seed),
+                runs,
+                threads,
             )
-    rows = kernel_rows(manifest, times)
+    rows = kernel_rows(facts, times)
     if as_json:
         click.echo(json.dumps([row.record() for row in rows]))
         return

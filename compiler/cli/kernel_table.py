@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tcc.cli.kernel_facts import Facts, KernelFact
 from tcc.cli.steps import StepTime
 
 
@@ -34,41 +35,34 @@ class KernelRow:
         return asdict(self)
 
 
-def kernel_rows(manifest: dict[str, Any], times: Sequence[StepTime] | None) -> list[KernelRow]:
+def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRow]:
     """One row per kernel and function, the longest first."""
-    kernels, machine = manifest["variants"][0]["kernels"], manifest["machine"]
     rows = []
-    for step in dict.fromkeys(manifest["steps"]):
+    for step in dict.fromkeys(facts.steps):
         own = [t for t in times or () if t.step == step]
-        launches = sum(t.times for t in own) if times else manifest["steps"].count(step)
-        measured = sum(t.seconds for t in own) if times else None
+        launches = facts.steps.count(step) if times is None else sum(t.times for t in own)
+        measured = None if times is None else sum(t.seconds for t in own)
         if isinstance(step, str):
             rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
-            continue
-        rows.append(_row(kernels[step], machine, launches, measured))
-    return sorted(rows, key=lambda r: -_time(r))
+        else:
+            rows.append(_row(facts, facts.kernels[step], launches, measured))
+    return sorted(rows, key=lambda row: -_time(row))
 
 
 def _time(row: KernelRow) -> float:
-    return row.predicted or 0.0 if row.measured is None else row.measured
+    return (row.predicted or 0.0) if row.measured is None else row.measured
 
 
-def _row(
-    kernel: dict[str, Any], machine: dict[str, Any], launches: int, measured: float | None
-) -> KernelRow:
-    flops, bytes_ = kernel["flops"] * launches, kernel["bytes"] * launches
-    predicted = kernel["seconds"] * launches
-    least = {
-        "flops": flops / machine["flops_per_second"],
-        "bytes": bytes_ / machine["bytes_per_second"],
-    }
+def _row(facts: Facts, kernel: KernelFact, launches: int, measured: float | None) -> KernelRow:
+    flops, bytes_ = kernel.flops * launches, kernel.bytes * launches
+    predicted = kernel.seconds * launches
+    least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
     limit = max(least, key=lambda name: least[name])
     time = predicted if measured is None else measured
     share = least[limit] / time if time else None
     return KernelRow(
-        kernel["symbol"], kernel["source"], launches, flops, bytes_, predicted, measured, limit,
-        share,
-    )  # fmt: skip
+        kernel.symbol, kernel.source, launches, flops, bytes_, predicted, measured, limit, share
+    )
 
 
 _HEADS = ("kernel", "launches", "measured us", "predicted us", "Mflop", "MB", "of limit", "source")

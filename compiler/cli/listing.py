@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tcc.artifact import read_listings, read_manifest
 from tcc.backends.cpu.compile import kernel_assembly
@@ -32,7 +33,19 @@ def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
         )
     if not assembly:
         return listings[symbol]
-    made_for = manifest["target"]
-    profile = x86_profile(made_for["cpu"], manifest["features"], l1=0, l2=0, l3=0)
-    arch = next(a for a, triple in KINDS["cpu"].items() if triple == made_for["triple"])
-    return kernel_assembly(listings[symbol], Target("cpu", arch, made_for["triple"], profile))
+    return kernel_assembly(listings[symbol], _target(manifest, path))
+
+
+def _target(manifest: dict[str, Any], path: Path) -> Target:
+    """What the artifact's code was made for; its caches do not matter any more."""
+    try:
+        cpu, triple = manifest["target"]["cpu"], manifest["target"]["triple"]
+        arch = next(a for a, known in KINDS["cpu"].items() if known == triple)
+        profile = x86_profile(str(cpu), map(str, manifest["features"]), l1=0, l2=0, l3=0)
+    except (KeyError, TypeError, StopIteration) as error:
+        raise UserError(
+            "the artifact's manifest does not name its target",
+            where=str(path),
+            hint="compile the model again",
+        ) from error
+    return Target("cpu", arch, triple, profile)

@@ -29,6 +29,8 @@ from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
+# Grids of so few units are dealt out one by one; of more, their sizes matter little.
+_FEW = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class _Pricing:
     def price(self) -> Price:
         machine, counted = self.machine, self.counted
         core = self._core()
-        imbalance = ceil(self.units / self.threads) * self.threads / self.units
+        imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, reuse = self._traffic()
         busy = max(core.either * second, l2, l3)
@@ -140,6 +142,23 @@ class _Pricing:
             seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance,
             counted.flops, counted.bytes,
         )  # fmt: skip
+
+    def _imbalance(self) -> float:
+        """The busiest thread's share over an even one: threads take units as they come free."""
+        if self.threads == 1:
+            return 1.0
+        if self.units > _FEW:
+            return ceil(self.units / self.threads) * self.threads / self.units
+        parts = tuple(self._parts(v) for v in self.parallel)
+        return _uneven(parts, self.threads)
+
+    def _parts(self, var: Var) -> tuple[tuple[int, int], ...]:
+        """(size, count) of the units along a parallel loop."""
+        return _units(self.trips[var], self.unit[var], self._has_lanes(var))
+
+    def _has_lanes(self, var: Var) -> bool:
+        """Whether vectors run along a loop: its blocks and units are whole but for the last."""
+        return any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
 
@@ -199,8 +218,7 @@ class _Pricing:
         """(size, count) of the blocks along a loop, over all units of the grid along it."""
         total = self.trips[var]
         unit = self.unit.get(var, total)
-        lanes = any(n.vector == var.name for n in self.schedule.nests)
-        return _cuts(total, unit, block, lanes, whole)
+        return _cuts(total, unit, block, self._has_lanes(var), whole)
 
     def _block(
         self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]
@@ -378,6 +396,22 @@ def _cuts(
         for piece, count in _parts(size, block, whole=whole):
             found[piece] = found.get(piece, 0) + units * count
     return tuple(found.items())
+
+
+@lru_cache(1 << 14)
+def _units(total: int, unit: int, whole: bool) -> tuple[tuple[int, int], ...]:
+    return tuple(_parts(total, unit, whole=whole))
+
+
+@lru_cache(1 << 14)
+def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> float:
+    """The busiest of `threads` threads over the mean, for a grid of units of these sizes."""
+    axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
+    busy = [0] * threads
+    for sizes in combinations(*axes):
+        free = min(range(threads), key=busy.__getitem__)
+        busy[free] += prod(sizes)
+    return max(busy) * threads / sum(busy)
 
 
 def _parts(total: int, most: int, *, whole: bool) -> list[tuple[int, int]]:

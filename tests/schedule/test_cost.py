@@ -262,6 +262,12 @@ def test_three_units_on_two_threads_take_as_long_as_four() -> None:
     assert three.compute == pytest.approx(four.compute)
 
 
+def test_a_thread_with_the_wide_unit_ends_last() -> None:
+    # 96 columns are one unit of 64 and one of 32.
+    price = priced(matmul(120, 256, 96), gemm_schedule(120))
+    assert price.imbalance == pytest.approx(64 / 48)
+
+
 def test_one_unit_runs_on_one_thread_and_needs_no_fork() -> None:
     price = priced(pointwise(16), map_schedule(16))
     assert price.seconds < MACHINE.fork
