@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tcc.ir.graph import Graph
 from tcc.ir.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Index, IndexLike, Var, const, iterator, var_of
 from tcc.ir.scalar import Read, Scalar, StageRef, apply, read
 from tcc.ir.tile import Scope
 from tcc.ir.types import F32
+from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Price, Pricer, price_map
 from tcc.schedule.machine import MACHINES
+from tcc.schedule.nest import product, work
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.work import group_bytes, group_flops
+
+from tests.passes.fuse.models import MODELS
+from tests.schedule.test_choose import planned
 
 MACHINE = MACHINES["icelake-server"]
 ONE_CORE = replace(MACHINE, cores=1)
@@ -315,3 +322,18 @@ def test_reads_of_open_sizes_have_a_price() -> None:
     length = iterator("length", 4096)
     open_row = replace(stage, accesses={**stage.accesses, x: Access(0, length * iterator("i", 64))})
     assert priced(replace(group, stages=(open_row,)), gemm_schedule(32)).seconds > 0
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+def test_no_price_is_below_what_the_units_can_do(
+    build: Callable[[], Graph],
+) -> None:
+    pricer = Pricer(MACHINE)
+    for group, schedule in planned(build(), Registers(MACHINE.lanes, MACHINE.registers)):
+        price = pricer.price(group, schedule)
+        sums = [2 * work(s) for s in group.stages if product(s) is not None]
+        assert price.seconds >= sum(sums) / MACHINE.peak
+        assert price.seconds >= MACHINE.launch
+        assert price.imbalance >= 1
+        assert min(price.compute, price.ports, price.l2, price.l3, price.dram) >= 0
+        assert price.seconds < 1
