@@ -1,8 +1,9 @@
 """Price: how long a tile group takes under a schedule, without building its IR.
 
 A kernel takes as long as the busiest of its resources: vector arithmetic, load and store ports, and
-the traffic across the borders of the first, second and third cache and of memory.  Threads share
-the units; the one with most of them ends last.  A cold panel that nobody fetches ahead keeps its
+the traffic across the borders of the first, second and third cache and of memory; only what comes
+from the third cache adds to the arithmetic.  Threads share the units; the one with most of them
+ends last.  A cold panel that nobody fetches ahead keeps its
 first user waiting, so its time and the rest of the work add up.
 
     Pricer.price(group, schedule)   a group under a schedule
@@ -135,7 +136,8 @@ class _Pricing:
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, reuse = self._traffic()
-        busy = max(core.either * second, l2, l3)
+        # Too few lines can be under way to hide the third cache behind arithmetic.
+        busy = max(core.either * second + l3, l2)
         seconds = _overlap(busy, dram, reuse, any(n.ahead for n in self.schedule.nests))
         seconds += machine.fork if self.threads > 1 else machine.launch
         return Price(
