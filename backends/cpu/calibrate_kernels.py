@@ -82,6 +82,7 @@ def link_launches(folder: Path, trips: int, units: int, target: Target, *, seria
     Raises ToolError where nothing can link.
     """
     name = "nothing"
+    least = units if serial else 1
     text = (
         f'target triple = "{target.triple}"\n'
         f"define void @{name}(ptr %b, ptr %n, i64 %begin, i64 %end, ptr %s) {{\n  ret void\n}}\n"
@@ -93,7 +94,7 @@ def link_launches(folder: Path, trips: int, units: int, target: Target, *, seria
         Let(3, IntOp.CONST, trips),
         Let(4, IntOp.CONST, units),
         Allocate(0, 2),
-        Loop(3, -1, 5, (Launch(0, 4, (0,), (), serial),)),
+        Loop(3, -1, 5, (Launch(0, 4, (0,), (), least),)),
     )
     program = Program(
         (), (Port("y", F32, (1,), "[1]"),), 6, (Buffer(Output(0), "y"),), (name,), 0, 0, body

@@ -58,7 +58,7 @@ class Machine:
     broadcast.  `fma_latency` is in cycles.  `functions` are the cycles of one vector of f32 for
     functions that are no single fast instruction, `call` those of one that is not listed.  `l1` is
     in bytes, `l3` is shared by all cores.  `fork` is the seconds of handing a kernel to all
-    threads and waiting for them, `launch` of running one on the calling thread.
+    threads, one after another, `launch` of running one on the calling thread.
     """
 
     name: str
