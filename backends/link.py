@@ -11,7 +11,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -29,6 +30,7 @@ from tcc.backends.toolchain import (
 from tcc.errors import InternalError, ToolError
 from tcc.ir.container import (
     ABI_VERSION,
+    LISTINGS_SECTION,
     MANIFEST_SECTION,
     SIDE_SUFFIX,
     TRAILER,
@@ -86,6 +88,7 @@ def link_artifact(
     *,
     triple: str = "",
     side_file: bool = False,
+    listings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Writes the artifact `out`, and its C header beside it with the suffix `.h`.
 
@@ -94,6 +97,7 @@ def link_artifact(
     section, which starts 64-byte aligned; offsets inside it are the caller's.  `name` is a C
     identifier (`c_name`).  `features` are what the CPU must have.  The manifest is `manifest` and
     what is known here: abi, name, inputs, outputs, kernel_count, features, weights, arena_bytes.
+    `listings` are kept beside the code, for people.
     Returns it.  Files are written beside, then renamed.  Raises ToolError where no compiler is
     found or it fails, or `out` cannot be written.
     """
@@ -110,6 +114,7 @@ def link_artifact(
         with tempfile.TemporaryDirectory(prefix=".tcc-", dir=out.parent) as made:
             folder = Path(made)
             _write_inputs(folder, objects, program, decoded.kernels, text, name, features, section)
+            _write_listings(folder, listings)
             _link(toolchain, folder, len(objects))
             _append_weights(folder, section, side)
             (folder / "model.h").write_text(model_header(name, decoded, full))
@@ -205,6 +210,19 @@ def _write_inputs(
     (folder / "artifact.c").write_text(_artifact_source(kernels, name, features, weights))
 
 
+def _write_listings(folder: Path, listings: Mapping[str, str] | None) -> None:
+    """C for a section that no program loads; nothing where there are no listings."""
+    source = ""
+    if listings:
+        packed = zlib.compress(json.dumps(dict(listings)).encode(), 9)
+        (folder / "listings.bin").write_bytes(packed)
+        source = (
+            f'__asm__(".pushsection {LISTINGS_SECTION},\\"\\",@progbits\\n"\n'
+            '        ".incbin \\"listings.bin\\"\\n.popsection\\n");\n'
+        )
+    (folder / "listings.h").write_text(source)
+
+
 def _artifact_source(
     kernels: tuple[str, ...], name: str, features: Sequence[str], weights: _Weights
 ) -> str:
@@ -225,6 +243,7 @@ def _artifact_source(
     )
     digest = ", ".join(str(byte) for byte in weights.sha256)
     return f"""#include "runtime.h"
+#include "listings.h"
 
 {declarations}
 static const tcc_kernel kernels[] = {{{table}}};
@@ -267,7 +286,7 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
     base = runtime_folder()
     compile_flags = (
         "-std=c11", "-O1", "-g0", "-fPIC", "-fvisibility=hidden",
-        f"-I{base / 'include'}", f"-I{base / 'src'}",
+        f"-I{base / 'include'}", f"-I{base / 'src'}", "-I.",
     )  # fmt: skip
     run_tool((*toolchain.command, *compile_flags, "-c", "artifact.c", "-o", "artifact.o"), folder)
     runtime = [str(path) for path in runtime_objects(toolchain)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 from tcc.errors import UserError
 from tcc.ir.container import (
     ABI_VERSION,
+    LISTINGS_SECTION,
     MANIFEST_SECTION,
     SIDE_SUFFIX,
     TRAILER,
@@ -25,7 +27,8 @@ from tcc.ir.container import (
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_MOST_MANIFEST = 64 << 20
+_MOST_SECTION = 64 << 20
+_MOST_LISTINGS = 1 << 30
 _CHUNK = 1 << 22
 
 
@@ -46,7 +49,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            manifest = _parse_manifest(_read_section(file, path), path)
+            manifest = _parse_manifest(_read_section(file, path, MANIFEST_SECTION), path)
     except OSError as error:
         raise UserError(
             "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
@@ -60,6 +63,30 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     find_weights(path, manifest)
     return manifest
+
+
+def read_listings(path: Path) -> dict[str, str]:
+    """The LLVM IR of the kernels by their symbols; empty where the artifact does not keep it.
+
+    Raises UserError where the file is missing, is no artifact or is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = _read_section(file, path, LISTINGS_SECTION)
+    except OSError as error:
+        raise UserError(
+            "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
+        ) from error
+    if not packed:
+        return {}
+    try:
+        data = zlib.decompressobj().decompress(packed, _MOST_LISTINGS)
+        listings = json.loads(data)
+    except (zlib.error, ValueError, RecursionError) as error:
+        raise _not_an_artifact(path, "its listings cannot be unpacked") from error
+    if not isinstance(listings, dict) or not all(isinstance(t, str) for t in listings.values()):
+        raise _not_an_artifact(path, "its listings are no texts by kernel")
+    return listings
 
 
 def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
@@ -134,8 +161,8 @@ def _read_at(file: BinaryIO, offset: int, size: int, end: int, path: Path) -> by
     return file.read(size)
 
 
-def _read_section(file: BinaryIO, path: Path) -> bytes:
-    """The bytes of the manifest section of an ELF64 little-endian file."""
+def _read_section(file: BinaryIO, path: Path, wanted: str) -> bytes:
+    """The bytes of the section `wanted` of an ELF64 little-endian file."""
     end = file.seek(0, 2)
     if end < _ELF_HEADER.size:
         raise _not_an_artifact(path, "it is too short for an ELF file")
@@ -152,11 +179,13 @@ def _read_section(file: BinaryIO, path: Path) -> bytes:
     for section in sections:
         start = section[0]
         name = names[start : names.find(b"\0", start)]
-        if name == MANIFEST_SECTION.encode():
-            if section[5] > _MOST_MANIFEST:
-                raise _not_an_artifact(path, "its manifest is too large")
+        if name == wanted.encode():
+            if section[5] > _MOST_SECTION:
+                raise _not_an_artifact(path, f"its section {wanted} is too large")
             return _read_at(file, section[4], section[5], end, path)
-    raise _not_an_artifact(path, f"it has no section {MANIFEST_SECTION}")
+    if wanted != MANIFEST_SECTION:
+        return b""
+    raise _not_an_artifact(path, f"it has no section {wanted}")
 
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
+from tcc.ir.program import steps_of
 from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
@@ -32,7 +33,7 @@ from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
 from tcc.passes.lower_node import check_runnable, lower_node
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -40,6 +41,9 @@ from tcc.passes.winograd import Limits, constant_bytes
 from tcc.passes.winograd_price import Rates
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
+from tcc.schedule.cost import Pricer
+from tcc.schedule.machine import Machine, machine_for
+from tcc.schedule.machine_file import machine_digest, read_machine
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
@@ -74,6 +78,27 @@ def resolve_target(options: Options) -> Target:
     return parse_target(options.target, options.cpu, detect)
 
 
+def resolve_machine(options: Options, target: Target) -> Machine:
+    """The constants that schedules are chosen by: of the file that the options name, else the
+    shipped ones of the target's processor.
+
+    Raises UserError for a file that is damaged, or describes a machine with other vectors.
+    """
+    if options.machine is None:
+        return machine_for(target.profile)
+    machine = read_machine(options.machine)
+    profile = target.profile
+    if (machine.lanes, machine.registers) != (profile.lanes(32), profile.vector_registers):
+        raise UserError(
+            "the machine file is for a processor with other vectors",
+            where=f"--machine {options.machine}",
+            why=f"it has {machine.registers} vectors of {machine.lanes} f32, {profile.cpu} has "
+            f"{profile.vector_registers} of {profile.lanes(32)}",
+            hint="calibrate on such a machine, or choose its processor with --cpu",
+        )
+    return machine
+
+
 def compile_model(
     model: Any, options: Options, output: Path, progress: Progress | None = None
 ) -> Compiled:
@@ -84,6 +109,7 @@ def compile_model(
     works.
     """
     target = resolve_target(options)
+    machine = resolve_machine(options, target)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
@@ -96,7 +122,7 @@ def compile_model(
     check_runnable(graph)
     with trace.stage("lower"):
         placed = place_graph(graph)
-        program, kernels, weights = lower_program(placed, _planner(target), lower_node)
+        program, kernels, weights = lower_program(placed, _planner(machine), lower_node)
         program = plan_memory(program)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
@@ -111,12 +137,18 @@ def compile_model(
             code.objects,
             encode_program(program),
             names,
-            _manifest(target, ops, kernels, names) | _appends(graph) | _traffic(placed, unfused),
+            {
+                **_manifest(target, machine, ops, kernels, names, weights.size),
+                **_appends(graph),
+                **_traffic(placed, unfused),
+                "steps": list(steps_of(program.body)),
+            },
             packed,
             c_name(options.name or output.stem),
             output,
             target.profile.features,
             triple=target.triple,
+            listings=dict(zip(names, code.listings, strict=True)) if options.keep_ir else None,
         )
     summary = Summary(
         target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
@@ -125,9 +157,10 @@ def compile_model(
     return Compiled(output, summary, trace.timings)
 
 
-def _planner(target: Target) -> KernelPlanner:
-    profile = target.profile
-    return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
+def _planner(machine: Machine) -> KernelPlanner:
+    return KernelPlanner(
+        Registers(machine.lanes, machine.registers, machine.l2.size, machine.cores)
+    )
 
 
 def _limits(target: Target, options: Options) -> Limits | None:
@@ -140,18 +173,42 @@ def _limits(target: Target, options: Options) -> Limits | None:
 
 
 def _manifest(
-    target: Target, ops: int, kernels: KernelTable, names: tuple[str, ...]
+    target: Target,
+    machine: Machine,
+    ops: int,
+    kernels: KernelTable,
+    names: tuple[str, ...],
+    weights: int,
 ) -> dict[str, Any]:
     """What the artifact says of itself, as far as the compiler knows it."""
+    pricer = Pricer(machine, weights)
     listed = [
-        {"symbol": name, "source": loc} for name, loc in zip(names, kernels.locs, strict=True)
+        {"symbol": name, "source": loc, **_cost(pricer, bound)}
+        for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
     ]
     return {
         "tcc": __version__,
         "target": {"text": target.text, "triple": target.triple, "cpu": target.profile.cpu},
+        "machine": {
+            "name": machine.name,
+            "sha256": machine_digest(machine),
+            "cores": machine.cores,
+            "flops_per_second": machine.peak,
+            "bytes_per_second": machine.memory.read_all,
+        },
         "precision": "f32",
         "ops": ops,
         "variants": [{"features": list(target.profile.features), "kernels": listed}],
+    }
+
+
+def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
+    """What one launch does and is predicted to take; open sizes count as typical ones."""
+    price = pricer.price(bound.group, bound.schedule)
+    return {
+        "flops": price.flops,
+        "bytes": price.bytes,
+        "seconds": float(f"{price.seconds:.4g}"),
     }
 
 

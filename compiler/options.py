@@ -85,8 +85,10 @@ def _factor(value: Any) -> float:
     return factor
 
 
-def _folder(value: Any) -> Path | None:
-    return None if value is None else Path(value)
+def _path(value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError(f"{value!r} is not a path")
+    return Path(value)
 
 
 def _switch(value: Any) -> bool:
@@ -208,6 +210,16 @@ class Options:
             _factor,
         ),
     )
+    machine: Path | None = field(
+        default=None,
+        metadata=_flag(
+            "--machine",
+            "FILE",
+            "Constants of the machine to choose schedules for, from tcc doctor --calibrate; "
+            "default: those of the processor's family.",
+            _path,
+        ),
+    )
     jobs: int = field(
         default_factory=lambda: len(os.sched_getaffinity(0)),
         metadata=_flag(
@@ -224,7 +236,16 @@ class Options:
     dump: Path | None = field(
         default=None,
         metadata=_flag(
-            "--dump", "DIR", "Writes the model after every pass that changed it here.", _folder
+            "--dump", "DIR", "Writes the model after every pass that changed it here.", _path
+        ),
+    )
+    keep_ir: bool = field(
+        default=False,
+        metadata=_flag(
+            "--keep-ir",
+            "",
+            "Keeps the kernels' LLVM IR in the artifact, for tcc inspect --ir and --asm.",
+            _switch,
         ),
     )
     time_passes: bool = field(

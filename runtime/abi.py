@@ -12,6 +12,7 @@ import numpy as np
 
 API_VERSION = 1
 POISON = 1
+TIMES = 2
 
 # name -> DLPack code and bits, as tcc_dtype of tcc.h states them
 DTYPE_CODES = MappingProxyType(
@@ -90,6 +91,12 @@ class Statistics(Structure):
     )
 
 
+class Time(Structure):
+    """tcc_time."""
+
+    _fields_ = (("count", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+
 _status = ctypes.c_int
 _handle = ctypes.c_void_p
 _count = CFUNCTYPE(ctypes.c_int32, _handle)
@@ -124,6 +131,10 @@ class Api(Structure):
         ("statistics", CFUNCTYPE(_status, _handle, _handle, POINTER(Statistics))),
         ("model_trim", _release),
         ("last_error", CFUNCTYPE(ctypes.c_char_p)),
+        (
+            "times",
+            CFUNCTYPE(_status, _handle, POINTER(POINTER(Time)), POINTER(ctypes.c_int64)),
+        ),
     )
 
 

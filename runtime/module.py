@@ -47,6 +47,14 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class Time:
+    """How often a step ran, and the seconds of all its runs together."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Memory and threads of one instance, in bytes, as tcc_statistics of tcc.h describes them."""
 
@@ -64,15 +72,18 @@ def load(
     threads: int | None = None,
     *,
     poison: bool = False,
+    timed: bool = False,
     error: Callable[..., Exception] = RuntimeFailure,
 ) -> Module:
     """The model of the artifact at `path`, ready to run on `threads` threads (None: the default).
 
     The default is TCC_NUM_THREADS, else the CPUs this process may use.  With `poison` memory is
-    filled with NaN patterns before each use (for tests).  Raises `error` where the file cannot be
+    filled with NaN patterns before each use (for tests).  With `timed` the time of every kernel is
+    taken, see `Module.times`.  Raises `error` where the file cannot be
     loaded, or was compiled for a CPU with more features than this one.
     """
-    return Module(Path(path), threads, poison, error)
+    flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
+    return Module(Path(path), threads, flags, error)
 
 
 class Module:
@@ -85,9 +96,9 @@ class Module:
     """
 
     def __init__(
-        self, path: Path, threads: int | None, poison: bool, error: Callable[..., Exception]
+        self, path: Path, threads: int | None, flags: int, error: Callable[..., Exception]
     ) -> None:
-        self._path, self._error, self._poison = path.absolute(), error, poison
+        self._path, self._error, self._flags = path.absolute(), error, flags
         self._threads = -1 if threads is None else threads
         self._idle: list[int] = []
         self._lock = Lock()
@@ -132,6 +143,17 @@ class Module:
         """Numbers of an idle instance: what the last run on it used."""
         with self._instance() as instance:
             return self._statistics(instance)
+
+    def times(self) -> tuple[Time, ...]:
+        """What each of the manifest's steps took so far, in their order, on an idle instance.
+
+        Raises `error` where the module was not loaded with `timed`.
+        """
+        first, count = ctypes.POINTER(abi.Time)(), ctypes.c_int64()
+        with self._instance() as instance:
+            self._check(self._api.times(instance, ctypes.byref(first), ctypes.byref(count)))
+            found = (first[i] for i in range(count.value))
+            return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Copies the artifact (and its side file of weights, if it has one) to `path`."""
@@ -220,8 +242,7 @@ class Module:
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
-        flags = abi.POISON if self._poison else 0
-        self._check(self._api.instance_create(self._handle, flags, ctypes.byref(handle)))
+        self._check(self._api.instance_create(self._handle, self._flags, ctypes.byref(handle)))
         instance: int = handle.value or 0
         if self._threads >= 0:
             status = self._api.instance_set_threads(instance, self._threads)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from tcc.backends.cpu.emit import KernelText, emit_kernel
 from tcc.backends.cpu.worker import receive, send
-from tcc.errors import InternalError
+from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
 from tcc.target import Target
 
@@ -51,6 +51,26 @@ def compile_kernels(
         pool.abandon()
     scratch = max((t.scratch for t in texts), default=0)
     return CompiledKernels(tuple(objects), scratch, tuple(t.llvm for t in texts))
+
+
+def kernel_assembly(llvm: str, target: Target) -> str:
+    """The assembly of a kernel's LLVM IR, as `compile_kernels` would encode it.
+
+    Raises UserError where LLVM does not take the text.
+    """
+    process = _start()
+    try:
+        to_worker, from_worker = _pipes(process)
+        send(to_worker, (llvm, target, True))
+        listing, error = receive(from_worker)
+    except (EOFError, OSError):
+        listing, error = b"", f"the compiler process ended: {_last_words(process)}"
+    finally:
+        _stop(process)
+    if error:
+        raise UserError("the kernel's LLVM IR cannot be compiled", why=error)
+    text: str = listing.decode()
+    return text
 
 
 class _Pool:
@@ -149,7 +169,7 @@ def _pipes(process: Process) -> tuple[BinaryIO, BinaryIO]:
 
 def _ask(process: Process, text: KernelText, target: Target) -> tuple[bytes, str]:
     to_worker, from_worker = _pipes(process)
-    send(to_worker, (text.llvm, target))
+    send(to_worker, (text.llvm, target, False))
     answer: tuple[bytes, str] = receive(from_worker)
     return answer
 

@@ -11,7 +11,8 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.cpu.codegen import compile_assembly, compile_object
+from tcc.target import Target
 
 _LENGTH = struct.Struct("<Q")
 
@@ -36,16 +37,24 @@ def receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)
 
 
+def _assembly(text: str, target: Target) -> bytes:
+    return compile_assembly(text, target).encode()
+
+
 def serve() -> None:
-    """Answers requests `(text, target)` with `(object, "")` or `(b"", error)` until the end."""
+    """Answers requests `(text, target, listed)` by `(object, "")` or `(b"", error)` until the end.
+
+    `listed` asks for assembly, UTF-8, instead of an object.
+    """
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
-            text, target = receive(source)
+            text, target, listed = receive(source)
         except EOFError:
             return
         try:
-            answer = compile_object(text, target), ""
+            make = _assembly if listed else compile_object
+            answer = make(text, target), ""
         except RuntimeError as error:
             answer = b"", str(error)
         send(sink, answer)

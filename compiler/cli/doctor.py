@@ -13,11 +13,13 @@ from pathlib import Path
 
 import click
 from tcc import __version__
-from tcc.cli.choices import json_flag
-from tcc.cli.show import bytes_text
+from tcc.backends.cpu.calibrate import calibrate as measured_machine
+from tcc.cli.choices import PATH, json_flag
+from tcc.cli.show import bytes_text, progress
 from tcc.driver import resolve_target
 from tcc.errors import UserError
 from tcc.options import Options
+from tcc.schedule.machine_file import machine_text
 
 _PACKAGES = (
     "numpy",
@@ -34,16 +36,28 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @click.command()
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Measures this machine's constants (some seconds) for tcc compile --machine.",
+)
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="Where they go; default: printed.")
 @json_flag
-def doctor(as_json: bool) -> int:
+def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
     """Shows what tcc finds on this machine: versions, linkers, processor, memory pages.
 
     \b
     Example:
       tcc doctor
+      tcc doctor --calibrate -o machine.json
 
     The exit code is 1 if nothing here can link an artifact.
     """
+    if calibrate:
+        _calibrate(output, as_json)
+        return 0
+    if output is not None:
+        raise UserError("there is nothing to write without --calibrate", where=f"-o {output}")
     linkers = _linkers()
     facts = {
         "tcc": __version__,
@@ -65,6 +79,30 @@ def doctor(as_json: bool) -> int:
         click.echo("nothing can link here: install gcc or clang, or pip install tcc[zig]", err=True)
         return 1
     return 0
+
+
+def _calibrate(output: Path | None, as_json: bool) -> None:
+    with progress("measuring this machine"):
+        machine = measured_machine(resolve_target(Options()))
+    text = machine_text(machine)
+    if output is not None:
+        try:
+            output.write_text(text)
+        except OSError as error:
+            raise UserError(
+                "the constants cannot be written",
+                where=f"-o {output}",
+                why=error.strerror or str(error),
+            ) from error
+    if as_json or output is None:
+        click.echo(text, nl=False)
+    else:
+        memory = machine.memory
+        click.echo(
+            f"{output}: {machine.name}, {machine.cores} cores, {machine.peak / 1e9:.0f} Gflop/s, "
+            f"memory {memory.read_all / 1e9:.1f} GB/s, launch {machine.launch * 1e9:.0f} ns, "
+            f"fork and join {machine.fork * 1e9:.0f} ns"
+        )
 
 
 def _package(name: str) -> str:

@@ -14,15 +14,15 @@ from tcc.options import Options
 
 
 @contextmanager
-def opened_artifact(model: Path) -> Iterator[Path]:
+def opened_artifact(model: Path, options: Options | None = None) -> Iterator[Path]:
     """`model` itself if it is a shared library, else the artifact compiled from it for this
-    machine, which is removed afterwards."""
+    machine (with `options`), which is removed afterwards."""
     if model.suffix == ".so":
         yield model
         return
     with TemporaryDirectory(prefix="tcc-") as folder:
         with progress(f"compiling {model.name}") as stage:
             output = Path(folder) / f"{model.stem}.so"
-            compiled = compile_model(model, Options(), output, stage)
+            compiled = compile_model(model, options or Options(), output, stage)
         click.echo(summary_line(compiled), err=True)
         yield compiled.path

@@ -11,6 +11,8 @@ import struct
 # Kernel ABI, program form and manifest together; an artifact of another number is refused.
 ABI_VERSION = 1
 MANIFEST_SECTION = ".tcc.manifest"
+# Deflated JSON, kernel -> LLVM IR; never loaded, and `strip` removes it.
+LISTINGS_SECTION = ".tcc.listings"
 SIDE_SUFFIX = ".weights"
 
 # magic, version, offset and size of the weights, their SHA-256

@@ -289,6 +289,24 @@ def prologue_length(program: Program) -> int:
     return len(program.body)
 
 
+def steps_of(body: tuple[Instr, ...]) -> tuple[int | str, ...]:
+    """Launches (their kernel's number) and calls (their function's name) in order of the text."""
+    found: list[int | str] = []
+    for instr in body:
+        match instr:
+            case Launch():
+                found.append(instr.kernel)
+            case CallOp():
+                found.append(instr.op)
+            case Branch():
+                found += (*steps_of(instr.then), *steps_of(instr.otherwise))
+            case Loop():
+                found += steps_of(instr.body)
+            case _:
+                continue
+    return tuple(found)
+
+
 def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
     """The buffers an instruction itself names, those of bodies left out."""
     match instr:

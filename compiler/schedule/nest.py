@@ -70,13 +70,13 @@ def weight(stage: GroupStage | Stage) -> int:
     total = 0
     for scalar in walk(*stage.body):
         if isinstance(scalar, Apply):
-            total += _EXPENSIVE.get(scalar.function, 1)
+            total += EXPENSIVE.get(scalar.function, 1)
         elif isinstance(scalar, Read):
             total += 1
     return max(total, 1)
 
 
-_EXPENSIVE = {
+EXPENSIVE = {
     name: 15
     for name in (
         *("exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "log1p", "expm1"),

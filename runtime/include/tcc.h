@@ -105,11 +105,18 @@ typedef struct tcc_statistics {
     int32_t threads;          /* threads that a parallel kernel runs on, at most */
 } tcc_statistics;
 
+/* How often a step of the program ran, and the time of all its runs together. */
+typedef struct tcc_time {
+    int64_t count;
+    int64_t nanoseconds;
+} tcc_time;
+
 typedef struct tcc_model tcc_model;
 typedef struct tcc_instance tcc_instance;
 
 /* Instance flags. */
 #define TCC_POISON 1u /* fill planned and dynamic memory with NaN patterns before each use */
+#define TCC_TIMES 2u  /* take the time of every kernel and function (some tens of ns each) */
 
 typedef struct tcc_api {
     uint32_t struct_size; /* bytes of this table: later versions append, never change */
@@ -162,6 +169,12 @@ typedef struct tcc_api {
 
     /* Why the last failed call on this thread failed; never NULL. */
     const char *(*last_error)(void);
+
+    /* The times of an instance made with TCC_TIMES, since it was made: one per kernel launch and
+     * function call, in the order of the manifest's "steps".  They are valid until the instance is
+     * destroyed, and change with its runs. */
+    tcc_status (*times)(const tcc_instance *instance, const tcc_time **out_times,
+                        int64_t *out_count);
 } tcc_api;
 
 #ifdef __cplusplus

@@ -63,6 +63,17 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
     return TCC_OK;
 }
 
+static tcc_status times(const tcc_instance *instance, const tcc_time **out_times,
+                        int64_t *out_count) {
+    if (!instance || !out_times || !out_count)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+    if (!instance->times)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "the instance was made without TCC_TIMES");
+    *out_times = instance->times;
+    *out_count = instance->model->program.n_steps;
+    return TCC_OK;
+}
+
 const tcc_api *tcc_runtime_api(void) {
     static const tcc_api table = {
         .struct_size = sizeof(tcc_api),
@@ -83,6 +94,7 @@ const tcc_api *tcc_runtime_api(void) {
         .statistics = statistics,
         .model_trim = tcc_model_trim,
         .last_error = tcc_last_error,
+        .times = times,
     };
     return &table;
 }

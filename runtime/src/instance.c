@@ -64,7 +64,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
 
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance) {
     if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
-    if (flags & ~TCC_POISON)
+    if (flags & ~(TCC_POISON | TCC_TIMES))
         return tcc_fail(TCC_INVALID_ARGUMENT, "unknown instance flags 0x%x", flags);
     tcc_instance *instance = tcc_allocate_zero(1, sizeof *instance);
     if (!instance) return TCC_OUT_OF_MEMORY;
@@ -73,6 +73,11 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
     instance->threads_own = -1;
     instance->pool.poison = flags & TCC_POISON;
     tcc_status status = allocate_tables(instance);
+    if (status == TCC_OK && flags & TCC_TIMES) {
+        size_t steps = (size_t)model->program.n_steps;
+        instance->times = tcc_allocate_zero(steps ? steps : 1, sizeof *instance->times);
+        if (!instance->times) status = TCC_OUT_OF_MEMORY;
+    }
     if (status == TCC_OK) status = tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes);
     if (status == TCC_OK) status = tcc_arena_reserve(&instance->arena, (size_t)model->program.known_arena);
     if (status == TCC_OK) status = set_threads(instance);
@@ -102,6 +107,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->shape);
     tcc_free(instance->bound);
     tcc_free(instance->output_done);
+    tcc_free(instance->times);
     tcc_free(instance);
 }
 

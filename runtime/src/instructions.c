@@ -105,6 +105,7 @@ static tcc_status read_launch(tcc_reader *reader, tcc_code *code) {
         tcc_read_indices(reader, n_ints, program->n_registers, &code->as.launch.ints));
     if (n_buffers > 1 << 20 || n_ints > 1 << 20) return damaged("has too many operands");
     code->as.launch.kernel = reader->kernels[kernel];
+    code->number = program->n_steps++;
     code->as.launch.n_buffers = (int32_t)n_buffers;
     code->as.launch.n_ints = (int32_t)n_ints;
     raise_to(&program->max_buffers, n_buffers);
@@ -144,6 +145,7 @@ static tcc_status read_call(tcc_reader *reader, tcc_code *code) {
     for (int64_t i = 0; i < n_ints; i++) TCC_RETURN_IF_ERROR(tcc_read_word(reader, &ints[i]));
     TCC_RETURN_IF_ERROR(
         tcc_read_indices(reader, n_results, program->n_registers, &code->as.call.results));
+    code->number = program->n_steps++;
     code->as.call.tensors = tensors;
     code->as.call.ints = ints;
     code->as.call.n_inputs = (int32_t)n_inputs;

@@ -1,5 +1,7 @@
 /* Runs a decoded program.  Nothing here allocates, except what `Allocate` asks for. */
+#define _GNU_SOURCE
 #include <string.h>
+#include <time.h>
 
 #include "runtime.h"
 
@@ -200,19 +202,39 @@ static tcc_status branch(tcc_run *run, const tcc_code *code) {
     return tcc_interpret(run, taken ? code->as.branch.then : code->as.branch.otherwise);
 }
 
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Nothing overlaps: each step's time is its own, and the whole run takes a little longer. */
+static tcc_status timed(tcc_run *run, const tcc_code *code) {
+    tcc_time *sum = &run->instance->times[code->number];
+    tcc_crew_settle(&run->crew);
+    int64_t began = now();
+    tcc_status status = code->kind == TCC_CODE_LAUNCH ? launch(run, code) : call(run, code);
+    tcc_crew_settle(&run->crew);
+    sum->nanoseconds += now() - began;
+    sum->count++;
+    return status;
+}
+
 static tcc_status execute(tcc_run *run, const tcc_code *code) {
     switch (code->kind) { /* what neither reads nor frees data may run ahead of the workers */
     case TCC_CODE_LET: return evaluate(run, code);
     case TCC_CODE_CHECK: return check(run, code);
     case TCC_CODE_VIEW: return view(run, code);
-    case TCC_CODE_LAUNCH: return launch(run, code);
+    case TCC_CODE_LAUNCH:
+        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : launch(run, code);
     default: break;
     }
     tcc_crew_settle(&run->crew);
     switch (code->kind) {
     case TCC_CODE_READ: return read_int(run, code);
     case TCC_CODE_ALLOCATE: return allocate(run, code);
-    case TCC_CODE_CALL: return call(run, code);
+    case TCC_CODE_CALL:
+        return TCC_UNLIKELY(run->instance->times != NULL) ? timed(run, code) : call(run, code);
     case TCC_CODE_COPY: return copy(run, code);
     case TCC_CODE_BRANCH: return branch(run, code);
     default: return loop(run, code);

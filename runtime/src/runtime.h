@@ -168,6 +168,7 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 
 struct tcc_code {
     int32_t kind;
+    int64_t number; /* of a launch or call: its place among them */
     union {
         struct { int32_t op; int64_t target, a, b; } let;
         struct { int64_t target, element; int32_t buffer; tcc_dtype dtype; } read;
@@ -209,6 +210,7 @@ typedef struct tcc_program {
     tcc_body body;     /* the rest */
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
+    int64_t n_steps; /* launches and calls */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     void *memory; /* list of what decoding allocated */
 } tcc_program;
@@ -299,6 +301,7 @@ struct tcc_instance {
     int64_t *shape;  /* of the output being allocated */
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
     bool *output_done;
+    tcc_time *times; /* by step's number; NULL: nobody asked */
 };
 
 /* The run in progress, as the interpreter sees it. */

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import zlib
 from pathlib import Path
 
 import numpy as np
 import programs
 import pytest
-from tcc.artifact import find_weights, read_manifest, verify_weights
-from tcc.backends.link import c_name
+from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
+from tcc.backends.host import encode_program
+from tcc.backends.link import c_name, link_artifact
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.runtime import load
 from tcc.target import isa_feature
@@ -222,3 +224,38 @@ def test_the_header_compiles_alone_with_hostile_names(kernels: bytes, tmp_path: 
     command = ("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-c", "use.c", "-o", "use.o")
     subprocess.run(command, cwd=tmp_path, check=True)
     assert json.loads(json.dumps(read_manifest(tmp_path / "odd.so")))["inputs"][0]["shape"] == [1]
+
+
+# ---- listings ------------------------------------------------------------------------------------
+
+
+def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Path) -> None:
+    program, weights = programs.mlp()
+    listed = {"relu": "define void @relu()", "add": "é" * 10}
+    plain, kept = tmp_path / "plain.so", tmp_path / "kept.so"
+    for out, listings in ((plain, None), (kept, listed)):
+        link_artifact(
+            [kernels], encode_program(program), program.kernels, {}, [weights], "mini", out, (),
+            listings=listings,
+        )  # fmt: skip
+    assert read_listings(kept) == listed
+    assert read_listings(plain) == {}
+    headers = [
+        subprocess.run(["readelf", "-lW", path], capture_output=True, check=True).stdout
+        for path in (plain, kept)
+    ]
+    loaded = [[line for line in h.splitlines() if b"LOAD" in line] for h in headers]
+    assert loaded[0] == loaded[1]
+    np.testing.assert_array_equal(load(kept)(np.zeros(3, np.float32)), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [b"not deflated", zlib.compress(b"not JSON"), zlib.compress(b"[]"), zlib.compress(b'{"k": 3}')],
+)
+def test_damaged_listings_are_refused(
+    packed: bytes, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tcc.artifact._read_section", lambda *_: packed)
+    with pytest.raises(UserError, match="damaged"):
+        read_listings(artifact)

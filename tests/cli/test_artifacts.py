@@ -71,6 +71,15 @@ def test_inspect_shows_the_manifest(artifact: Path, capsys: pytest.CaptureFixtur
     assert [port["name"] for port in manifest["inputs"]] == ["x"]
 
 
+def test_inspect_refuses_a_manifest_without_kernels(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(["inspect", str(artifact), "--kernels"]) == 1
+    assert "does not describe its kernels" in capsys.readouterr().err
+    assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 1
+    assert "--keep-ir" in capsys.readouterr().err
+
+
 def test_bench_times_the_artifact(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--rounds", "2", "--seconds", "0.01", "--threads", "1"]
     assert cli.execute(["bench", str(artifact), *small, "--json"]) == 0

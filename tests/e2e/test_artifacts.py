@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
-from tcc import runtime
-from tcc.artifact import read_manifest
+from tcc import cli, runtime
+from tcc.artifact import read_listings, read_manifest
 from tcc.backends.toolchain import runtime_folder
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
+from tcc.schedule.machine import MACHINES
+from tcc.schedule.machine_file import machine_digest, machine_text
 
 from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
@@ -133,6 +136,61 @@ def test_python_threads_share_a_module(artifact: Path) -> None:
         got = list(pool.map(lambda x: module.run({"x": x}), inputs))
     for a, b in zip(got, want, strict=True):
         assert all(a[name].tobytes() == b[name].tobytes() for name in b)
+
+
+# ---- what an artifact says of its kernels -----------------------------------------------------
+
+
+def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.execute(["inspect", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_inspect_tells_what_each_kernel_does_and_takes(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("--measure", "--runs", "3", "--input", "x=4x3x16x16", "--json")
+    rows = json.loads(inspected(capsys, str(artifact), *small))
+    measured = [row["measured"] for row in rows]
+    assert measured == sorted(measured, reverse=True)
+    assert all(0 < t < 1 for t in measured)
+    kernels = [row for row in rows if row["flops"] is not None]
+    assert len(kernels) == read_manifest(artifact)["kernel_count"]
+    assert all(row["predicted"] > 0 and row["bytes"] > 0 for row in kernels)
+    table = inspected(capsys, str(artifact), "--kernels").splitlines()
+    assert table[0].startswith("kernel")
+    assert table[-1].startswith("all")
+
+
+def test_kept_ir_is_shown_and_becomes_assembly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, plain = build(tmp_path, keep_ir=True), tmp_path / "plain.so"
+    ir = inspected(capsys, str(kept), "--ir", "0")
+    assert "define void @tcc_kernel_0(" in ir
+    assert "tcc_kernel_0:" in inspected(capsys, str(kept), "--asm", "tcc_kernel_0")
+    assert cli.execute(["inspect", str(kept), "--asm", "99"]) == 1
+    assert "no kernel '99'" in capsys.readouterr().err
+    # The section is beside the code, not in it.
+    compile_model(network(), read_options({}), plain)
+    assert read_listings(plain) == {}
+    x = {"x": image(2)}
+    got, want = tcc.load(kept).run(x), tcc.load(plain).run(x)
+    assert all(got[name].tobytes() == want[name].tobytes() for name in want)
+
+
+def test_a_machine_file_is_an_input_of_the_compile(tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    machine = replace(MACHINES["x86-64-v3"], name="mine", cores=1)
+    file.write_text(machine_text(machine))
+    mine = read_manifest(build(tmp_path, cpu="x86-64-v3", machine=file))["machine"]
+    assert (mine["name"], mine["cores"]) == ("mine", 1)
+    assert mine["sha256"] == machine_digest(machine)
+    shipped = read_manifest(build(tmp_path, cpu="x86-64-v3"))["machine"]
+    assert shipped["name"] == "x86-64-v3"
+    assert shipped["sha256"] != mine["sha256"]
+    with pytest.raises(UserError, match="other vectors"):
+        build(tmp_path, cpu="x86-64-v4", machine=file)
 
 
 # ---- refusals ------------------------------------------------------------------------------------

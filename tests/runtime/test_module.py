@@ -12,6 +12,7 @@ import numpy as np
 import programs
 import pytest
 from programs import Builder
+from tcc import runtime
 from tcc.ir.program import (
     Alias,
     Arena,
@@ -30,6 +31,7 @@ from tcc.ir.program import (
     State,
     TensorRef,
     View,
+    steps_of,
 )
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, load
@@ -486,3 +488,39 @@ def test_statistics_count_what_is_held(mlp: Module) -> None:
     assert statistics.weight_bytes == 256
     assert statistics.arena_bytes == 256
     assert statistics.state_bytes == statistics.scratch_bytes == 0
+
+
+def test_a_timed_module_takes_the_time_of_every_step(mlp_path: Path) -> None:
+    module = load(mlp_path, timed=True)
+    x = np.ones(64, np.float32)
+    assert [t.count for t in module.times()] == [0, 0]
+    for _ in range(3):
+        np.testing.assert_array_equal(module(x), np.arange(2, 66))
+    times = module.times()
+    assert [t.count for t in times] == [3, 3]
+    assert all(0 < t.seconds < 1 for t in times)
+
+
+def test_steps_in_loops_and_branches_count_each_time(linked: Linker) -> None:
+    b = Builder()
+    one, four, three = b.const(1), b.const(4), b.const(3)
+    b.input("x", "f32", [one], "[1]")
+    x, y = b.buffer(Input(0), "x"), b.output("y", "f32", [one], "[1]")
+    flag = b.buffer(State(64), "flag")
+    b.allocate(y, four)
+    b.launch("positive", one, [x, flag])
+    relu, add = (programs.KERNEL_NAMES.index(n) for n in ("relu", "add"))
+    taken, other = Launch(relu, one, (x, y), ()), Launch(add, one, (x, x, y), ())
+    b.body.append(Branch(flag, (taken,), (other,)))
+    b.body.append(Loop(three, -1, b.register(), (taken,)))
+    module = linked(b, timed=True)
+    module(np.ones(1, np.float32))
+    module(-np.ones(1, np.float32))
+    assert [t.count for t in module.times()] == [2, 1, 1, 6]
+    positive = programs.KERNEL_NAMES.index("positive")
+    assert steps_of(b.program().body) == (positive, relu, add, relu)
+
+
+def test_an_untimed_module_has_no_times(mlp_path: Path) -> None:
+    with pytest.raises(runtime.RuntimeFailure, match="TCC_TIMES"):
+        load(mlp_path).times()

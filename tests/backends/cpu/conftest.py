@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.emit import emit_kernel
+from tcc.backends.cpu.inprocess import LoadedCode
 from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
@@ -53,16 +52,9 @@ class Compiled:
 
     def __init__(self, kernel: TileKernel, target: Target) -> None:
         text = emit_kernel(kernel, "kernel_under_test", target)
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        module = llvm.parse_assembly("")
-        machine = llvm.Target.from_triple(target.triple).create_target_machine()
         self.kernel, self.scratch, self.llvm = kernel, text.scratch, text.llvm
-        self._engine = llvm.create_mcjit_compiler(module, machine)
-        self._object = llvm.ObjectFileRef.from_data(compile_object(text.llvm, target))
-        self._engine.add_object_file(self._object)
-        self._engine.finalize_object()
-        self._entry = _ENTRY(self._engine.get_function_address(text.name))
+        self._code = LoadedCode(text.llvm, target)
+        self._entry = _ENTRY(self._code.address(text.name))
 
     def run(self, arrays: Sequence[np.ndarray], sizes: dict[str, int]) -> list[np.ndarray]:
         """All buffers after all units ran, in two launches."""

@@ -1,0 +1,294 @@
+"""Measures this machine's constants with generated code, in a few seconds.
+
+Every rate is the best of several short runs: what disturbs a run only ever makes it slower.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from tcc import runtime
+from tcc.backends.cpu.calibrate_kernels import (
+    BLOCKS,
+    LIBRARY,
+    TIMED,
+    VECTORS,
+    function_kernel,
+    gather_kernel,
+    link_launches,
+)
+from tcc.backends.cpu.calibrate_text import UNROLL, loops_text
+from tcc.backends.cpu.emit import KernelText
+from tcc.backends.cpu.inprocess import LoadedCode
+from tcc.schedule.machine import Cache, Machine, Memory
+from tcc.target import Target
+
+# Seconds of one timed run, and how often each is repeated.
+_RUN, _REPEATS = 0.004, 5
+_HUGE = 2 << 20
+_LAUNCHES = 20_000
+# Vector multiply-adds a cycle of processors there are.
+_ISSUE = (0.5, 1.0, 2.0)
+
+_LOOP = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_OVER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_STREAM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_KERNEL = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)
+
+Timed = Callable[[int], None]  # does its work so many times
+
+
+def calibrate(target: Target) -> Machine:
+    """This machine's constants, for code made for `target` (its own processor).
+
+    Raises ToolError where nothing can link, UserError where the machine cannot run the code.
+    """
+    cores = len(os.sched_getaffinity(0))
+    profile = target.profile
+    with _Loops(target, cores) as loops:
+        unit = loops.seconds(loops.spin) / 32
+        fma = loops.seconds(loops.multiply) / UNROLL
+        fmas = min(_ISSUE, key=lambda rate: abs(unit / fma / rate - 1))
+        # A cycle is what `fmas` multiply-adds take, which dense vector code can slow down.
+        cycle = fma * fmas
+        all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
+        vector = profile.vector_bits // 8
+        functions, call = _functions(target, cycle)
+        launch, fork = _launches(target, cores)
+        return Machine(
+            name=f"{profile.cpu}, measured",
+            cores=cores,
+            ghz=_round(1e-9 / all_cores),
+            lanes=profile.lanes(32),
+            registers=profile.vector_registers,
+            fmas=fmas,
+            fma_latency=_round(loops.seconds(loops.chain) / UNROLL / cycle),
+            loads=_round(loops.rate("read", loops.first) * cycle / vector),
+            stores=_round(loops.rate("write", loops.first) * cycle / vector),
+            functions=functions,
+            call=call,
+            l1=profile.l1,
+            l2=_cache(loops, profile.l2, loops.second, cycle),
+            l3=_cache(loops, _reach(loops, profile.l3), loops.third, cycle),
+            memory=Memory(
+                read=_round(loops.rate("read", loops.beyond)),
+                write=_round(loops.rate("write", loops.beyond)),
+                read_all=_round(loops.rate("read", loops.beyond, cores)),
+                write_all=_round(loops.rate("write", loops.beyond, cores)),
+                latency=_round(loops.latency(loops.beyond)),
+            ),
+            fork=_round(fork),
+            launch=_round(launch),
+        )
+
+
+def _reach(loops: _Loops, size: int) -> int:
+    """Bytes of the last cache that one core can count on, which others may share."""
+    near, far = loops.rate("read", loops.third), loops.rate("read", loops.beyond)
+    for part in (1, 2, 3, 4, 6):
+        if loops.rate("read", size // part) > (near * far) ** 0.5:
+            return size // part
+    return loops.third
+
+
+def _cache(loops: _Loops, size: int, span: int, cycle: float) -> Cache:
+    read, write = (_round(loops.rate(name, span) * cycle) for name in ("read", "write"))
+    return Cache(size, read, write)
+
+
+def _round(value: float) -> float:
+    """Three digits: no more than such measurements repeat."""
+    return float(f"{value:.3g}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Memory on huge pages where the system grants them, 2 MiB aligned."""
+
+    mapping: mmap.mmap
+    address: int
+
+
+def _take(size: int) -> _Span:
+    # Private: shared mappings get no huge pages.
+    mapping = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_HUGEPAGE)
+    view = (ctypes.c_char * 1).from_buffer(mapping)
+    start = ctypes.addressof(view)
+    del view
+    return _Span(mapping, start + -start % _HUGE)
+
+
+class _Loops:
+    """The loops of `calibrate_text` over one large span, timed on one core or on all."""
+
+    def __init__(self, target: Target, cores: int) -> None:
+        profile = target.profile
+        self._code = LoadedCode(loops_text(target), target)
+        self._cpus = sorted(os.sched_getaffinity(0))[:cores]
+        # Bytes that lie in the first, the second and the third cache, and in none of them.
+        self.first, self.second = profile.l1 // 2, profile.l2 // 2
+        self.third = min(profile.l2 * 4, profile.l3 // 2)
+        self.beyond = min(max(profile.l3 * 4, 64 << 20), 256 << 20)
+        self._step = UNROLL * profile.vector_bits // 8
+        self._span = _take(self.beyond)
+        self._pool = ThreadPoolExecutor(cores)
+        ctypes.memset(self._span.address, 0, self.beyond)
+        code = self._code
+        spin, multiply, chain = (code.address(n) for n in ("spin", "multiply", "chain"))
+        self._spin = _LOOP(spin)
+        self._multiply, self._chain = _OVER(multiply), _OVER(chain)
+        self._chase = _OVER(code.address("chase"))
+        self._streams = {n: _STREAM(code.address(n)) for n in ("read", "write")}
+
+    def __enter__(self) -> _Loops:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+        self._span.mapping.close()
+
+    def spin(self, core: int) -> Timed:
+        return lambda n: self._spin(n)
+
+    def multiply(self, core: int) -> Timed:
+        return lambda n: self._multiply(self._span.address + core * 4096, n)
+
+    def chain(self, core: int) -> Timed:
+        return lambda n: self._chain(self._span.address + core * 4096, n)
+
+    def rate(self, name: str, size: int, cores: int = 1) -> float:
+        """Bytes a second of all `cores` together, each on its own part of `size` bytes."""
+        part = size // cores // self._step * self._step
+        vectors = part // (self._step // UNROLL)
+
+        def make(core: int) -> Timed:
+            start = self._span.address + core * (size // cores // 4096 * 4096)
+            return lambda n: self._streams[name](start, vectors, n)
+
+        return part * cores / self.seconds(make, cores)
+
+    def latency(self, size: int) -> float:
+        """Seconds of a load that no prefetcher foresees."""
+        line = 256
+        order = list(range(1, size // line))
+        Random(0).shuffle(order)
+        order = order[: 1 << 14]
+        at = 0
+        for target in order:
+            place = ctypes.c_uint64.from_address(self._span.address + at * line)
+            place.value = self._span.address + target * line
+            at = target
+        ctypes.c_uint64.from_address(self._span.address + at * line).value = self._span.address
+        steps = len(order) + 1
+        flush = self._streams["read"]
+        best = float("inf")
+        for _ in range(3):
+            flush(self._span.address, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
+            began = time.perf_counter()
+            self._chase(self._span.address, steps)
+            best = min(best, time.perf_counter() - began)
+        return best / steps
+
+    def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
+        """Wall seconds of one repetition on `cores` cores at a time, at best."""
+        work = [make(core) for core in range(cores)]
+        count = _enough(work[0])
+        best = float("inf")
+        for _ in range(_REPEATS):
+            began = time.perf_counter()
+            if cores == 1:
+                work[0](count)
+            else:
+                list(self._pool.map(self._pinned, self._cpus, work, [count] * cores))
+            best = min(best, time.perf_counter() - began)
+        return best / count
+
+    @staticmethod
+    def _pinned(cpu: int, work: Timed, count: int) -> None:
+        # Left alone, two short-lived threads can spend a run on one CPU.
+        os.sched_setaffinity(0, {cpu})
+        work(count)
+
+
+def _enough(work: Timed) -> int:
+    """How many repetitions last about `_RUN` seconds."""
+    count = 1
+    while True:
+        began = time.perf_counter()
+        work(count)
+        took = time.perf_counter() - began
+        if took > _RUN / 4:
+            return max(1, round(count * _RUN / took))
+        count *= 4
+
+
+def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
+    """Cycles of one vector of each timed function, and of one of the C library."""
+    width = target.profile.lanes(32)
+    found = {}
+    for name, arity in TIMED:
+        text = function_kernel(name, arity, width, target)
+        found[name] = _kernel_cycles(text, target, cycle)
+    found["gather"] = _kernel_cycles(gather_kernel(width, target), target, cycle)
+    library = function_kernel(LIBRARY, 1, width, target)
+    return found, _kernel_cycles(library, target, cycle)
+
+
+def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
+    """Cycles of one vector of a kernel of `calibrate_kernels`."""
+    count = VECTORS * BLOCKS * target.profile.lanes(32)
+    span = _take(_HUGE)
+    x, y, at = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
+    (ctypes.c_float * count).from_address(x)[:] = [0.5 + i / count for i in range(count)]
+    (ctypes.c_int32 * count).from_address(at)[:] = [i * 7 % count for i in range(count)]
+    buffers = (ctypes.c_void_p * 3)(x, y, at)
+    code = LoadedCode(text.llvm, target)
+    entry = _KERNEL(code.address(text.name))
+
+    def run(passes: int) -> None:
+        entry(ctypes.addressof(buffers), None, 0, passes * BLOCKS, None)
+
+    seconds = _least(run)
+    span.mapping.close()
+    return _round(seconds / (VECTORS * BLOCKS) / cycle)
+
+
+def _launches(target: Target, cores: int) -> tuple[float, float]:
+    """Seconds of a launch on the calling thread, and of one on all threads."""
+    with TemporaryDirectory(prefix="tcc-") as folder:
+        alone, together = (
+            runtime.load(link_launches(Path(folder), _LAUNCHES, cores, target, serial=serial))
+            for serial in (True, False)
+        )
+
+        def seconds(module: runtime.Module) -> float:
+            def run(times: int) -> None:
+                for _ in range(times):
+                    module()
+
+            return _least(run) / _LAUNCHES
+
+        return seconds(alone), seconds(together)
+
+
+def _least(run: Timed) -> float:
+    """Seconds of one repetition, at best."""
+    count = _enough(run)
+    best = float("inf")
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        run(count)
+        best = min(best, time.perf_counter() - began)
+    return best / count

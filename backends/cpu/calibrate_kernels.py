@@ -1,0 +1,107 @@
+"""The calibration's kernels: functions on blocks, and launches of a kernel that does nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.cpu.emit import KernelText, emit_kernel
+from tcc.backends.host import encode_program
+from tcc.backends.link import link_artifact
+from tcc.ir.index import Index, Var, const, iterator, var_of
+from tcc.ir.program import Allocate, Buffer, IntOp, Launch, Let, Loop, Output, Port, Program
+from tcc.ir.scalar import Scalar, apply, argument
+from tcc.ir.tile import Block, Compute, Load, Scope, Stmt, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.types import F32, I32
+from tcc.target import Target
+
+# Vectors of one block, and blocks of one pass: operands and results stay in any first-level cache.
+VECTORS, BLOCKS = 4, 8
+_PASSES = 1 << 30
+
+# Functions whose cost a machine's row lists, with their number of operands, and `gather`.
+TIMED = (
+    *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
+    *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
+)
+# Stands for the functions that the C library computes, element by element.
+LIBRARY = "atan"
+
+
+def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> KernelText:
+    """y[i] = function(x[i], ...) over BLOCKS units of VECTORS vectors; buffers x and y.
+
+    Unit n and unit n + BLOCKS do the same: a launch of more units repeats the pass.
+    """
+    shape = (VECTORS * lanes_,)
+    x, y = _buffers(shape[0] * BLOCKS)
+    axes, place = _axes(shape[0])
+    block, out = Block("a", F32, shape), Block("b", F32, shape)
+    body: Scalar = apply(function, *(argument(0, F32),) * arity)
+    statements: tuple[Stmt, ...] = (
+        Load(block, x, place),
+        Compute(out, body, (block,)),
+        Store(y, place, out),
+    )
+    kernel = TileKernel((x, y), (), (), axes, statements)
+    return emit_kernel(kernel, f"function_{function}", target)
+
+
+def gather_kernel(lanes_: int, target: Target) -> KernelText:
+    """y[i] = x[at[i]]; buffers x, y and at."""
+    shape = (VECTORS * lanes_,)
+    x, y = _buffers(shape[0] * BLOCKS)
+    at = TileBuffer("at", I32, x.sizes, Scope.INPUT)
+    axes, place = _axes(shape[0])
+    index, out = Block("i", I32, shape), Block("b", F32, shape)
+    where = var_of(iterator("t", shape[0] * BLOCKS))
+    assert where is not None
+    statements: tuple[Stmt, ...] = (
+        Load(index, at, place),
+        Load(out, x, (iterator("t", shape[0] * BLOCKS),), indirect=((where, index),)),
+        Store(y, place, out),
+    )
+    return emit_kernel(TileKernel((x, y, at), (), (), axes, statements), "gather", target)
+
+
+def _buffers(size: int) -> tuple[TileBuffer, TileBuffer]:
+    sizes = (const(size),)
+    return TileBuffer("x", F32, sizes, Scope.INPUT), TileBuffer("y", F32, sizes, Scope.OUTPUT)
+
+
+def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
+    """The axes of the grid, passes and blocks, and where a block of `size` elements lies."""
+    axes = tuple(var_of(iterator(n, e)) for n, e in (("pass", _PASSES), ("u", BLOCKS)))
+    block = iterator("u", BLOCKS)
+    return tuple(v for v in axes if v is not None), (block * size + lanes((size,))[0],)
+
+
+def link_launches(folder: Path, trips: int, units: int, target: Target, *, serial: bool) -> Path:
+    """An artifact that launches a kernel which does nothing `trips` times over `units` units.
+
+    Raises ToolError where nothing can link.
+    """
+    name = "nothing"
+    least = units if serial else 1
+    text = (
+        f'target triple = "{target.triple}"\n'
+        f"define void @{name}(ptr %b, ptr %n, i64 %begin, i64 %end, ptr %s) {{\n  ret void\n}}\n"
+    )
+    body = (
+        Let(0, IntOp.CONST, 0),
+        Let(1, IntOp.CONST, 1),
+        Let(2, IntOp.CONST, 4),
+        Let(3, IntOp.CONST, trips),
+        Let(4, IntOp.CONST, units),
+        Allocate(0, 2),
+        Loop(3, -1, 5, (Launch(0, 4, (0,), (), least),)),
+    )
+    program = Program(
+        (), (Port("y", F32, (1,), "[1]"),), 6, (Buffer(Output(0), "y"),), (name,), 0, 0, body
+    )
+    out = folder / f"launches{int(serial)}.so"
+    link_artifact(
+        [compile_object(text, target)], encode_program(program), (name,), {}, (), "launches", out,
+        target.profile.features, triple=target.triple,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,116 @@
+"""The calibration's loops as LLVM text: each does one thing and nothing else.
+
+    i64 spin(i64 n)                            16 n additions and rotations, one after the other
+    void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
+    void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
+    void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
+    void write(ptr data, i64 vectors, i64 n)   the same, storing
+    ptr chase(ptr data, i64 n)                 n loads, each from where the last one says
+
+`data` is 64-byte aligned; counts are positive and `vectors` is a multiple of UNROLL.  Loads and
+stores are volatile: the code generator neither drops nor merges them.
+"""
+
+from __future__ import annotations
+
+from tcc.target import Target
+
+# Enough to hide the latency of any multiply-add; few enough for sixteen registers.
+UNROLL = 12
+
+
+def loops_text(target: Target) -> str:
+    """All loops for the target, as one module."""
+    vector = f"<{target.profile.lanes(32)} x float>"
+    size = target.profile.vector_bits // 8
+    store = f"store volatile {vector} zeroinitializer"
+    bodies = (
+        _spin(),
+        _multiply("multiply", vector, target.profile.fma, chained=False),
+        _multiply("chain", vector, target.profile.fma, chained=True),
+        _stream("read", f"load volatile {vector}, ptr %p{{k}}, align {size}", size),
+        _stream("write", f"{store}, ptr %p{{k}}, align {size}", size),
+        _chase(),
+    )
+    attributes = (
+        f'attributes #0 = {{ nounwind "target-cpu"="{target.profile.cpu}" '
+        f'"target-features"="{target.profile.llvm_features}" '
+        f'"prefer-vector-width"="{target.profile.vector_bits}" }}'
+    )
+    declared = (
+        f"declare {vector} @llvm.fma.v{target.profile.lanes(32)}f32({vector}, {vector}, {vector})\n"
+        "declare i64 @llvm.fshl.i64(i64, i64, i64)"
+    )
+    parts = (f'target triple = "{target.triple}"', declared, *bodies, attributes)
+    return "\n\n".join(parts) + "\n"
+
+
+def _counted(name: str, params: str, result: str, phis: str, body: str, after: str) -> str:
+    """A function around `for %i in 0..%n`, with `phis` carried round it."""
+    return (
+        f"define {result} @{name}({params}) #0 {{\nentry:\n  br label %loop\nloop:\n"
+        f"  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]\n{phis}\n{body}\n"
+        "  %i.next = add i64 %i, 1\n  %more = icmp slt i64 %i.next, %n\n"
+        f"  br i1 %more, label %loop, label %done\ndone:\n{after}\n}}"
+    )
+
+
+def _spin() -> str:
+    lines = []
+    for k in range(16):
+        lines.append(f"  %a{k} = add i64 %x{k}, %i")
+        lines.append(f"  %x{k + 1} = call i64 @llvm.fshl.i64(i64 %a{k}, i64 %a{k}, i64 7)")
+    phi = "  %x0 = phi i64 [ %n, %entry ], [ %x16, %loop ]"
+    return _counted("spin", "i64 %n", "i64", phi, "\n".join(lines), "  ret i64 %x16")
+
+
+def _multiply(name: str, vector: str, fma: bool, *, chained: bool) -> str:
+    def step(out: str, acc: str) -> str:
+        if fma:
+            lanes = vector[1:].split()[0]
+            call = f"@llvm.fma.v{lanes}f32({vector} %a, {vector} %b, {vector} {acc})"
+            return f"  {out} = call {vector} {call}"
+        return f"  {out}.p = fmul {vector} %a, {acc}\n  {out} = fadd {vector} {out}.p, %b"
+
+    loads = (
+        f"  %a = load volatile {vector}, ptr %data, align 64\n"
+        f"  %b = load volatile {vector}, ptr %data, align 64"
+    )
+    sums = 1 if chained else UNROLL
+    start = f"phi {vector} [ zeroinitializer, %entry ]"
+    phis = [f"  %c{k} = {start}, [ %d{k}, %loop ]" for k in range(sums)]
+    if chained:
+        names = ["%c0", *(f"%e{k}" for k in range(1, UNROLL)), "%d0"]
+        steps = [step(names[k + 1], names[k]) for k in range(UNROLL)]
+    else:
+        steps = [step(f"%d{k}", f"%c{k}") for k in range(UNROLL)]
+    stores = "\n".join(f"  store volatile {vector} %d{k}, ptr %data, align 64" for k in range(sums))
+    text = _counted(
+        name, "ptr %data, i64 %n", "void", "\n".join(phis), "\n".join(steps),
+        f"{stores}\n  ret void",
+    )  # fmt: skip
+    return text.replace("entry:\n", f"entry:\n{loads}\n", 1)
+
+
+def _stream(name: str, access: str, size: int) -> str:
+    lines = []
+    for k in range(UNROLL):
+        lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")
+        lines.append(("  %v{k} = " if "load" in access else "  ").format(k=k) + access.format(k=k))
+    body = "\n".join(lines)
+    return (
+        f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"
+        "again:\n  %i = phi i64 [ 0, %entry ], [ %i.next, %end ]\n  br label %loop\n"
+        "loop:\n  %v = phi i64 [ 0, %again ], [ %v.next, %loop ]\n"
+        f"  %o = mul i64 %v, {size}\n  %q = getelementptr i8, ptr %data, i64 %o\n{body}\n"
+        f"  %v.next = add i64 %v, {UNROLL}\n  %inside = icmp slt i64 %v.next, %vectors\n"
+        "  br i1 %inside, label %loop, label %end\n"
+        "end:\n  %i.next = add i64 %i, 1\n  %more = icmp slt i64 %i.next, %n\n"
+        "  br i1 %more, label %again, label %done\ndone:\n  ret void\n}"
+    )
+
+
+def _chase() -> str:
+    phi = "  %p = phi ptr [ %data, %entry ], [ %next, %loop ]"
+    body = "  %next = load volatile ptr, ptr %p, align 8"
+    return _counted("chase", "ptr %data, i64 %n", "ptr", phi, body, "  ret ptr %next")

@@ -1,0 +1,71 @@
+"""What a manifest says of an artifact's kernels, checked: the file may come from anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tcc.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFact:
+    """One kernel: what it comes from, and the work and predicted time of one launch."""
+
+    symbol: str
+    source: str
+    flops: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`steps` are kernels' numbers and functions' names in the order of the program; the rates are
+    the limits of the machine that the artifact was compiled for."""
+
+    kernels: tuple[KernelFact, ...]
+    steps: tuple[int | str, ...]
+    flops_per_second: float
+    bytes_per_second: float
+
+
+def kernel_facts(manifest: dict[str, Any], path: Path) -> Facts:
+    """The facts in `manifest`, that of the artifact at `path`; raises UserError where it lacks or
+    contradicts them."""
+    try:
+        rows = manifest["variants"][0]["kernels"]
+        kernels = tuple(
+            KernelFact(
+                _typed(row["symbol"], str),
+                _typed(row["source"], str),
+                _typed(row["flops"], int),
+                _typed(row["bytes"], int),
+                float(_typed(row["seconds"], float, int)),
+            )
+            for row in rows
+        )
+        machine = manifest["machine"]
+        rates = [
+            float(_typed(machine[name], float, int))
+            for name in ("flops_per_second", "bytes_per_second")
+        ]
+        steps = tuple(_typed(step, int, str) for step in manifest["steps"])
+        known = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
+        if not known or min(rates) <= 0:
+            raise ValueError("a number is out of range")
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            "the artifact's manifest does not describe its kernels",
+            where=str(path),
+            why=f"{type(error).__name__}: {error}",
+            hint="compile the model again",
+        ) from error
+    return Facts(kernels, steps, *rates)
+
+
+def _typed(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(f"{value!r:.64} where a {kinds[0].__name__} belongs")
+    return value

@@ -1,0 +1,114 @@
+"""The kernels of an artifact as a table: what they do, and how their time compares to the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tcc.cli.kernel_facts import Facts, KernelFact
+from tcc.cli.steps import StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel, or a function of the runtime (whose work is not known: None), in all its launches.
+
+    `predicted` and `measured` are seconds of one run.  `share` is the limit's part of the measured
+    time, else of the predicted one: the least that the operations at the machine's peak (`limit`
+    "flops") or the bytes at its memory bandwidth ("bytes") can take.  A share above one means that
+    the bytes came from a cache.
+    """
+
+    name: str
+    source: str
+    launches: int
+    flops: int | None
+    bytes: int | None
+    predicted: float | None
+    measured: float | None
+    limit: str | None
+    share: float | None
+
+    def record(self) -> dict[str, Any]:
+        """The row as JSON would have it."""
+        return asdict(self)
+
+
+def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRow]:
+    """One row per kernel and function, the longest first."""
+    rows = []
+    for step in dict.fromkeys(facts.steps):
+        own = [t for t in times or () if t.step == step]
+        launches = facts.steps.count(step) if times is None else sum(t.times for t in own)
+        measured = None if times is None else sum(t.seconds for t in own)
+        if isinstance(step, str):
+            rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
+        else:
+            rows.append(_row(facts, facts.kernels[step], launches, measured))
+    return sorted(rows, key=lambda row: -_time(row))
+
+
+def _time(row: KernelRow) -> float:
+    return (row.predicted or 0.0) if row.measured is None else row.measured
+
+
+def _row(facts: Facts, kernel: KernelFact, launches: int, measured: float | None) -> KernelRow:
+    flops, bytes_ = kernel.flops * launches, kernel.bytes * launches
+    predicted = kernel.seconds * launches
+    least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
+    limit = max(least, key=lambda name: least[name])
+    time = predicted if measured is None else measured
+    share = least[limit] / time if time else None
+    return KernelRow(
+        kernel.symbol, kernel.source, launches, flops, bytes_, predicted, measured, limit, share
+    )
+
+
+_HEADS = ("kernel", "launches", "measured us", "predicted us", "Mflop", "MB", "of limit", "source")
+
+
+def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
+    """The rows and their sum as aligned text."""
+    cells = [_HEADS, *map(_cells, rows)]
+    if rows:
+        cells.append(_sum(rows))
+    widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
+    for row in cells:
+        numbers = (text.rjust(width) for text, width in zip(row[1:-1], widths[1:-1], strict=True))
+        yield "  ".join((row[0].ljust(widths[0]), *numbers, row[-1])).rstrip()
+
+
+def _cells(row: KernelRow) -> tuple[str, ...]:
+    share = "" if row.share is None else f"{row.share:.0%} {row.limit}"
+    return (
+        row.name,
+        str(row.launches),
+        _number(row.measured, 1e6),
+        _number(row.predicted, 1e6),
+        _number(row.flops, 1e-6),
+        _number(row.bytes, 1e-6),
+        share,
+        row.source,
+    )
+
+
+def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
+    def total(values: list[float | None], scale: float) -> str:
+        known = [v for v in values if v is not None]
+        return _number(sum(known), scale) if known else ""
+
+    return (
+        "all",
+        str(sum(r.launches for r in rows)),
+        total([r.measured for r in rows], 1e6),
+        total([r.predicted for r in rows], 1e6),
+        total([r.flops for r in rows], 1e-6),
+        total([r.bytes for r in rows], 1e-6),
+        "",
+        "",
+    )
+
+
+def _number(value: float | None, scale: float) -> str:
+    return "" if value is None else f"{value * scale:.2f}"

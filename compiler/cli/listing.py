@@ -1,0 +1,51 @@
+"""The code of an artifact's kernels, where it keeps their LLVM IR."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tcc.artifact import read_listings, read_manifest
+from tcc.backends.cpu.compile import kernel_assembly
+from tcc.errors import UserError
+from tcc.target import KINDS, Target, x86_profile
+
+
+def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
+    """The LLVM IR of a kernel of the artifact at `path`, or the assembly that it became.
+
+    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, or
+    has no such kernel.
+    """
+    manifest, listings = read_manifest(path), read_listings(path)
+    if not listings:
+        raise UserError(
+            "the artifact does not hold its kernels' LLVM IR",
+            where=str(path),
+            hint="compile the model with --keep-ir, or inspect the ONNX file itself",
+        )
+    symbol = f"tcc_kernel_{kernel}" if kernel.isdigit() else kernel
+    if symbol not in listings:
+        raise UserError(
+            f"the artifact has no kernel {kernel!r}",
+            where=str(path),
+            hint=f"its kernels are tcc_kernel_0 to tcc_kernel_{len(listings) - 1}",
+        )
+    if not assembly:
+        return listings[symbol]
+    return kernel_assembly(listings[symbol], _target(manifest, path))
+
+
+def _target(manifest: dict[str, Any], path: Path) -> Target:
+    """What the artifact's code was made for; its caches do not matter any more."""
+    try:
+        cpu, triple = manifest["target"]["cpu"], manifest["target"]["triple"]
+        arch = next(a for a, known in KINDS["cpu"].items() if known == triple)
+        profile = x86_profile(str(cpu), map(str, manifest["features"]), l1=0, l2=0, l3=0)
+    except (KeyError, TypeError, StopIteration) as error:
+        raise UserError(
+            "the artifact's manifest does not name its target",
+            where=str(path),
+            hint="compile the model again",
+        ) from error
+    return Target("cpu", arch, triple, profile)

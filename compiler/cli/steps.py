@@ -1,0 +1,56 @@
+"""What each step of an artifact's program takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from tcc import runtime
+from tcc.errors import UserError
+from tcc.ir.op import Array
+from tcc.runtime import Module
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What one step of the program takes in a run, in which it runs `times` times; `step` is a
+    kernel's number or a function's name."""
+
+    step: int | str
+    times: int
+    seconds: float
+
+
+def measure_steps(
+    path: Path,
+    steps: Sequence[int | str],
+    inputs: Callable[[Module], Mapping[str, Array]],
+    runs: int,
+    threads: int | None = None,
+) -> tuple[StepTime, ...]:
+    """Seconds of each of the `steps` of the artifact at `path`: the median of `runs` runs.
+
+    One unmeasured run comes before.  `inputs` gives the arrays to run on.  Raises UserError as
+    `load` does.
+    """
+    module = runtime.load(path, threads, timed=True, error=UserError)
+    arrays = inputs(module)
+    module.run(arrays)
+    sums = [module.times()]
+    for _ in range(runs):
+        module.run(arrays)
+        sums.append(module.times())
+    found = []
+    if len(steps) != len(sums[0]):
+        raise UserError(
+            "the artifact's manifest does not name its program's steps", where=str(path)
+        )
+    for number, step in enumerate(steps):
+        own = [times[number] for times in sums]
+        seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
+        count = (own[-1].count - own[0].count) // runs
+        found.append(StepTime(step, count, median(seconds)))
+    return tuple(found)

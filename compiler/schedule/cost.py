@@ -1,0 +1,426 @@
+"""Price: how long a tile group takes under a schedule, without building its IR.
+
+A kernel takes as long as the busiest of its resources: vector arithmetic, load and store ports, and
+the traffic across the borders of the first, second and third cache and of memory; only what comes
+from the third cache adds to the arithmetic.  Threads share the units; the one with most of them
+ends last.  A cold panel that nobody fetches ahead keeps its
+first user waiting, so its time and the rest of the work add up.
+
+    Pricer.price(group, schedule)   a group under a schedule
+    price_map(machine, ...)         bytes and operations only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product as combinations
+from math import ceil, prod
+
+from tcc.ir.group import TileGroup
+from tcc.ir.index import Var
+from tcc.ir.scalar import StageRef
+from tcc.schedule.machine import Machine
+from tcc.schedule.nest import trips
+from tcc.schedule.reach import Touch
+from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
+from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
+
+# Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
+_DRAIN = 2
+# Grids of so few units are dealt out one by one; of more, their sizes matter little.
+_FEW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """`seconds` a launch takes, and how long each resource alone would: `compute` (arithmetic),
+    `ports` (loads and stores), `l2`, `l3` and `dram` (what comes from there).
+
+    `imbalance` is the busiest thread's share of the units over an even share, contained in the
+    seconds of arithmetic and ports.  `flops` and `bytes` are the group's, not the schedule's.
+    """
+
+    seconds: float
+    compute: float
+    ports: float
+    l2: float
+    l3: float
+    dram: float
+    imbalance: float
+    flops: int
+    bytes: int
+
+
+class Pricer:
+    """Prices groups for one machine, and remembers what it counted in them.
+
+    `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
+    from memory at every run.  Operands that are computed lie in the nearest cache that holds all of
+    a group's.
+    """
+
+    def __init__(self, machine: Machine, constants: int | None = None) -> None:
+        self.machine = machine
+        self._cold = constants is None or constants > machine.l3.size
+        self._counted: dict[TileGroup, _Counted] = {}
+
+    def price(self, group: TileGroup, schedule: Schedule) -> Price:
+        """The price of `group` under `schedule`; open sizes count as `TYPICAL`."""
+        counted = self._counted.get(group)
+        if counted is None:
+            counted = self._counted[group] = _count(group, self.machine)
+        return _Pricing(self.machine, self._cold, group, schedule, counted).price()
+
+
+def price_map(machine: Machine, bytes_: float, flops: float = 0, *, cold: bool = True) -> Price:
+    """The least that moving `bytes_` and computing `flops` can take on all cores; `cold`: bytes
+    that do not fit the last cache, or were not used lately, come from memory."""
+    compute = flops / machine.peak
+    bandwidth = machine.cores * machine.l3.read * machine.hertz
+    from_memory = cold or bytes_ > machine.l3.size
+    l3, dram = bytes_ / bandwidth, bytes_ / machine.memory.read_all if from_memory else 0.0
+    seconds = max(compute, l3, dram) + machine.launch
+    return Price(seconds, compute, 0.0, 0.0, l3, dram, 1.0, round(flops), round(bytes_))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counted:
+    stages: tuple[StageWork, ...]
+    trips: Mapping[Var, int]
+    flops: int
+    bytes: int
+
+
+def _count(group: TileGroup, machine: Machine) -> _Counted:
+    loops = {v: trips(v) for s in group.stages for v in (*s.iters, *s.reduce)}
+    return _Counted(group_work(group, machine), loops, group_flops(group), group_bytes(group))
+
+
+@dataclass(slots=True)
+class _Core:
+    """Cycles of all units on one core: of each resource, and of the slower one block by block."""
+
+    compute: float = 0.0
+    ports: float = 0.0
+    either: float = 0.0
+
+
+class _Pricing:
+    """One price being made."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        cold: bool,
+        group: TileGroup,
+        schedule: Schedule,
+        counted: _Counted,
+    ) -> None:
+        self.machine, self.cold = machine, cold
+        self.group, self.schedule, self.counted = group, schedule, counted
+        self.trips = counted.trips
+        named = {v.name: v for v in group.common}
+        self.parallel = [named[name] for name in schedule.parallel]
+        self.unit = {v: schedule.unit(v.name) for v in self.parallel}
+        self.counts = [ceil(self.trips[v] / n) for v, n in self.unit.items()]
+        self.units = prod(self.counts)
+        self.threads = min(machine.cores, self.units)
+        self.exchanged = self._exchanged()
+
+    def price(self) -> Price:
+        machine, counted = self.machine, self.counted
+        core = self._core()
+        imbalance = self._imbalance()
+        second = imbalance / (self.threads * machine.hertz)
+        l2, l3, dram, reuse = self._traffic()
+        # Too few lines can be under way to hide the third cache behind arithmetic.
+        busy = max(core.either * second + l3, l2)
+        seconds = _overlap(busy, dram, reuse, any(n.ahead for n in self.schedule.nests))
+        seconds += machine.fork if self.threads > 1 else machine.launch
+        return Price(
+            seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance,
+            counted.flops, counted.bytes,
+        )  # fmt: skip
+
+    def _imbalance(self) -> float:
+        """The busiest thread's share over an even one: threads take units as they come free."""
+        if self.threads == 1:
+            return 1.0
+        if self.units > _FEW:
+            return ceil(self.units / self.threads) * self.threads / self.units
+        parts = tuple(self._parts(v) for v in self.parallel)
+        return _uneven(parts, self.threads)
+
+    def _parts(self, var: Var) -> tuple[tuple[int, int], ...]:
+        """(size, count) of the units along a parallel loop."""
+        return _units(self.trips[var], self.unit[var], self._has_lanes(var))
+
+    def _has_lanes(self, var: Var) -> bool:
+        """Whether vectors run along a loop: its blocks and units are whole but for the last."""
+        return any(n.vector == var.name for n in self.schedule.nests)
+
+    # ---- arithmetic and ports -----------------------------------------------------------------
+
+    def _core(self) -> _Core:
+        core = _Core()
+        for nest in self.schedule.nests:
+            for number in nest.stages:
+                self._stage(core, nest, self.counted.stages[number])
+        return core
+
+    def _stage(self, core: _Core, nest: Nest, work: StageWork) -> None:
+        stage = work.stage
+        blocks = dict(nest.blocks)
+        repeats = 1
+        blocked: list[Var] = []
+        sizes: list[tuple[tuple[int, int], ...]] = []
+        for var in stage.iters:
+            cuts = self._cuts(var, blocks.get(var.name, 1), var.name == nest.vector)
+            if len(cuts) == 1 and cuts[0][0] == 1:
+                repeats *= cuts[0][1]
+            else:
+                blocked.append(var)
+                sizes.append(cuts)
+        touches = self._touches(nest, work)
+        for combo in combinations(*sizes):
+            spans = {v: size for v, (size, _) in zip(blocked, combo, strict=True)}
+            count = repeats * prod(n for _, n in combo)
+            compute, ports = self._block(nest, work, touches, spans)
+            core.compute += count * compute
+            core.ports += count * ports
+            core.either += count * max(compute, ports)
+
+    def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
+        """What a stage loads and stores: blocks of stages of the same nest stay in registers."""
+        found = []
+        for touch in work.touches:
+            if isinstance(touch.source, StageRef):
+                mine = touch.source.stage in nest.stages
+                if mine and not (touch.store and touch.source in self.exchanged):
+                    continue
+            found.append(touch)
+        return found
+
+    def _exchanged(self) -> frozenset[StageRef]:
+        """Results of one nest that another reads: they wait in the unit's scratch."""
+        return frozenset(
+            touch.source
+            for nest in self.schedule.nests
+            for number in nest.stages
+            for touch in self.counted.stages[number].touches
+            if isinstance(touch.source, StageRef)
+            and not touch.store
+            and touch.source.stage not in nest.stages
+        )
+
+    def _cuts(self, var: Var, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
+        """(size, count) of the blocks along a loop, over all units of the grid along it."""
+        total = self.trips[var]
+        unit = self.unit.get(var, total)
+        return _cuts(total, unit, block, self._has_lanes(var), whole)
+
+    def _block(
+        self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]
+    ) -> tuple[float, float]:
+        """Cycles of arithmetic, and of loads and stores, of one block of a stage."""
+        machine, stage = self.machine, work.stage
+        vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector), None)
+        rows = prod(size for v, size in spans.items() if v is not vector)
+        lanes = 1 if vector is None else work.lanes
+        wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
+        steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
+        sums = rows * wide
+        compute = sums * work.ops / machine.fmas
+        if stage.reduce:
+            # Each sum waits for its last value.
+            compute = max(compute, machine.fma_latency)
+        compute = steps * (compute + sums * work.heavy)
+        if stage.reduce:
+            compute += _DRAIN * machine.fma_latency
+        loads = stores = 0.0
+        for touch in touches:
+            rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
+            count = rows_of * self._instructions(touch, vector, wide, lanes)
+            if touch.store:
+                stores += count
+            else:
+                loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
+        waits = self._runs(nest, stage.reduce) * sums
+        return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
+
+    def _instructions(self, touch: Touch, vector: Var | None, wide: int, lanes: int) -> float:
+        """Loads or stores for one row of a block, in issue slots."""
+        step = touch.step(vector)
+        if step == 0 or lanes == 1:
+            return 1.0
+        if step == 1:
+            return wide
+        if touch.store:
+            return wide * lanes
+        return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
+
+    def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
+        """How often the sums of a block go to scratch and come back."""
+        runs = dict(nest.runs)
+        if not runs:
+            return 0
+        return prod(ceil(self.trips[v] / runs[v.name]) for v in reduce if v.name in runs)
+
+    # ---- traffic ------------------------------------------------------------------------------
+
+    def _traffic(self) -> tuple[float, float, float, float]:
+        """Seconds of what comes from the second and third cache and from memory, and how often a
+        byte from memory is loaded before it is needed no more."""
+        machine = self.machine
+        all_ = self._walks(1)
+        own = all_ if self.threads == 1 else self._walks(self.threads)
+        near = sum(reach_ for _, reach_ in self._operands(all_)) / self.threads
+        first = moved(own, machine.l1)
+        second = moved(own, machine.l2.size)
+        third = moved(all_, machine.l3.size)
+        hertz = machine.hertz
+        l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
+        fits = near <= machine.l2.size / 2
+        self._keep(second, fits)
+        l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
+        self._keep(third, near * self.threads <= machine.l3.size)
+        memory = machine.memory
+        read, write = (
+            (memory.read_all, memory.write_all) if self.threads > 1 else (memory.read, memory.write)
+        )
+        dram = _seconds(third, read, write)
+        return l2, l3, dram, self._reuse(third)
+
+    def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
+        """Bytes of each operand and result that is computed at run time."""
+        found: dict[int, float] = {}
+        for walk in walks:
+            for touch, span in zip(walk.touches, walk.spans[0], strict=True):
+                if isinstance(touch.source, int) and not touch.constant:
+                    found[touch.source] = max(found.get(touch.source, 0), span)
+        return list(found.items())
+
+    def _keep(self, border: Moved, fits: bool) -> None:
+        """Drops what the cache has held since the kernel before."""
+        for key in border.by_source:
+            source, _ = key
+            constant = isinstance(source, int) and self.group.buffers[source].constant
+            if (not self.cold) if constant else fits:
+                border.by_source[key] = 0.0
+
+    def _walks(self, threads: int) -> list[Walk]:
+        """Each nest's loops as one of `threads` threads walks them."""
+        shares = _shares(self.counts, threads)
+        around = [
+            LoopOver(v, n, step) for (v, step), n in zip(self.unit.items(), shares, strict=True)
+        ]
+        whole = {
+            v: min(self.trips[v], loop.trips * loop.step)
+            for v, loop in zip(self.parallel, around, strict=True)
+        }
+        return [self._walk(nest, around, whole) for nest in self.schedule.nests]
+
+    def _walk(self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]) -> Walk:
+        blocks, runs = dict(nest.blocks), dict(nest.runs)
+        stages = [self.counted.stages[n] for n in nest.stages]
+        named: dict[str, Var] = {}
+        for work in stages:
+            named.update({v.name: v for v in (*work.stage.iters, *work.stage.reduce)})
+        inside = {v: min(self.trips[v], self.unit.get(v, self.trips[v])) for v in named.values()}
+        reduced = {v for work in stages for v in work.stage.reduce}
+        rest = [n for n in named if n not in nest.order or n in runs]
+        rest.sort(key=lambda n: named[n] in reduced)
+        loops = list(around)
+        for name in (*nest.order, *rest):
+            var = named[name]
+            step = min(runs.pop(name) if name in runs else blocks.get(name, 1), inside[var])
+            loops.append(LoopOver(var, ceil(inside[var] / step), step))
+            inside[var] = step
+        touches = tuple(t for work in stages for t in self._touches(nest, work))
+        outer = {v: self.trips[v] for v in named.values()} | dict(whole)
+        return walk_of(loops, len(around), touches, outer)
+
+    def _reuse(self, border: Moved) -> float:
+        """Loads of a cold constant over its bytes from memory, for the largest of them."""
+        most, reuse = 0.0, 1.0
+        for work in self.counted.stages:
+            for touch in work.touches:
+                size = border.by_source.get((touch.source, touch.store), 0.0)
+                if touch.constant and size > most:
+                    most = size
+                    points = prod(self.trips[v] for v in (*work.stage.iters, *work.stage.reduce))
+                    reuse = points * touch.size / size
+        return max(1.0, reuse / self._rows_of_block())
+
+    def _rows_of_block(self) -> int:
+        """Rows that one load of the vector operand serves."""
+        most = 1
+        for nest in self.schedule.nests:
+            iters = {v.name for n in nest.stages for v in self.counted.stages[n].stage.iters}
+            rows = (size for name, size in nest.blocks if name in iters and name != nest.vector)
+            most = max(most, prod(rows))
+        return most
+
+
+def _overlap(busy: float, dram: float, reuse: float, ahead: bool) -> float:
+    """Memory's time against the rest: together where bytes come ahead of their use, else the first
+    of `reuse` passes goes at memory's pace."""
+    if ahead:
+        return max(busy, dram)
+    return max(dram, busy / reuse) + busy * (1 - 1 / reuse)
+
+
+def _seconds(border: Moved, read: float, write: float) -> float:
+    return border.total(store=False) / read + border.total(store=True) / write
+
+
+def _shares(counts: list[int], threads: int) -> list[int]:
+    """Trips of each parallel loop that one of `threads` threads walks; outer loops are split."""
+    left, found = threads, []
+    for count in counts:
+        split = min(count, left)
+        found.append(ceil(count / split))
+        left //= split
+    return found
+
+
+@lru_cache(1 << 14)
+def _cuts(
+    total: int, unit: int, block: int, whole_units: bool, whole: bool
+) -> tuple[tuple[int, int], ...]:
+    """(size, count) of blocks of at most `block` in units of `unit`: of full size and a rest where
+    `whole`, else of sizes that differ by one at most."""
+    found: dict[int, int] = {}
+    for size, units in _parts(total, unit, whole=whole_units):
+        for piece, count in _parts(size, block, whole=whole):
+            found[piece] = found.get(piece, 0) + units * count
+    return tuple(found.items())
+
+
+@lru_cache(1 << 14)
+def _units(total: int, unit: int, whole: bool) -> tuple[tuple[int, int], ...]:
+    return tuple(_parts(total, unit, whole=whole))
+
+
+@lru_cache(1 << 14)
+def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> float:
+    """The busiest of `threads` threads over the mean, for a grid of units of these sizes."""
+    axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
+    busy = [0] * threads
+    for sizes in combinations(*axes):
+        free = min(range(threads), key=busy.__getitem__)
+        busy[free] += prod(sizes)
+    return max(busy) * threads / sum(busy)
+
+
+def _parts(total: int, most: int, *, whole: bool) -> list[tuple[int, int]]:
+    if whole:
+        parts = [(most, total // most), (total % most, 1)]
+    else:
+        count = -(-total // most)
+        small, more = divmod(total, count)
+        parts = [(small + 1, more), (small, count - more)]
+    return [(size, count) for size, count in parts if size and count]

@@ -1,0 +1,214 @@
+"""Machine: what a processor does in a cycle and a second, as far as prices depend on it.
+
+`MACHINES` is the one table of shipped constants and `machine_for` picks a row by the processor's
+name, else by its vectors; `tcc doctor --calibrate` measures another (see `machine_file`).
+
+Where the numbers come from.  *measured*: by the calibration's kernels on such a machine, on huge
+pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from the row named.
+
+    icelake-server  measured (Xeon, 2.8 GHz nominal, two cores of a shared host)
+    znver4          measured (EPYC Genoa, two cores of a shared host); L2 and L3 writes assumed
+    znver5          ports manual (full 512-bit units); caches and memory assumed from znver4
+    sapphirerapids  ports manual, L2 size; the rest assumed from icelake-server
+    skylake-avx512  ports manual; the rest assumed from icelake-server
+    x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
+    x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4
+    x86-64-v2       ports manual (no fused multiply-add: two instructions each)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tcc.errors import InternalError
+from tcc.target import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """`size` bytes; `read` and `write` are bytes a cycle that one core moves to and from it."""
+
+    size: int
+    read: float
+    write: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Streaming rates in bytes a second, of one core alone and of all `cores` together.
+
+    `latency` is the seconds until the first byte of an unexpected access arrives.
+    """
+
+    read: float
+    write: float
+    read_all: float
+    write_all: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`cores` equal cores, the threads a price counts on.  Rates are per core and cycle.
+
+    `ghz` is the clock while vector units are busy, `lanes` the f32 elements of a vector and
+    `registers` their number.  `fmas`, `loads` and `stores` count vector instructions; a load may
+    broadcast.  `fma_latency` is in cycles.  `functions` are the cycles of one vector of f32 for
+    functions that are no single fast instruction, `call` those of one that is not listed.  `l1` is
+    in bytes, `l3` is shared by all cores.  `fork` is the seconds of handing a kernel to all
+    threads, one after another, `launch` of running one on the calling thread.
+    """
+
+    name: str
+    cores: int
+    ghz: float
+    lanes: int
+    registers: int
+    fmas: float
+    fma_latency: float
+    loads: float
+    stores: float
+    functions: Mapping[str, float]
+    call: float
+    l1: int
+    l2: Cache
+    l3: Cache
+    memory: Memory
+    fork: float
+    launch: float
+
+    @property
+    def hertz(self) -> float:
+        """Cycles a second."""
+        return self.ghz * 1e9
+
+    @property
+    def peak(self) -> float:
+        """f32 operations a second of all cores; a multiply-add counts as two."""
+        return 2 * self.cores * self.fmas * self.lanes * self.hertz
+
+    def width(self, bytes_: int) -> int:
+        """Elements of `bytes_` in one vector of arithmetic; below four they are widened to f32."""
+        return max(1, self.lanes * 4 // max(4, bytes_))
+
+
+_KIB, _MIB = 1 << 10, 1 << 20
+
+_ICELAKE = Machine(
+    name="icelake-server",
+    cores=2,
+    ghz=2.35,
+    lanes=16,
+    registers=32,
+    fmas=2.0,
+    fma_latency=4.0,
+    loads=1.3,
+    stores=1.0,
+    functions=MappingProxyType(
+        {
+            **{"div": 7.5, "sqrt": 9.0, "exp": 9.0, "expm1": 12.0, "tanh": 18.0, "log": 16.0},
+            **{"log1p": 21.0, "erf": 30.0, "sin": 24.0, "cos": 24.0, "tan": 26.0, "pow": 80.0},
+            "gather": 15.0,
+        }
+    ),
+    call=320.0,
+    l1=48 * _KIB,
+    l2=Cache(1280 * _KIB, 47.0, 21.0),
+    l3=Cache(12 * _MIB, 10.0, 8.0),
+    memory=Memory(10.7e9, 7.5e9, 19.0e9, 12.5e9, 180e-9),
+    fork=0.2e-6,
+    launch=0.015e-6,
+)
+_ZEN4 = Machine(
+    name="znver4",
+    cores=2,
+    ghz=3.69,
+    lanes=16,
+    registers=32,
+    fmas=1.0,
+    fma_latency=4.0,
+    loads=1.0,
+    stores=0.5,
+    functions=MappingProxyType(
+        {
+            **{"div": 6.0, "sqrt": 9.0, "exp": 11.5, "expm1": 15.0, "tanh": 22.0, "log": 18.0},
+            **{"log1p": 24.0, "erf": 16.0, "sin": 28.0, "cos": 28.0, "tan": 34.0, "pow": 90.0},
+            "gather": 17.0,
+        }
+    ),
+    call=320.0,
+    l1=32 * _KIB,
+    l2=Cache(_MIB, 27.0, 20.0),
+    l3=Cache(32 * _MIB, 26.0, 16.0),
+    memory=Memory(31.9e9, 20e9, 33.8e9, 22e9, 110e-9),
+    fork=0.11e-6,
+    launch=0.015e-6,
+)
+_ZEN5 = replace(_ZEN4, name="znver5", fmas=2.0, loads=2.0, stores=1.0, l1=48 * _KIB)
+_SAPPHIRE = replace(_ICELAKE, name="sapphirerapids", l2=Cache(2 * _MIB, 47.0, 21.0))
+_SKYLAKE = replace(_ICELAKE, name="skylake-avx512", l1=32 * _KIB, l2=Cache(_MIB, 47.0, 21.0))
+_V4 = replace(
+    _ICELAKE,
+    name="x86-64-v4",
+    fmas=1.0,
+    loads=1.0,
+    stores=0.5,
+    functions=_ZEN4.functions,
+    l1=32 * _KIB,
+    l2=Cache(_MIB, 27.0, 20.0),
+)
+_V3 = replace(
+    _V4,
+    name="x86-64-v3",
+    ghz=3.0,
+    lanes=8,
+    registers=16,
+    fmas=2.0,
+    loads=2.0,
+    stores=1.0,
+    l2=Cache(256 * _KIB, 27.0, 16.0),
+    l3=Cache(8 * _MIB, 10.0, 8.0),
+)
+_V2 = replace(_V3, name="x86-64-v2", lanes=4, fmas=0.5, loads=1.0)
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {m.name: m for m in (_V2, _V3, _V4, _SKYLAKE, _ICELAKE, _SAPPHIRE, _ZEN4, _ZEN5)}
+)
+
+# LLVM's names of processors whose row has another name.
+_ALIKE = MappingProxyType(
+    {
+        "cascadelake": "skylake-avx512",
+        "cooperlake": "skylake-avx512",
+        "icelake-client": "icelake-server",
+        "tigerlake": "icelake-server",
+        "rocketlake": "icelake-server",
+        "emeraldrapids": "sapphirerapids",
+        "graniterapids": "sapphirerapids",
+    }
+)
+_BY_VECTOR = MappingProxyType({512: "x86-64-v4", 256: "x86-64-v3", 128: "x86-64-v2"})
+
+
+def machine_for(profile: Profile) -> Machine:
+    """The shipped row for a processor, with the profile's vectors and first two caches.
+
+    Of the last cache, which others share, it counts on no more than the row does.  A function of
+    the profile alone.  Raises InternalError for vectors of a width that no row has.
+    """
+    if profile.vector_bits not in _BY_VECTOR:
+        raise InternalError(f"no machine has vectors of {profile.vector_bits} bits")
+    named = MACHINES.get(_ALIKE.get(profile.cpu, profile.cpu))
+    fallback = MACHINES[_BY_VECTOR[profile.vector_bits]]
+    # A hypervisor may hide what the name promises.
+    fits = named is not None and named.lanes == profile.lanes(32)
+    row = named if named is not None and fits else fallback
+    return replace(
+        row,
+        registers=profile.vector_registers,
+        l1=profile.l1,
+        l2=replace(row.l2, size=profile.l2),
+        l3=replace(row.l3, size=min(row.l3.size, profile.l3)),
+    )

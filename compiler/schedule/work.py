@@ -1,0 +1,162 @@
+"""What a tile group's stages do, counted once a group: operations, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.index import Var, as_int, free_vars
+from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
+from tcc.ir.tile import Scope
+from tcc.schedule.machine import Machine
+from tcc.schedule.nest import EXPENSIVE, product, trips
+from tcc.schedule.reach import Step, Touch, steps_of, touch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageWork:
+    """One stage.  For each vector of results and step of the reduction: `ops` simple vector
+    instructions and `heavy` cycles of functions; `flops` are per element and step."""
+
+    stage: GroupStage
+    lanes: int
+    ops: float
+    heavy: float
+    flops: int
+    touches: tuple[Touch, ...]
+
+
+def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
+    """The work of each stage, in order."""
+    return tuple(_stage_work(group, n, stage, machine) for n, stage in enumerate(group.stages))
+
+
+def group_flops(group: TileGroup) -> int:
+    """Floating-point operations; a multiply-add is two, any function one.  Open sizes count as
+    `TYPICAL`."""
+    return sum(
+        _flops(stage) * prod(trips(v) for v in (*stage.iters, *stage.reduce))
+        for stage in group.stages
+    )
+
+
+def group_bytes(group: TileGroup) -> int:
+    """Distinct bytes of operands and results: what must move however good the schedule."""
+    found: dict[int, float] = {}
+    for number, stage in enumerate(group.stages):
+        whole = {v: trips(v) for v in (*stage.iters, *stage.reduce)}
+        for item in _touches(group, number, stage):
+            if isinstance(item.source, int) and _is_global(group, item.source):
+                bytes_ = item.bytes_in(whole, 1)
+                found[item.source] = max(found.get(item.source, 0), bytes_)
+    return round(sum(found.values()))
+
+
+# ---- touches ------------------------------------------------------------------------------------
+
+
+def _is_global(group: TileGroup, buffer: int) -> bool:
+    return group.buffers[buffer].scope is not Scope.LOCAL
+
+
+def _touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
+    found = []
+    for node in walk(*stage.body):
+        if not isinstance(node, Read):
+            continue
+        access = stage.accesses.get(node)
+        if access is not None:
+            found.append(_of_access(group, stage, access, store=False, read=node))
+        elif isinstance(node.source, StageRef):
+            found.append(_of_block(stage, node, node.source))
+    for component, targets in enumerate(stage.stores):
+        found += (_of_access(group, stage, a, store=True) for a in targets)
+        found.append(_of_result(stage, StageRef(number, component)))
+    return tuple(found)
+
+
+def _of_access(
+    group: TileGroup, stage: GroupStage, access: Access, *, store: bool, read: Read | None = None
+) -> Touch:
+    loops = (*stage.iters, *stage.reduce)
+    buffer = group.buffers[access.buffer]
+    steps = list(steps_of(access.offset, loops))
+    for _, scalar in () if read is None else read.indirect:
+        steps += (Step(v, None) for v in _loops_of(scalar, loops))
+    size = as_int(buffer.size)
+    return touch(
+        access.buffer,
+        steps,
+        store=store,
+        size=buffer.dtype.bytes,
+        most=inf if size is None else size * buffer.dtype.bytes,
+        constant=buffer.constant,
+    )
+
+
+def _of_block(stage: GroupStage, node: Read, source: StageRef) -> Touch:
+    """A read of another stage: dense in the loops that it varies with."""
+    loops = (*stage.iters, *stage.reduce)
+    used = [v for v in loops if any(v in free_vars(i) for i in node.indices)]
+    return _dense(source, False, node.dtype.bytes, used)
+
+
+def _of_result(stage: GroupStage, source: StageRef) -> Touch:
+    return _dense(source, True, stage.body[source.component].dtype.bytes, stage.iters)
+
+
+def _dense(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> Touch:
+    steps = []
+    apart = 1
+    for var in reversed(loops):
+        steps.append(Step(var, apart))
+        apart *= trips(var)
+    return touch(source, steps, store=store, size=size, most=inf)
+
+
+def _loops_of(scalar: Scalar, loops: tuple[Var, ...]) -> list[Var]:
+    used: set[Var] = set()
+    for node in walk(scalar):
+        if isinstance(node, Read):
+            used.update(v for i in node.indices for v in free_vars(i))
+    return [v for v in loops if v in used]
+
+
+# ---- operations ---------------------------------------------------------------------------------
+
+
+def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machine) -> StageWork:
+    ops = heavy = 0.0
+    widest = 4
+    for scalar in walk(*stage.body):
+        if not isinstance(scalar, Apply):
+            continue
+        widest = max(widest, scalar.dtype.bytes)
+        cycles = _cycles(scalar, machine)
+        heavy, ops = (heavy + cycles, ops) if cycles else (heavy, ops + 1)
+    if stage.monoid is not None:
+        # A sum of products is one instruction.
+        ops += 0 if product(stage) is not None else len(stage.body)
+    widest = max(widest, *(s.dtype.bytes for s in stage.body))
+    lanes = machine.width(widest)
+    touches = _touches(group, number, stage)
+    return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
+
+
+def _cycles(scalar: Apply, machine: Machine) -> float:
+    """Cycles of a function that is no single fast instruction, else 0."""
+    if not scalar.dtype.is_float:
+        return 0.0
+    listed = machine.functions.get(scalar.function)
+    if listed is not None:
+        return listed
+    return machine.call if scalar.function in EXPENSIVE else 0.0
+
+
+def _flops(stage: GroupStage) -> int:
+    found = sum(isinstance(s, Apply) and s.dtype.is_float for s in walk(*stage.body))
+    if stage.monoid is not None:
+        found += sum(s.dtype.is_float for s in stage.body)
+    return found

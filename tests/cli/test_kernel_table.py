@@ -1,0 +1,79 @@
+"""The table of kernels: its arithmetic, and what it takes from a manifest."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tcc.cli.kernel_facts import kernel_facts
+from tcc.cli.kernel_table import kernel_rows, table_lines
+from tcc.cli.steps import StepTime
+from tcc.errors import UserError
+
+MANIFEST: dict[str, Any] = {
+    "machine": {"flops_per_second": 1e9, "bytes_per_second": 1e8},
+    "steps": [0, 1, "sort", 0],
+    "variants": [
+        {
+            "kernels": [
+                {"symbol": "k0", "source": "a", "flops": 1000, "bytes": 10, "seconds": 2e-6},
+                {"symbol": "k1", "source": "b", "flops": 0, "bytes": 400, "seconds": 8e-6},
+            ]
+        }
+    ],
+}
+PATH = Path("model.so")
+
+
+def test_rows_add_up_all_launches_and_come_longest_first() -> None:
+    facts = kernel_facts(MANIFEST, PATH)
+    rows = kernel_rows(facts, None)
+    assert [(r.name, r.launches, r.flops, r.bytes) for r in rows] == [
+        ("k1", 1, 0, 400),
+        ("k0", 2, 2000, 20),
+        ("sort", 1, None, None),
+    ]
+    # k0: 2000 flop at 1 Gflop/s are 2 us of 4; k1: 400 bytes at 100 MB/s are 4 us of 8.
+    assert [(r.limit, r.share) for r in rows] == [
+        ("bytes", pytest.approx(0.5)),
+        ("flops", pytest.approx(0.5)),
+        (None, None),
+    ]
+
+
+def test_measured_times_decide_order_and_share() -> None:
+    seconds = (8e-6, 5e-6, 9e-6, 8e-6)
+    times = [StepTime(s, 1, t) for s, t in zip(MANIFEST["steps"], seconds, strict=True)]
+    rows = kernel_rows(kernel_facts(MANIFEST, PATH), times)
+    assert [r.name for r in rows] == ["k0", "sort", "k1"]
+    assert rows[0].measured == pytest.approx(16e-6)
+    assert rows[0].share == pytest.approx(2e-6 / 16e-6)
+    lines = list(table_lines(rows))
+    assert lines[1].split()[:4] == ["k0", "2", "16.00", "4.00"]
+    assert lines[-1].split()[:4] == ["all", "4", "30.00", "12.00"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda m: m.pop("machine"),
+        lambda m: m.pop("steps"),
+        lambda m: m.update(steps=[7]),
+        lambda m: m.update(steps=[-1]),
+        lambda m: m.update(steps=[None]),
+        lambda m: m.update(steps=3),
+        lambda m: m.update(variants=[]),
+        lambda m: m["machine"].update(flops_per_second=0),
+        lambda m: m["variants"][0]["kernels"][0].update(flops="many"),
+        lambda m: m["variants"][0]["kernels"][0].pop("source"),
+        lambda m: m["variants"][0].update(kernels=[3]),
+    ],
+)
+def test_a_damaged_manifest_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    damage(manifest)
+    with pytest.raises(UserError, match="does not describe its kernels"):
+        kernel_facts(manifest, PATH)

@@ -1,0 +1,342 @@
+"""Prices of hand-made groups, where the answer follows from the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tcc.ir.graph import Graph
+from tcc.ir.group import Access, GroupBuffer, GroupStage, TileGroup
+from tcc.ir.index import Index, IndexLike, Var, const, iterator, var_of
+from tcc.ir.scalar import Read, Scalar, StageRef, apply, read
+from tcc.ir.tile import Scope
+from tcc.ir.types import F32
+from tcc.schedule.choose import Registers
+from tcc.schedule.cost import Price, Pricer, price_map
+from tcc.schedule.machine import MACHINES
+from tcc.schedule.nest import product, work
+from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.work import group_bytes, group_flops
+
+from tests.passes.fuse.models import MODELS
+from tests.schedule.test_choose import planned
+
+MACHINE = MACHINES["icelake-server"]
+ONE_CORE = replace(MACHINE, cores=1)
+HERTZ = MACHINE.ghz * 1e9
+
+
+def var(index: Index) -> Var:
+    found = var_of(index)
+    assert found is not None
+    return found
+
+
+def operand(size: IndexLike, *, constant: bool = False) -> GroupBuffer:
+    return GroupBuffer(F32, const(size) if isinstance(size, int) else size, Scope.INPUT, constant)
+
+
+def result(size: int) -> GroupBuffer:
+    return GroupBuffer(F32, const(size), Scope.OUTPUT)
+
+
+def matmul(m: int, k: int, n: int) -> TileGroup:
+    """y[i, j] = sum(k) x[i, k] * w[k, j], with w in panels of 64 columns."""
+    i, j, d = iterator("i", m), iterator("j", n), iterator("k", k)
+    x, w = read(0, (i, d), F32), read(1, (d, j), F32)
+    panel = j // 64 * (64 * k) + d * 64 + j % 64
+    stage = GroupStage(
+        (var(i), var(j)), (var(d),), "sum", (apply("mul", x, w),),
+        {x: Access(0, i * k + d), w: Access(1, panel)}, ((Access(2, i * n + j),),),
+    )  # fmt: skip
+    buffers = (operand(m * k), operand(k * n, constant=True), result(m * n))
+    return TileGroup(buffers, (stage,), stage.iters, ())
+
+
+def gemm_schedule(
+    rows: int, block: int = 6, *, ahead: bool = True, runs: int = 0, vector: str | None = "j"
+) -> Schedule:
+    """Units of `rows` rows and a panel; a unit multiplies blocks of rows with the panel."""
+    named = (("k", runs),) if runs else ()
+    order = ("j", "k", "i") if runs else ("j", "i")
+    nest = Nest((0,), order, (("i", block), ("j", 64), ("k", 4)), vector, named, ahead)
+    return Schedule((("i", rows), ("j", 64)), ("j", "i"), (nest,))
+
+
+def pointwise(count: int, function: str | None = None) -> TileGroup:
+    """y[i] = x[i] + x[i], or a function of it."""
+    i = iterator("i", count)
+    x = read(0, (i,), F32)
+    body: Scalar = apply("add", x, x) if function is None else apply(function, x)
+    stage = GroupStage(
+        (var(i),), (), None, (body,), {x: Access(0, i)}, ((Access(1, i),),)
+    )  # fmt: skip
+    return TileGroup((operand(count), result(count)), (stage,), stage.iters, ())
+
+
+def map_schedule(unit: int) -> Schedule:
+    return Schedule((("i", unit),), ("i",), (Nest((0,), ("i",), (("i", 64),), "i"),))
+
+
+def priced(group: TileGroup, schedule: Schedule, *, machine: object = MACHINE) -> Price:
+    assert machine is MACHINE or machine is ONE_CORE
+    return Pricer(MACHINE if machine is MACHINE else ONE_CORE).price(group, schedule)
+
+
+# ---- counts -------------------------------------------------------------------------------------
+
+
+def test_operations_and_bytes_are_exact() -> None:
+    group = matmul(128, 768, 3072)
+    assert group_flops(group) == 2 * 128 * 768 * 3072
+    assert group_bytes(group) == 4 * (128 * 768 + 768 * 3072 + 128 * 3072)
+    price = priced(group, gemm_schedule(128))
+    assert (price.flops, price.bytes) == (group_flops(group), group_bytes(group))
+
+
+def test_windows_that_overlap_count_their_bytes_once() -> None:
+    i, t = iterator("i", 100), iterator("t", 5)
+    x = read(0, (i + t,), F32)
+    stage = GroupStage((var(i),), (var(t),), "sum", (x,), {x: Access(0, i + t)}, ((Access(1, i),),))
+    group = TileGroup((operand(1000), result(100)), (stage,), stage.iters, ())
+    assert group_bytes(group) == 4 * (104 + 100)
+    assert group_flops(group) == 500
+
+
+def test_a_gather_reads_as_many_rows_as_it_has_indices() -> None:
+    i, j = iterator("i", 7), iterator("j", 64)
+    row = iterator("row", 50_000)
+    at = read(0, (i,), F32)
+    x = read(1, (row, j), F32, indirect=((var(row), at),))
+    stage = GroupStage(
+        (var(i), var(j)), (), None, (x,),
+        {at: Access(0, i), x: Access(1, row * 64 + j)}, ((Access(2, i * 64 + j),),),
+    )  # fmt: skip
+    buffers = (operand(7), operand(50_000 * 64, constant=True), result(7 * 64))
+    group = TileGroup(buffers, (stage,), stage.iters, ())
+    assert group_bytes(group) == 4 * (7 + 7 * 64 + 7 * 64)
+
+
+# ---- contractions -------------------------------------------------------------------------------
+
+
+def test_a_large_product_runs_at_the_peak() -> None:
+    # A strip of rows stays in the second cache while all panels pass.
+    strips = replace(gemm_schedule(192), parallel=("i", "j"))
+    price = priced(matmul(768, 768, 2048), strips)
+    assert price.seconds == pytest.approx(price.flops / MACHINE.peak, rel=0.1)
+    assert price.seconds == pytest.approx(price.compute + price.l3, rel=0.01)
+
+
+def test_one_row_of_weights_from_memory_goes_at_memorys_pace() -> None:
+    price = priced(matmul(1, 768, 49152), gemm_schedule(1, 1))
+    weights = 4 * 768 * 49152
+    assert price.dram == pytest.approx(weights / MACHINE.memory.read_all, rel=0.01)
+    assert price.seconds == pytest.approx(price.dram, rel=0.01)
+
+
+def test_weights_that_stay_in_the_last_cache_are_not_read_from_memory() -> None:
+    group = matmul(1, 768, 768)
+    cold = Pricer(MACHINE).price(group, gemm_schedule(1, 1))
+    warm = Pricer(MACHINE, constants=4 * 768 * 768).price(group, gemm_schedule(1, 1))
+    assert cold.dram > 0
+    assert warm.dram == 0
+    assert warm.seconds < cold.seconds
+
+
+def test_two_rows_in_a_block_are_bound_by_loads() -> None:
+    # Each step loads four vectors and two broadcasts for eight multiply-adds.
+    group = matmul(240, 256, 64)
+    two, six = (priced(group, gemm_schedule(120, rows)) for rows in (2, 6))
+    assert two.ports * HERTZ >= 60 * 256 * 6 / MACHINE.loads
+    assert two.ports > two.compute
+    assert six.ports < six.compute
+
+
+def test_few_sums_wait_for_the_latency_of_the_unit() -> None:
+    # Without a vector one multiply-add is under way at a time.
+    nest = Nest((0,), (), (), None)
+    price = priced(matmul(1, 4096, 1), Schedule((), (), (nest,)), machine=ONE_CORE)
+    assert price.compute * HERTZ == pytest.approx(4096 * MACHINE.fma_latency, rel=0.01)
+
+
+def test_rows_that_do_not_divide_cost_as_many_blocks_as_they_need() -> None:
+    # 49 rows in blocks of 6 are nine blocks, made of 5 or 6 rows: nothing is computed twice.
+    uneven = priced(matmul(49, 512, 2048), gemm_schedule(49))
+    even = priced(matmul(48, 512, 2048), gemm_schedule(48))
+    assert uneven.compute / even.compute == pytest.approx(49 / 48, rel=0.02)
+
+
+def test_columns_beyond_a_vector_cost_a_whole_one() -> None:
+    odd, full = (priced(matmul(120, 256, n), gemm_schedule(60)).compute for n in (65, 80))
+    assert odd == pytest.approx(full, rel=1e-6)
+
+
+def test_a_panel_that_the_first_cache_cannot_hold_streams_from_the_second() -> None:
+    # 256 x 64 f32 are 64 KiB: every block of six rows reads the panel again.
+    price = priced(matmul(768, 256, 64), gemm_schedule(384))
+    blocks = 768 // 6 / 2
+    panel = 256 * 64 * 4
+    assert price.l2 * MACHINE.l2.read * HERTZ >= blocks * panel
+    small = priced(matmul(768, 64, 64), gemm_schedule(384))
+    assert small.l2 * 4 < price.l2
+
+
+def test_more_rows_in_a_unit_read_the_weights_less_often() -> None:
+    # 6 MiB of weights pass the second-level cache once for each strip of rows.
+    group = matmul(512, 512, 3072)
+    by_rows = [
+        Schedule((("i", rows), ("j", 3072)), ("i",), gemm_schedule(rows).nests)
+        for rows in (16, 32, 64)
+    ]
+    far = [priced(group, schedule).l3 for schedule in by_rows]
+    assert far[0] > 1.8 * far[1] > 3.2 * far[2]
+
+
+def test_long_reductions_fit_by_runs() -> None:
+    # A panel of 8192 steps is 2 MiB; a run of 256 of them is used for all rows of a unit.
+    group = matmul(252, 8192, 128)
+    whole, runs = (priced(group, gemm_schedule(252, runs=r)) for r in (0, 256))
+    assert runs.l3 < whole.l3 / 5
+    assert runs.ports > whole.ports
+
+
+def test_a_cold_panel_that_nobody_fetches_ahead_keeps_the_first_rows_waiting() -> None:
+    group = matmul(48, 1024, 4096)
+    ahead, late = (priced(group, gemm_schedule(48, ahead=a)) for a in (True, False))
+    busy = ahead.compute + ahead.l3
+    assert ahead.seconds == pytest.approx(max(busy, ahead.dram), rel=0.01)
+    assert late.seconds > ahead.seconds
+    assert late.seconds <= busy + ahead.dram + 1e-6
+
+
+# ---- everything else ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "rate"),
+    [
+        (1 << 16, MACHINE.l2),  # 512 KiB: what the kernel before left in the second-level caches
+        (1 << 19, MACHINE.l3),  # 4 MiB
+    ],
+)
+def test_a_map_goes_at_the_pace_of_the_cache_its_operands_lie_in(count: int, rate: object) -> None:
+    price = priced(pointwise(count), map_schedule(4096))
+    assert rate in (MACHINE.l2, MACHINE.l3)
+    cache = MACHINE.l2 if rate is MACHINE.l2 else MACHINE.l3
+    bytes_ = 4 * count / 2  # of one of two cores, read and written
+    least = (bytes_ / cache.read + bytes_ / cache.write) / HERTZ
+    assert least < price.seconds < 1.25 * least + MACHINE.fork
+
+
+def test_a_map_larger_than_the_caches_goes_at_memorys_pace() -> None:
+    count = 1 << 23
+    price = priced(pointwise(count), map_schedule(65536))
+    memory = MACHINE.memory
+    assert price.dram == pytest.approx(4 * count * (1 / memory.read_all + 1 / memory.write_all))
+    assert price.seconds == pytest.approx(price.dram, rel=0.01)
+
+
+def test_functions_cost_what_the_table_says() -> None:
+    count = 1 << 12
+    price = priced(pointwise(count, "tanh"), map_schedule(count), machine=ONE_CORE)
+    assert price.compute * HERTZ == pytest.approx(count / 16 * MACHINE.functions["tanh"])
+
+
+def test_what_the_library_computes_costs_a_call() -> None:
+    count = 1 << 12
+    price = priced(pointwise(count, "acosh"), map_schedule(count), machine=ONE_CORE)
+    assert price.compute * HERTZ == pytest.approx(count / 16 * MACHINE.call)
+
+
+def test_a_transposed_operand_costs_a_gather() -> None:
+    i, j = iterator("i", 64), iterator("j", 64)
+    x = read(0, (j, i), F32)
+
+    def group(offset: Index) -> TileGroup:
+        stage = GroupStage(
+            (var(i), var(j)), (), None, (x,), {x: Access(0, offset)}, ((Access(1, i * 64 + j),),)
+        )
+        return TileGroup((operand(4096), result(4096)), (stage,), stage.iters, ())
+
+    schedule = Schedule((), (), (Nest((0,), ("i", "j"), (("j", 64),), "j"),))
+    straight, across = (priced(group(o), schedule).ports for o in (i * 64 + j, j * 64 + i))
+    assert across > 5 * straight
+
+
+def test_three_units_on_two_threads_take_as_long_as_four() -> None:
+    three, four = (priced(matmul(128 * n, 512, 64), gemm_schedule(128)) for n in (3, 4))
+    assert three.imbalance == pytest.approx(4 / 3)
+    assert four.imbalance == 1
+    assert three.compute == pytest.approx(four.compute)
+
+
+def test_a_thread_with_the_wide_unit_ends_last() -> None:
+    # 96 columns are one unit of 64 and one of 32.
+    price = priced(matmul(120, 256, 96), gemm_schedule(120))
+    assert price.imbalance == pytest.approx(64 / 48)
+
+
+def test_one_unit_runs_on_one_thread_and_needs_no_fork() -> None:
+    price = priced(pointwise(16), map_schedule(16))
+    assert price.seconds < MACHINE.fork
+    assert price.seconds >= MACHINE.launch
+
+
+def test_stages_in_one_nest_exchange_blocks_in_registers() -> None:
+    def pair(nests: tuple[Nest, ...]) -> Price:
+        base = matmul(240, 64, 256)
+        (first,) = base.stages
+        i, j = (iterator(v.name, 240 if v.name == "i" else 256) for v in first.iters)
+        inner = read(StageRef(0), (i, j), F32)
+        second = GroupStage(first.iters, (), None, (apply("max", inner, inner),), {}, first.stores)
+        stages = (replace(first, stores=((),)), second)
+        group = replace(base, stages=stages)
+        return priced(group, Schedule((("i", 120),), ("i",), nests))
+
+    blocks = (("i", 6), ("j", 64))
+    joined = pair((Nest((0, 1), ("j", "i"), blocks, "j"),))
+    apart = pair((Nest((0,), ("j", "i"), blocks, "j"), Nest((1,), ("j", "i"), blocks, "j")))
+    assert apart.ports >= joined.ports
+    assert apart.l2 > joined.l2
+
+
+def test_prices_are_a_function_of_their_arguments() -> None:
+    group, schedule = matmul(128, 768, 768), gemm_schedule(128)
+    pricer = Pricer(MACHINE)
+    assert pricer.price(group, schedule) == pricer.price(group, schedule)
+    assert Pricer(MACHINE).price(group, schedule) == pricer.price(group, schedule)
+
+
+def test_bytes_alone_have_a_price() -> None:
+    bytes_ = 100 << 20
+    price = price_map(MACHINE, bytes_)
+    assert price.seconds == pytest.approx(bytes_ / MACHINE.memory.read_all, rel=0.001)
+    assert price_map(MACHINE, 1 << 20, cold=False).dram == 0
+    assert price_map(MACHINE, 64, 1e9).seconds == pytest.approx(1e9 / MACHINE.peak, rel=0.001)
+
+
+def test_reads_of_open_sizes_have_a_price() -> None:
+    group = matmul(64, 64, 64)
+    (stage,) = group.stages
+    (x, *_) = stage.accesses
+    assert isinstance(x, Read)
+    length = iterator("length", 4096)
+    open_row = replace(stage, accesses={**stage.accesses, x: Access(0, length * iterator("i", 64))})
+    assert priced(replace(group, stages=(open_row,)), gemm_schedule(32)).seconds > 0
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+def test_no_price_is_below_what_the_units_can_do(
+    build: Callable[[], Graph],
+) -> None:
+    pricer = Pricer(MACHINE)
+    for group, schedule in planned(build(), Registers(MACHINE.lanes, MACHINE.registers)):
+        price = pricer.price(group, schedule)
+        sums = [2 * work(s) for s in group.stages if product(s) is not None]
+        assert price.seconds >= sum(sums) / MACHINE.peak
+        assert price.seconds >= MACHINE.launch
+        assert price.imbalance >= 1
+        assert min(price.compute, price.ports, price.l2, price.l3, price.dram) >= 0
+        assert price.seconds < 1

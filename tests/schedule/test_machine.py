@@ -1,0 +1,108 @@
+"""Machine constants: the shipped rows, which one a processor gets, and files of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tcc.errors import UserError
+from tcc.schedule.machine import MACHINES, Machine, machine_for
+from tcc.schedule.machine_file import machine_digest, machine_text, read_machine
+from tcc.target import CPUS, ISA, x86_profile
+
+ALL = [f.name for f in ISA]
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_listed_processor_gets_its_own_row(cpu: str) -> None:
+    profile = CPUS[cpu]
+    machine = machine_for(profile)
+    assert machine.name == cpu
+    assert (machine.lanes, machine.registers) == (profile.lanes(32), profile.vector_registers)
+    assert (machine.l1, machine.l2.size) == (profile.l1, profile.l2)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features", "row"),
+    [
+        ("cascadelake", ALL, "skylake-avx512"),
+        ("graniterapids", ALL, "sapphirerapids"),
+        ("some-new-core", ALL, "x86-64-v4"),
+        ("some-new-core", CPUS["x86-64-v3"].features, "x86-64-v3"),
+        ("znver4", CPUS["x86-64-v3"].features, "x86-64-v3"),  # a hypervisor hides AVX-512
+    ],
+)
+def test_other_processors_get_the_row_of_their_family_or_vectors(
+    cpu: str, features: tuple[str, ...], row: str
+) -> None:
+    assert machine_for(x86_profile(cpu, features, l1=1, l2=1, l3=1)).name == row
+
+
+def test_the_last_cache_is_never_larger_than_the_row_promises() -> None:
+    profile = x86_profile("icelake-server", ALL, l1=49152, l2=1310720, l3=256 << 20)
+    assert machine_for(profile).l3.size == MACHINES["icelake-server"].l3.size
+
+
+def test_peak_is_what_the_data_sheet_says() -> None:
+    # Genoa: 2 cores x 3.69 GHz x 32 flop a cycle, as measured with hand-written code.
+    assert MACHINES["znver4"].peak == pytest.approx(236.2e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_a_file_gives_the_machine_back(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(machine_text(machine))
+    assert read_machine(path) == machine
+    assert machine_digest(read_machine(path)) == machine_digest(machine)
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> str:
+    record = json.loads(machine_text(MACHINES["znver4"]))
+    change(record)
+    return json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not JSON"),
+        ("\x00\xff", "not JSON"),
+        ("[" * 50_000, "not JSON"),
+        ("[]", "tcc_machine"),
+        ("{}", "tcc_machine"),
+        (" " * 70_000, "bytes"),
+        (edited(lambda r: r.update(tcc_machine=2)), "tcc_machine"),
+        (edited(lambda r: r.pop("fork")), "fork is missing"),
+        (edited(lambda r: r.update(colour="red")), "colour is not known"),
+        (edited(lambda r: r.update(l2=3)), "l2 is not an object"),
+        (edited(lambda r: r["l2"].pop("read")), "l2.read is missing"),
+        (edited(lambda r: r["memory"].update(read=0)), "memory.read is not a number from"),
+        (edited(lambda r: r.update(ghz=-1.0)), "ghz is not a number from"),
+        (edited(lambda r: r.update(ghz="fast")), "ghz is not a number"),
+        (edited(lambda r: r.update(ghz=True)), "ghz is not a number"),
+        (edited(lambda r: r.update(ghz=10**400)), "ghz is not a number from"),
+        (edited(lambda r: r.update(ghz=float("nan"))), "NaN"),
+        (edited(lambda r: r.update(ghz=float("inf"))), "Infinity"),
+        (edited(lambda r: r.update(cores=0)), "cores is not a count"),
+        (edited(lambda r: r.update(cores=2.5)), "cores is not a count"),
+        (edited(lambda r: r.update(l1=1 << 60)), "l1 is not a count"),
+        (edited(lambda r: r.update(name="a\nb")), "name is not a name"),
+        (edited(lambda r: r.update(functions=[])), "functions is not an object"),
+        (edited(lambda r: r["functions"].update(exp="x")), "functions.exp is not a number"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_the_reason(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(UserError) as caught:
+        read_machine(path)
+    assert reason in str(caught.value.why)
+    assert str(path) in caught.value.where
+
+
+def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_machine(tmp_path / "none.json")
