@@ -26,6 +26,7 @@ from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
+from tcc.ir.types import DTYPES
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
 from tcc.passes.lower_graph import KernelTable, lower_program
@@ -33,6 +34,7 @@ from tcc.passes.lower_node import check_runnable, lower_node
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
+from tcc.passes.precision import Precision
 from tcc.passes.state import appended_rows, bind_states
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
@@ -88,7 +90,9 @@ def compile_model(
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
-        program, kernels, weights = lower_program(graph, _planner(target), lower_node)
+        program, kernels, weights = lower_program(
+            graph, _planner(target), lower_node, _precision(options, target)
+        )
         program = plan_memory(program)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
@@ -103,7 +107,7 @@ def compile_model(
             code.objects,
             encode_program(program),
             names,
-            _manifest(target, ops, kernels, names) | _appends(graph),
+            _manifest(target, options, ops, kernels, names) | _appends(graph),
             packed,
             c_name(options.name or output.stem),
             output,
@@ -111,8 +115,8 @@ def compile_model(
             triple=target.triple,
         )
     summary = Summary(
-        target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
-        weights.size,
+        target.text, ops, len(names), precision_text(manifest), len(options.inputs),
+        manifest["arena_bytes"], weights.size,
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
 
@@ -122,8 +126,20 @@ def _planner(target: Target) -> KernelPlanner:
     return KernelPlanner(Registers(profile.lanes(32), profile.vector_registers, profile.l2))
 
 
+def _precision(options: Options, target: Target) -> Precision:
+    pairs = "avx512bf16" in target.profile.features
+    bits = {None: 0, "int8": 8, "int4": 4}[options.weights]
+    return Precision(DTYPES[options.precision], bits, pairs)
+
+
+def precision_text(manifest: Mapping[str, Any]) -> str:
+    """How an artifact computes, from its manifest: `f32`, or `f32 with int8 weights`."""
+    weights = manifest["quantized"]
+    return f"{manifest['precision']} with {weights} weights" if weights else manifest["precision"]
+
+
 def _manifest(
-    target: Target, ops: int, kernels: KernelTable, names: tuple[str, ...]
+    target: Target, options: Options, ops: int, kernels: KernelTable, names: tuple[str, ...]
 ) -> dict[str, Any]:
     """What the artifact says of itself, as far as the compiler knows it."""
     listed = [
@@ -132,7 +148,8 @@ def _manifest(
     return {
         "tcc": __version__,
         "target": {"text": target.text, "triple": target.triple, "cpu": target.profile.cpu},
-        "precision": "f32",
+        "precision": options.precision,
+        "quantized": options.weights,
         "ops": ops,
         "variants": [{"features": list(target.profile.features), "kernels": listed}],
     }

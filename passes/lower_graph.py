@@ -57,6 +57,7 @@ from tcc.passes.fuse.partition import partition
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
+from tcc.passes.precision import FULL, Precision, narrowed
 from tcc.passes.state import updates_in_place
 from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import weight, work
@@ -89,6 +90,7 @@ class Context:
     kernels: KernelTable
     weights: WeightTable
     lower_node: Callable[[Frame, Step], None]
+    precision: Precision
     buffers: list[Buffer] = field(default_factory=list)
     constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
 
@@ -235,8 +237,7 @@ class Frame:
 
     def child(self, graph: Graph) -> Frame:
         """A frame for a body: it sees the buffers of the graphs around it."""
-        placed = place_graph(graph)
-        constants = {**self.constants, **dict.fromkeys(graph.constants, graph)}
+        placed, constants = place_graph(graph, self.context.precision, self.constants)
         return Frame(
             self.context,
             placed,
@@ -257,9 +258,16 @@ class Frame:
                 self.launch(self.context.planner.plan(step.kernel, self.layouts, constants))
 
 
-def place_graph(graph: Graph) -> Placed:
-    """Partition and layouts of a graph."""
-    return assign_layouts(graph, partition(graph))
+def place_graph(
+    graph: Graph, precision: Precision, outer: Mapping[Value, Graph]
+) -> tuple[Placed, dict[Value, Graph]]:
+    """Partition, layouts and stored types of a graph, and the graph of every constant in sight.
+
+    `outer` are the constants of the graphs around it.
+    """
+    constants = {**outer, **dict.fromkeys(graph.constants, graph)}
+    placed = narrowed(assign_layouts(graph, partition(graph)), precision, constants)
+    return placed, {**constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
 
 
 def storage_count(where: Layout) -> Index:
@@ -294,15 +302,17 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
 
 
 def lower_program(
-    graph: Graph, planner: KernelPlanner, lower_node: Callable[[Frame, Step], None]
+    graph: Graph,
+    planner: KernelPlanner,
+    lower_node: Callable[[Frame, Step], None],
+    precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
     """The program of a model; arena offsets are not planned yet.
 
     `lower_node` lowers steps that are no kernels.
     """
-    context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node)
-    placed = place_graph(graph)
-    constants = dict.fromkeys(graph.constants, graph)
+    context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
+    placed, constants = place_graph(graph, precision, {})
     frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
     ports = _input_ports(frame, graph)
     _output_targets(frame, graph)
