@@ -15,10 +15,11 @@ from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
 from tcc.backends.cpu.memory import bound_values, load, store
+from tcc.backends.cpu.pairs import load_pairs, load_rows
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
-from tcc.backends.cpu.uses import wanted_as_scalars
+from tcc.backends.cpu.uses import wanted_as_pairs, wanted_as_scalars
 from tcc.ir.index import as_int, iterator
 from tcc.ir.tile import (
     Block,
@@ -35,6 +36,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
 )
+from tcc.ir.types import BF16
 
 
 class Statements:
@@ -45,10 +47,13 @@ class Statements:
         self._buffers = buffers
         self._values: dict[Block, Value] = {}
         self._scalars: frozenset[Block] = frozenset()
+        self._pairs: frozenset[Block] = frozenset()
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits a kernel's body."""
         self._scalars = wanted_as_scalars(body)
+        if self._indices.code.module.multiplies_pairs:
+            self._pairs = wanted_as_pairs(body)
         self._statements(body)
 
     def _statements(self, body: Sequence[Stmt]) -> None:
@@ -89,7 +94,14 @@ class Statements:
     def _load(self, node: Load) -> None:
         bound = bound_values(node.indirect, self._values)
         scalars = node.out in self._scalars
-        self._values[node.out] = load(node, self._indices, self._buffers, bound, scalars)
+        found: Value | None = None
+        if node.out in self._pairs:
+            found = load_pairs(node, self._indices, self._buffers, scalars)
+        elif node.out.dtype is BF16 and not scalars:
+            found = load_rows(node, self._indices, self._buffers)
+        if found is None:
+            found = load(node, self._indices, self._buffers, bound, scalars)
+        self._values[node.out] = found
 
     # ---- control ------------------------------------------------------------------------------
 

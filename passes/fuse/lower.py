@@ -19,6 +19,7 @@ from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, free_vars, iterator, substitute
 from tcc.ir.scalar import (
+    Cast,
     IndexValue,
     Read,
     Scalar,
@@ -45,9 +46,9 @@ from tcc.ir.tile import (
     TileBuffer,
     TileKernel,
 )
-from tcc.ir.types import DType
+from tcc.ir.types import BF16, DType
 from tcc.passes.fuse.spans import Span, Spans, flat, guards_at, positions
-from tcc.schedule.nest import depends, product
+from tcc.schedule.nest import Product, depends, product
 from tcc.schedule.schedule import Schedule
 
 _Emit = Callable[[Span], list[Stmt]]
@@ -447,7 +448,7 @@ class _StageLowering:
         operands = []
         both = self._depends(self.factors.a) | self._depends(self.factors.b)
         idle = {s.var for s in out_spans} - both
-        for number, factor in enumerate((self.factors.a, self.factors.b)):
+        for number, factor in enumerate(_multiplied(self.factors)):
             varies = self._depends(factor) | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name in self.parent.schedule.vectors
@@ -467,6 +468,15 @@ class _StageLowering:
         out = self.parent.block(acc.dtype, acc.shape)
         stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return stmts, (out,)
+
+
+def _multiplied(factors: Product) -> tuple[Scalar, Scalar]:
+    """What a Contract multiplies: of casts from bf16 on both sides, what was cast, for products
+    are exact in f32 and a processor may multiply bf16 itself."""
+    a, b = factors.a, factors.b
+    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype is BF16:
+        return a.arg, b.arg
+    return a, b
 
 
 class _BodyEmitter:
