@@ -134,8 +134,8 @@ def _precision(options: Options, target: Target) -> Precision:
 
 def precision_text(manifest: Mapping[str, Any]) -> str:
     """How an artifact computes, from its manifest: `f32`, or `f32 with int8 weights`."""
-    weights = manifest["quantized"]
-    return f"{manifest['precision']} with {weights} weights" if weights else manifest["precision"]
+    precision, weights = manifest.get("precision", "f32"), manifest.get("quantized")
+    return f"{precision} with {weights} weights" if weights else str(precision)
 
 
 def _manifest(

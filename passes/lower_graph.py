@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -64,6 +65,8 @@ from tcc.schedule.nest import weight, work
 
 # Launches with less work than this (body operations) are not worth a second thread.
 SERIAL_WORK = 1 << 15
+
+_NONE: Mapping[Value, Graph] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -237,7 +240,8 @@ class Frame:
 
     def child(self, graph: Graph) -> Frame:
         """A frame for a body: it sees the buffers of the graphs around it."""
-        placed, constants = place_graph(graph, self.context.precision, self.constants)
+        placed = place_graph(graph, self.context.precision, self.constants)
+        constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         return Frame(
             self.context,
             placed,
@@ -259,15 +263,12 @@ class Frame:
 
 
 def place_graph(
-    graph: Graph, precision: Precision, outer: Mapping[Value, Graph]
-) -> tuple[Placed, dict[Value, Graph]]:
-    """Partition, layouts and stored types of a graph, and the graph of every constant in sight.
-
-    `outer` are the constants of the graphs around it.
-    """
+    graph: Graph, precision: Precision = FULL, outer: Mapping[Value, Graph] = _NONE
+) -> Placed:
+    """Partition, layouts and stored types of a graph; `outer` are the constants of the graphs
+    around it, each with its graph."""
     constants = {**outer, **dict.fromkeys(graph.constants, graph)}
-    placed = narrowed(assign_layouts(graph, partition(graph)), precision, constants)
-    return placed, {**constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
+    return narrowed(assign_layouts(graph, partition(graph)), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:
@@ -312,7 +313,8 @@ def lower_program(
     `lower_node` lowers steps that are no kernels.
     """
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
-    placed, constants = place_graph(graph, precision, {})
+    placed = place_graph(graph, precision)
+    constants = dict.fromkeys(placed.graph.constants, placed.graph)
     frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
     ports = _input_ports(frame, graph)
     _output_targets(frame, graph)

@@ -68,4 +68,5 @@ def nibbles(levels: Array, axis: int) -> Array:
     bits = levels.view(np.uint8) & 0xF
     even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
     odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
-    return (even | odd << 4).view(np.int8)
+    both: Array = (even | odd << 4).view(np.int8)
+    return both

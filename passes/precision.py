@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads
@@ -336,11 +337,17 @@ def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Pro
             continue
         if body.function != "mul":
             continue
-        for factor, other in (body.args, body.args[::-1]):
-            if isinstance(factor, Read) and isinstance(factor.source, int) and not factor.indirect:
-                if kernel.operands[factor.source] in constants:
-                    yield _Product(kernel, stage, other, factor)
-                    break
+        a, b = body.args
+        if _is_weight(a, kernel, constants):
+            yield _Product(kernel, stage, b, a)
+        elif _is_weight(b, kernel, constants):
+            yield _Product(kernel, stage, a, b)
+
+
+def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph]) -> TypeGuard[Read]:
+    if not isinstance(factor, Read) or not isinstance(factor.source, int):
+        return False
+    return not factor.indirect and kernel.operands[factor.source] in constants
 
 
 def _pinned(placed: Placed) -> set[Value]:

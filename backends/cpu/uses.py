@@ -39,12 +39,8 @@ def wanted_as_pairs(body: Sequence[Stmt]) -> frozenset[Block]:
     while True:
         others = [n for n in statements if n not in paired]
         single = {block for n in others for block in _operands(n)}
-        roles = [{n.a for n in paired} & {n.b for n in paired}]
-        kept = [
-            n
-            for n in paired
-            if {n.a, n.b} <= loaded and not {n.a, n.b} & (single | roles[0])
-        ]
+        free = loaded - single - ({n.a for n in paired} & {n.b for n in paired})
+        kept = [n for n in paired if {n.a, n.b} <= free]
         if len(kept) == len(paired):
             return frozenset(block for n in paired for block in (n.a, n.b))
         paired = kept

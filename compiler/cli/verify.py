@@ -112,7 +112,7 @@ def verify(
 
 def _tolerance(manifest: Mapping[str, Any]) -> float:
     """The larger of what the artifact's floats and its integer weights may cost."""
-    modes = (manifest["precision"], manifest["quantized"])
+    modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
     return max(TOLERANCES[mode] for mode in modes if mode is not None)
 
 
