@@ -273,8 +273,9 @@ def carrier(array: Any, dtype: DType) -> Array:
     data = np.asarray(array)
     if dtype is BF16:
         bits = data.astype(np.float32).view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return np.where(np.isnan(data), data, rounded.astype(np.uint32).view(np.float32))
+        # A NaN stays one whose payload lies in the half that is dropped.
+        up = np.where(np.isnan(data), bits | 0x400000, bits + 0x7FFF + ((bits >> 16) & 1))
+        return np.asarray(up & 0xFFFF0000, np.uint32).view(np.float32)
     if data.dtype != dtype.carrier:
         raise InternalError(f"array of {data.dtype} where {dtype.name} is due")
     return data
