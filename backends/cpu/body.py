@@ -14,13 +14,13 @@ from tcc.backends.cpu.blocks import (
 from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
-from tcc.backends.cpu.memory import bound_values, load, store
+from tcc.backends.cpu.memory import bound_values, load, prefetch, store
 from tcc.backends.cpu.pairs import load_pairs, load_rows
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
 from tcc.backends.cpu.uses import wanted_as_pairs, wanted_as_scalars
-from tcc.ir.index import as_int, iterator
+from tcc.ir.index import Var, as_int, iterator
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -29,6 +29,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Stmt,
@@ -63,11 +64,8 @@ class Statements:
     def _statement(self, node: Stmt) -> None:
         code, values = self._indices.code, self._values
         match node:
-            case Load():
-                self._load(node)
-            case Store():
-                bound = bound_values(node.indirect, values)
-                store(node, self._indices, self._buffers, bound, values[node.block])
+            case Load() | Store() | Prefetch():
+                self._access(node)
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
                 values[node.out] = compute(self._indices, node, args)
@@ -91,17 +89,25 @@ class Statements:
             case _:
                 assert_never(node)
 
-    def _load(self, node: Load) -> None:
-        bound = bound_values(node.indirect, self._values)
-        scalars = node.out in self._scalars
-        found: Value | None = None
+    def _access(self, node: Load | Store | Prefetch) -> None:
+        values, indices, buffers = self._values, self._indices, self._buffers
+        bound = bound_values(node.indirect, values)
+        match node:
+            case Load():
+                values[node.out] = self._load(node, bound)
+            case Store():
+                store(node, indices, buffers, bound, values[node.block])
+            case Prefetch():
+                prefetch(node, indices, buffers, bound)
+
+    def _load(self, node: Load, bound: tuple[tuple[Var, Value], ...]) -> Value:
+        indices, buffers, scalars = self._indices, self._buffers, node.out in self._scalars
         if node.out in self._pairs:
-            found = load_pairs(node, self._indices, self._buffers, scalars)
-        elif node.out.dtype is BF16 and not scalars:
-            found = load_rows(node, self._indices, self._buffers)
-        if found is None:
-            found = load(node, self._indices, self._buffers, bound, scalars)
-        self._values[node.out] = found
+            return load_pairs(node, indices, buffers, scalars)
+        rows: Value | None = None
+        if node.out.dtype is BF16 and not scalars:
+            rows = load_rows(node, indices, buffers)
+        return load(node, indices, buffers, bound, scalars) if rows is None else rows
 
     # ---- control ------------------------------------------------------------------------------
 
