@@ -303,18 +303,18 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
 
 
 def lower_program(
-    graph: Graph,
+    placed: Placed,
     planner: KernelPlanner,
     lower_node: Callable[[Frame, Step], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
-    """The program of a model; arena offsets are not planned yet.
+    """The program of a model from its placed graph; arena offsets are not planned yet.
 
-    `lower_node` lowers steps that are no kernels.
+    `lower_node` lowers steps that are no kernels; `precision` is that of `placed`, for bodies too.
     """
+    graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
-    placed = place_graph(graph, precision)
-    constants = dict.fromkeys(placed.graph.constants, placed.graph)
+    constants = dict.fromkeys(graph.constants, graph)
     frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
     ports = _input_ports(frame, graph)
     _output_targets(frame, graph)

@@ -29,8 +29,8 @@ def rounded(array: Array, dtype: DType) -> Array | None:
     """
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float16) if dtype is F16 else carrier(array, dtype)
-    same = np.array_equal(np.isfinite(narrow), np.isfinite(array))
-    return narrow if same else None
+    fits = np.isfinite(narrow).all() or not np.any(np.isinf(narrow) & np.isfinite(array))
+    return narrow if fits else None
 
 
 def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:

@@ -36,7 +36,9 @@ def bf16(array: Array) -> Array:
 def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
     """The first output, by the evaluator, of the program in `precision`."""
     planner = KernelPlanner(Registers(16, 32))
-    program, table, weights = lower_program(graph, planner, lower_node, precision)
+    program, table, weights = lower_program(
+        place_graph(graph, precision), planner, lower_node, precision
+    )
     for bound in table.bounds:
         verify_kernel(bound.kernel)
     names = tuple(f"k{n}" for n in range(len(table.bounds)))
