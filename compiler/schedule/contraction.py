@@ -161,12 +161,16 @@ def contraction_nest(
 def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
     """Whether the vector operand lies in panels as wide as the block, one after the other."""
     block = blocks[sides.vector]
-    found = [a for n, a in stage.accesses.items() if sides.vector in depends(stage, n)]
+    inner = [v for v in stage.reduce if trips(v) > 1]
+    if not inner:
+        return False
+    # A scale that many steps of the sum share is no stream.
+    walked = {sides.vector, inner[-1]}
+    found = [a for n, a in stage.accesses.items() if walked <= depends(stage, n)]
     if len(found) != 1 or found[0].guards:
         return False
     linear = [v for v in stage.reduce if stride(found[0], v) is None]
-    inner = [v for v in stage.reduce if trips(v) > 1]
-    return not linear and bool(inner) and stride(found[0], inner[-1]) == block
+    return not linear and stride(found[0], inner[-1]) == block
 
 
 def row_units(
