@@ -27,6 +27,7 @@ from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
 from tcc.ir.program import steps_of
 from tcc.ir.text import graph_text
+from tcc.ir.types import DTYPES
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
 from tcc.passes.layouts import Placed
@@ -35,6 +36,7 @@ from tcc.passes.lower_node import check_runnable, lower_node
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.plan_memory import plan_memory
+from tcc.passes.precision import Precision
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
@@ -121,8 +123,10 @@ def compile_model(
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
-        placed = place_graph(graph)
-        program, kernels, weights = lower_program(placed, _planner(machine), lower_node)
+        precision = _precision(options, target)
+        placed = place_graph(graph, precision)
+        planner = _planner(machine)
+        program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program = plan_memory(program)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
@@ -138,7 +142,7 @@ def compile_model(
             encode_program(program),
             names,
             {
-                **_manifest(target, machine, ops, kernels, names, weights.size),
+                **_manifest(target, machine, options, ops, kernels, names, weights.size),
                 **_appends(graph),
                 **_traffic(placed, unfused),
                 "steps": list(steps_of(program.body)),
@@ -151,8 +155,8 @@ def compile_model(
             listings=dict(zip(names, code.listings, strict=True)) if options.keep_ir else None,
         )
     summary = Summary(
-        target.text, ops, len(names), "f32", len(options.inputs), manifest["arena_bytes"],
-        weights.size, weights.size / given if given else 1.0,
+        target.text, ops, len(names), precision_text(manifest), len(options.inputs),
+        manifest["arena_bytes"], weights.size, weights.size / given if given else 1.0,
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
 
@@ -165,16 +169,29 @@ def _planner(machine: Machine) -> KernelPlanner:
 
 def _limits(target: Target, options: Options) -> Limits | None:
     """What bounds algorithms that trade rounding for speed; None where they are off."""
-    if options.numerics == "strict":
-        return None
+    if options.numerics == "strict" or options.precision != "f32":
+        return None  # transformed filters of few bits would lose more than the policy allows
     profile = target.profile
     rate = profile.lanes(32) * (4 if profile.fma else 2)  # two units for multiply-adds
     return Limits(Rates(rate, profile.l2), options.weight_growth)
 
 
+def _precision(options: Options, target: Target) -> Precision:
+    pairs = "avx512bf16" in target.profile.features
+    bits = {None: 0, "int8": 8, "int4": 4}[options.weights]
+    return Precision(DTYPES[options.precision], bits, pairs)
+
+
+def precision_text(manifest: Mapping[str, Any]) -> str:
+    """How an artifact computes, from its manifest: `f32`, or `f32 with int8 weights`."""
+    precision, weights = manifest.get("precision", "f32"), manifest.get("quantized")
+    return f"{precision} with {weights} weights" if weights else str(precision)
+
+
 def _manifest(
     target: Target,
     machine: Machine,
+    options: Options,
     ops: int,
     kernels: KernelTable,
     names: tuple[str, ...],
@@ -196,7 +213,8 @@ def _manifest(
             "flops_per_second": machine.peak,
             "bytes_per_second": machine.memory.read_all,
         },
-        "precision": "f32",
+        "precision": options.precision,
+        "quantized": options.weights,
         "ops": ops,
         "variants": [{"features": list(target.profile.features), "kernels": listed}],
     }

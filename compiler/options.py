@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import UserError
@@ -18,6 +19,10 @@ from tcc.errors import UserError
 Shape = tuple[int, ...]
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
+PRECISIONS = ("f32", "bf16", "f16")
+WEIGHTS = ("int8", "int4")
+# How far results may lie from f32's, relative to the largest: what `tcc verify` allows.
+TOLERANCES = MappingProxyType({"f32": 1e-4, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3})
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,26 @@ class Options:
             "Constants of the machine to choose schedules for, from tcc doctor --calibrate; "
             "default: those of the processor's family.",
             _path,
+        ),
+    )
+    precision: str = field(
+        default="f32",
+        metadata=_flag(
+            "--precision",
+            "TYPE",
+            "f32; bf16: weights and what they are multiplied with in bf16, sums in f32; "
+            "f16: weights stored in f16, arithmetic in f32.",
+            _one_of(PRECISIONS, str),
+        ),
+    )
+    weights: str | None = field(
+        default=None,
+        metadata=_flag(
+            "--weights",
+            "TYPE",
+            "int8 or int4: weights of matrix products as integers with a scale for every 32, "
+            "arithmetic in f32.",
+            _one_of(WEIGHTS, str),
         ),
     )
     jobs: int = field(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -57,6 +58,7 @@ from tcc.passes.fuse.partition import partition
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
+from tcc.passes.precision import FULL, Precision, narrowed
 from tcc.passes.state import updates_in_place
 from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import product, trips, weight, work
@@ -65,6 +67,8 @@ from tcc.schedule.nest import product, trips, weight, work
 CONTRACTION_RATE, PLAIN_RATE = 200, 10
 # A thread that gets less to do than this costs more than it saves.
 LEAST_NANOSECONDS = 1000
+
+_NONE: Mapping[Value, Graph] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -91,6 +95,7 @@ class Context:
     kernels: KernelTable
     weights: WeightTable
     lower_node: Callable[[Frame, Step], None]
+    precision: Precision
     buffers: list[Buffer] = field(default_factory=list)
     constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
 
@@ -237,8 +242,8 @@ class Frame:
 
     def child(self, graph: Graph) -> Frame:
         """A frame for a body: it sees the buffers of the graphs around it."""
-        placed = place_graph(graph)
-        constants = {**self.constants, **dict.fromkeys(graph.constants, graph)}
+        placed = place_graph(graph, self.context.precision, self.constants)
+        constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         return Frame(
             self.context,
             placed,
@@ -259,9 +264,13 @@ class Frame:
                 self.launch(self.context.planner.plan(step.kernel, self.layouts, constants))
 
 
-def place_graph(graph: Graph) -> Placed:
-    """Partition and layouts of a graph."""
-    return assign_layouts(graph, partition(graph))
+def place_graph(
+    graph: Graph, precision: Precision = FULL, outer: Mapping[Value, Graph] = _NONE
+) -> Placed:
+    """Partition, layouts and stored types of a graph; `outer` are the constants of the graphs
+    around it, each with its graph."""
+    constants = {**outer, **dict.fromkeys(graph.constants, graph)}
+    return narrowed(assign_layouts(graph, partition(graph)), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:
@@ -301,14 +310,17 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
 
 
 def lower_program(
-    placed: Placed, planner: KernelPlanner, lower_node: Callable[[Frame, Step], None]
+    placed: Placed,
+    planner: KernelPlanner,
+    lower_node: Callable[[Frame, Step], None],
+    precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
     """The program of a model from its placed graph; arena offsets are not planned yet.
 
-    `lower_node` lowers steps that are no kernels.
+    `lower_node` lowers steps that are no kernels; `precision` is that of `placed`, for bodies too.
     """
     graph = placed.graph
-    context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node)
+    context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
     constants = dict.fromkeys(graph.constants, graph)
     frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
     ports = _input_ports(frame, graph)

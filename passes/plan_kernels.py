@@ -13,19 +13,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr
+from tcc.ir.expr import Expr, extent
 from tcc.ir.graph import Value
-from tcc.ir.group import Access, TileGroup
+from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, linear_in
 from tcc.ir.layout import Layout, axis_vars, layout, row_major
 from tcc.ir.scalar import Read
 from tcc.ir.tile import TileKernel
-from tcc.ir.types import element_count
+from tcc.ir.types import BF16, element_count
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layouts import Kernel
 from tcc.schedule.choose import Registers, choose
-from tcc.schedule.nest import anchor, product, stride
+from tcc.schedule.nest import anchor, depends, product, stride
 from tcc.schedule.schedule import Schedule
 
 # Constants smaller than this many elements are left as they are.
@@ -133,7 +133,8 @@ def pack_constants(
         if step == 0 or (step == 1 and not panels):
             continue
         loops = (*stage.iters, *stage.reduce)
-        found = _packed(storage, node, vector, loops, block if panels else 1)
+        pairs = _pair_axis(stage, node, vector) if storage.dtype is BF16 and panels else None
+        found = _packed(storage, node, vector, loops, block if panels else 1, pairs)
         packed[access.buffer] = replace(storage, layout=found or storage.layout)
     return tuple(packed)
 
@@ -146,10 +147,36 @@ def _packable(group: TileGroup, node: Read, access: Access, storage: Storage) ->
     return len(readers) == 1 and count is not None and count >= _SMALL
 
 
+def _pair_axis(stage: GroupStage, node: Read, vector: Var) -> int | None:
+    """The axis of a bf16 factor whose neighbours lie side by side: that of the innermost sum, if
+    the other factor is repeated over the lanes.
+
+    A CPU multiplies such pairs at once, or takes them apart with one instruction each.
+    """
+    factors = product(stage)
+    if factors is None or as_int(extent(stage.reduce[-1])) == 1:
+        return None
+    if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
+        return None
+    moving = [n for n, index in enumerate(node.indices) if stage.reduce[-1] in free_vars(index)]
+    linear = linear_in(node.indices[moving[0]], stage.reduce[-1]) if len(moving) == 1 else None
+    if linear is None or linear[0] is not const(1) or divisor_of(linear[1]) % 2:
+        return None
+    return moving[0]
+
+
 def _packed(
-    storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...], block: int
+    storage: Storage,
+    node: Read,
+    vector: Var,
+    loops: tuple[Var, ...],
+    block: int,
+    pairs: int | None,
 ) -> Layout | None:
-    """Axes in loop order, the vector loop's axis last, cut into panels of `block`."""
+    """Axes in loop order, the vector loop's axis last, cut into panels of `block`.
+
+    Neighbours along the axis `pairs` come side by side, inside the panel.
+    """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
         return None
@@ -164,17 +191,18 @@ def _packed(
 
     others = sorted((n for n in range(len(storage.shape)) if n != axis), key=depth)
     axes = axis_vars(storage.shape)
-    sizes = [storage.shape[n] for n in others]
-    indices = [axes[n] for n in others]
+    sizes = [storage.shape[n] if n != pairs else ceildiv(storage.shape[n], 2) for n in others]
+    indices = [axes[n] if n != pairs else axes[n] // 2 for n in others]
+    pair = [] if pairs is None or pairs == axis else [(const(2), axes[pairs] % 2)]
     panel = _panel(block, linear[1], storage.shape[axis])
     if panel is None:
-        return layout(storage.shape, (*sizes, storage.shape[axis]), (*indices, axes[axis]))
-    return layout(
-        storage.shape,
-        (ceildiv(storage.shape[axis], panel), *sizes, const(panel)),
-        (axes[axis] // panel, *indices, axes[axis] % panel),
-        0.0,
-    )
+        sizes, indices = [*sizes, storage.shape[axis]], [*indices, axes[axis]]
+    else:
+        sizes = [ceildiv(storage.shape[axis], panel), *sizes, const(panel)]
+        indices = [axes[axis] // panel, *indices, axes[axis] % panel]
+    sizes, indices = [*sizes, *(n for n, _ in pair)], [*indices, *(i for _, i in pair)]
+    fill = None if panel is None and not pair else 0.0
+    return layout(storage.shape, tuple(sizes), tuple(indices), fill)
 
 
 def _panel(block: int, rest: Index, size: Index) -> int | None:

@@ -15,11 +15,12 @@ from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
 from tcc.backends.cpu.memory import bound_values, load, prefetch, store
+from tcc.backends.cpu.pairs import load_pairs, load_rows
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
-from tcc.backends.cpu.uses import wanted_as_scalars
-from tcc.ir.index import as_int, iterator
+from tcc.backends.cpu.uses import wanted_as_pairs, wanted_as_scalars
+from tcc.ir.index import Var, as_int, iterator
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -36,6 +37,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
 )
+from tcc.ir.types import BF16
 
 
 class Statements:
@@ -46,10 +48,13 @@ class Statements:
         self._buffers = buffers
         self._values: dict[Block, Value] = {}
         self._scalars: frozenset[Block] = frozenset()
+        self._pairs: frozenset[Block] = frozenset()
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits a kernel's body."""
         self._scalars = wanted_as_scalars(body)
+        if self._indices.code.module.multiplies_pairs:
+            self._pairs = wanted_as_pairs(body)
         self._statements(body)
 
     def _statements(self, body: Sequence[Stmt]) -> None:
@@ -89,12 +94,20 @@ class Statements:
         bound = bound_values(node.indirect, values)
         match node:
             case Load():
-                scalars = node.out in self._scalars
-                values[node.out] = load(node, indices, buffers, bound, scalars)
+                values[node.out] = self._load(node, bound)
             case Store():
                 store(node, indices, buffers, bound, values[node.block])
             case Prefetch():
                 prefetch(node, indices, buffers, bound)
+
+    def _load(self, node: Load, bound: tuple[tuple[Var, Value], ...]) -> Value:
+        indices, buffers, scalars = self._indices, self._buffers, node.out in self._scalars
+        if node.out in self._pairs:
+            return load_pairs(node, indices, buffers, scalars)
+        rows: Value | None = None
+        if node.out.dtype is BF16 and not scalars:
+            rows = load_rows(node, indices, buffers)
+        return load(node, indices, buffers, bound, scalars) if rows is None else rows
 
     # ---- control ------------------------------------------------------------------------------
 

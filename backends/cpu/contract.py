@@ -25,12 +25,13 @@ from tcc.backends.cpu.blocks import (
     splat_element,
     vector_chunks,
 )
+from tcc.backends.cpu.pairs import multiply_pairs
 from tcc.backends.cpu.relayout import rearrange
 from tcc.backends.cpu.scalars import convert
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg
 from tcc.ir.tile import Block, Contract
-from tcc.ir.types import DType
+from tcc.ir.types import BF16, F32, U32, DType
 
 Point = Mapping[str, int]
 
@@ -43,6 +44,25 @@ def scalar_operands(node: Contract) -> tuple[Block, ...]:
     if (last in node.a_axes) == (last in node.b_axes):
         return ()
     return (node.b if last in node.a_axes else node.a,)
+
+
+def multiplies_pairs(node: Contract) -> bool:
+    """Whether products can be summed in pairs of bf16, the instruction for it provided: one summed
+    axis of even length, last in the operand used one element at a time and before the lanes in the
+    other."""
+    if not node.a.dtype is node.b.dtype is BF16 or node.acc.dtype is not F32:
+        return False
+    scalar = scalar_operands(node)
+    summed = {x for x in node.a_axes + node.b_axes if x not in node.out_axes}
+    if len(summed) != 1 or not scalar:
+        return False
+    one, many = (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
+    k = one[-1]
+    return k in summed and many[-2:] == (k, node.out_axes[-1]) and _size(node, k) % 2 == 0
+
+
+def _size(node: Contract, label: str) -> int:
+    return dict(zip(node.a_axes, node.a.shape, strict=True))[label]
 
 
 def _dots_pay(node: Contract) -> bool:
@@ -65,7 +85,11 @@ def contract(code: Code, node: Contract, acc: Value, a: Value, b: Value) -> Valu
 class _Contraction:
     def __init__(self, code: Code, node: Contract, acc: Value, a: Value, b: Value) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
-        self.acc, self.a, self.b = acc, _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
+        # Words of two neighbours each: the summed axis is half as long.
+        self.paired = node.a.dtype is BF16 and a.dtype is U32
+        self.acc, self.a, self.b = acc, a, b
+        if not self.paired:
+            self.a, self.b = _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
         self.a_axes, self.b_axes = node.a_axes, node.b_axes
         self.sizes: dict[str, int] = {}
         for axes, shape in (
@@ -206,6 +230,8 @@ class _Contraction:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
+        if self.paired:
+            return multiply_pairs(self.code, x, y, total)
         if self.dtype.is_float and self.code.module.target.profile.fma:
             return round_to(self.code, self.code.fma(x, y, total), self.dtype)
         if self.dtype.is_float:

@@ -299,7 +299,7 @@ def _load_vector(
         return from_memory(code, loaded, dtype)
     elem = memory_element(dtype)
     other = stored_constant(fill, dtype, width)
-    loaded = _masked_load(code, Reg(elem, width, other.text), pointer, lanes_on, align)
+    loaded = masked_load(code, Reg(elem, width, other.text), pointer, lanes_on, align)
     return from_memory(code, loaded, dtype)
 
 
@@ -358,7 +358,8 @@ def _plain_load(code: Code, pointer: Reg, dtype: DType, width: int, align: int) 
     return code.emit(elem, width, f"load {vector_type(elem, width)}, {pointer}, align {align}")
 
 
-def _masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
+def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
+    """The lanes of `mask` from memory, the rest from `other`."""
     kind = f"v{other.width}{_SHORT.get(other.elem, other.elem)}"
     name = f"llvm.masked.load.{kind}.p0"
     code.module.add(name, lambda: f"declare {other.type} @{name}(ptr, {mask.type}, {other.type})")

@@ -91,6 +91,11 @@ class Module:
         """Whether there are instructions between f16 and f32."""
         return "f16c" in self.target.profile.features
 
+    @property
+    def multiplies_pairs(self) -> bool:
+        """Whether there is an instruction that multiplies and adds pairs of bf16."""
+        return "avx512bf16" in self.target.profile.features
+
     def add(self, name: str, make: Callable[[], str]) -> None:
         if name not in self._parts:
             self._parts[name] = ""  # held while `make` runs, so that helpers may be recursive

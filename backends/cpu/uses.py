@@ -1,10 +1,10 @@
-"""Which blocks are used only one element at a time, repeated over the lanes of a vector."""
+"""How blocks are wanted in registers: one element at a time, or in pairs of neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tcc.backends.cpu.contract import scalar_operands
+from tcc.backends.cpu.contract import multiplies_pairs, scalar_operands
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -30,6 +30,21 @@ def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
         for block in _operands(node):
             wanted[block] = wanted.get(block, True) and block in scalars
     return frozenset(block for block, scalar in wanted.items() if scalar)
+
+
+def wanted_as_pairs(body: Sequence[Stmt]) -> frozenset[Block]:
+    """Loaded blocks of bf16 that only contractions of pairs use."""
+    statements = list(_every(body))
+    loaded = {node.out for node in statements if isinstance(node, Load)}
+    paired = [n for n in statements if isinstance(n, Contract) and multiplies_pairs(n)]
+    while True:
+        others = [n for n in statements if n not in paired]
+        single = {block for n in others for block in _operands(n)}
+        free = loaded - single - ({n.a for n in paired} & {n.b for n in paired})
+        kept = [n for n in paired if {n.a, n.b} <= free]
+        if len(kept) == len(paired):
+            return frozenset(block for n in paired for block in (n.a, n.b))
+        paired = kept
 
 
 def _every(body: Sequence[Stmt]) -> Iterator[Stmt]:

@@ -15,9 +15,10 @@ from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import Peer
-from tcc.driver import evaluate_model, load
+from tcc.driver import evaluate_model, load, precision_text
 from tcc.errors import UserError
 from tcc.ir.op import Array
+from tcc.options import TOLERANCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,10 @@ def compare(output: str, got: Array, want: Array, tolerance: float) -> Differenc
 @threads_flag
 @click.option(
     "--tolerance",
-    default=1e-4,
-    show_default=True,
     type=click.FloatRange(0),
-    help="Largest error allowed, relative to the largest expected value.",
+    help="Largest error allowed, relative to the largest expected value; default: "
+    + ", ".join(f"{name} {allowed:g}" for name, allowed in TOLERANCES.items())
+    + ".",
 )
 @json_flag
 def verify(
@@ -72,7 +73,7 @@ def verify(
     inputs: tuple[str, ...],
     seed: int,
     threads: int | None,
-    tolerance: float,
+    tolerance: float | None,
     as_json: bool,
 ) -> int:
     """Compares ARTIFACT (default: compiled now) with the ONNX file MODEL.
@@ -90,17 +91,27 @@ def verify(
         given = _as_the_model_takes(arrays, module.manifest)
         got = module.run(arrays)
     oracle, want = _expected(model, given)
-    found = [compare(name, got[name], want[name], tolerance) for name in want]
+    allowed = _tolerance(module.manifest) if tolerance is None else tolerance
+    found = [compare(name, got[name], want[name], allowed) for name in want]
+    precision = precision_text(module.manifest)
     failed = [item for item in found if not item.ok]
     if as_json:
         outputs = [asdict(item) for item in found]
-        click.echo(json.dumps({"oracle": oracle, "ok": not failed, "outputs": outputs}))
+        said = {"oracle": oracle, "precision": precision, "tolerance": allowed}
+        click.echo(json.dumps({**said, "ok": not failed, "outputs": outputs}))
         return int(bool(failed))
+    click.echo(f"{precision} against f32, errors up to {allowed:g} of the largest value allowed")
     for item in found:
         verdict = "ok" if item.ok else f"WRONG {item.why}".rstrip()
         click.echo(f"{item.output}: error {item.error:.2e}, {verdict}")
     click.echo(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
     return int(bool(failed))
+
+
+def _tolerance(manifest: Mapping[str, Any]) -> float:
+    """The larger of what the artifact's floats and its integer weights may cost."""
+    modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
+    return max(TOLERANCES[mode] for mode in modes if mode is not None)
 
 
 def _as_the_model_takes(

@@ -275,9 +275,16 @@ def carrier(array: Any, dtype: DType) -> Array:
     """`array` in the NumPy type that carries `dtype`; bf16 values are rounded to bf16."""
     data = np.asarray(array)
     if dtype is BF16:
-        bits = data.astype(np.float32).view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return np.where(np.isnan(data), data, rounded.astype(np.uint32).view(np.float32))
+        bits = np.array(data, np.float32).view(np.uint32)
+        up = bits >> 16
+        up &= 1
+        up += bits
+        up += 0x7FFF
+        if np.isnan(data).any():
+            # A NaN stays one whose payload lies in the half that is dropped.
+            up = np.asarray(np.where(np.isnan(data), bits | 0x400000, up))
+        up &= np.uint32(0xFFFF0000)
+        return np.asarray(up).view(np.float32)
     if data.dtype != dtype.carrier:
         raise InternalError(f"array of {data.dtype} where {dtype.name} is due")
     return data

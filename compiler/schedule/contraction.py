@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
-from tcc.ir.index import Var, as_int
+from tcc.ir.index import Var, as_int, const, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
 from tcc.schedule.registers import Registers
@@ -164,12 +164,18 @@ def contraction_nest(
 def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
     """Whether the vector operand lies in panels as wide as the block, one after the other."""
     block = blocks[sides.vector]
-    found = [a for n, a in stage.accesses.items() if sides.vector in depends(stage, n)]
+    inner = [v for v in stage.reduce if trips(v) > 1]
+    if not inner:
+        return False
+    # A scale that many steps of the sum share is no stream.
+    walked = {sides.vector, inner[-1]}
+    found = [a for n, a in stage.accesses.items() if walked <= depends(stage, n)]
     if len(found) != 1 or found[0].guards:
         return False
-    linear = [v for v in stage.reduce if stride(found[0], v) is None]
-    inner = [v for v in stage.reduce if trips(v) > 1]
-    return not linear and bool(inner) and stride(found[0], inner[-1]) == block
+    uneven = [v for v in stage.reduce if v is not inner[-1] and stride(found[0], v) is None]
+    # Two steps at a time: neighbours may lie side by side, in pairs.
+    after, first = (substitute(found[0].offset, {inner[-1]: const(n)}) for n in (2, 0))
+    return not uneven and as_int(after - first) == 2 * block
 
 
 def row_units(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tcc.ir.expr import MONOIDS
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
-from tcc.ir.scalar import Read, Scalar, StageRef, walk
+from tcc.ir.scalar import Cast, Read, Scalar, StageRef, walk
 from tcc.ir.tile import (
     Block,
     Compute,
@@ -21,7 +21,7 @@ from tcc.ir.tile import (
     Store,
     TileBuffer,
 )
-from tcc.ir.types import DType
+from tcc.ir.types import BF16, DType
 from tcc.passes.fuse.body import BodyEmitter, Place, Ready
 from tcc.passes.fuse.prefetch import next_run
 from tcc.passes.fuse.scratch import Held
@@ -34,7 +34,7 @@ from tcc.passes.fuse.spans import (
     guards_at,
     positions,
 )
-from tcc.schedule.nest import depends, product
+from tcc.schedule.nest import Product, depends, product
 from tcc.schedule.schedule import Nest
 
 
@@ -308,7 +308,7 @@ class StageLowering:
         operands = []
         both = self._depends(self.factors.a) | self._depends(self.factors.b)
         idle = {s.var for s in out_spans} - both
-        for number, factor in enumerate((self.factors.a, self.factors.b)):
+        for number, factor in enumerate(_multiplied(self.factors)):
             varies = self._depends(factor) | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
@@ -330,3 +330,12 @@ class StageLowering:
         out = self.around.fresh(acc.dtype, acc.shape)
         stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return stmts, (out,)
+
+
+def _multiplied(factors: Product) -> tuple[Scalar, Scalar]:
+    """What a Contract multiplies: of casts from bf16 on both sides, what was cast, for products
+    are exact in f32 and a processor may multiply bf16 itself."""
+    a, b = factors.a, factors.b
+    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype is BF16:
+        return a.arg, b.arg
+    return a, b

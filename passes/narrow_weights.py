@@ -1,0 +1,72 @@
+"""Weights in fewer bits: floats rounded, or small integers with a scale for each group.
+
+    w f32[768, 3072]   ->   levels i8[768, 3072], scales bf16[24, 3072]     w[k, j] ~ levels * scale
+
+Groups run along one axis.  Four-bit levels lie two to a byte, the earlier one in the low half.
+Scales are rounded before the levels are chosen, so that their rounding adds no error of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tcc.ir.graph import carrier
+from tcc.ir.op import Array
+from tcc.ir.types import BF16, F16, DType
+
+# The elements that share a scale, best first; a length that none divides is one group.
+_GROUPS = (32, 16)
+
+
+def group_size(length: int) -> int:
+    """How many neighbours along an axis of `length` share a scale."""
+    return next((g for g in _GROUPS if length % g == 0), length)
+
+
+def rounded(array: Array, dtype: DType) -> Array | None:
+    """`array` (f32) rounded to nearest even in bf16 or f16, in the type's NumPy carrier.
+
+    None where a finite value would become infinite.
+    """
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float16) if dtype is F16 else carrier(array, dtype)
+    fits = np.isfinite(narrow).all() or not np.any(np.isinf(narrow) & np.isfinite(array))
+    return narrow if fits else None
+
+
+def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
+    """Levels (i8, shape of `array`) and scales (bf16 in f32, one for each group along `axis`).
+
+    A group's largest magnitude becomes the end of the levels' range: +-127, or for four bits -8,
+    the scale then having the other sign.  None where a value is not finite.
+    """
+    if not np.isfinite(array).all():
+        return None
+    length = array.shape[axis]
+    group = group_size(length)
+    split = (*array.shape[:axis], length // group, group, *array.shape[axis + 1 :])
+    parts = array.reshape(split)
+    low, high = parts.min(axis + 1), parts.max(axis + 1)
+    if bits == 4:
+        scales = np.where(high > -low, high, low) / np.float32(-8)
+    else:
+        scales = np.maximum(high, -low) / np.float32(127)
+    scales = _away_from_zero(scales.astype(np.float32))
+    divisors = np.where(scales == 0, np.float32(1), scales)
+    levels = np.rint(parts / np.expand_dims(divisors, axis + 1))
+    least, most = (-8, 7) if bits == 4 else (-127, 127)
+    return np.clip(levels, least, most).astype(np.int8).reshape(array.shape), scales
+
+
+def _away_from_zero(values: Array) -> Array:
+    """The nearest bf16 of no smaller magnitude: the largest weight of a group stays in range."""
+    bits = values.view(np.uint32)
+    return carrier(((bits + 0xFFFF) & 0xFFFF0000).astype(np.uint32).view(np.float32), BF16)
+
+
+def nibbles(levels: Array, axis: int) -> Array:
+    """Four-bit levels two to a byte along `axis`, whose length is even: i8."""
+    bits = levels.view(np.uint8) & 0xF
+    even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
+    odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
+    both: Array = (even | odd << 4).view(np.int8)
+    return both

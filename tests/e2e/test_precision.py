@@ -1,0 +1,147 @@
+"""Artifacts that store less than f32, on this machine: against f64, and against each other."""
+
+from __future__ import annotations
+
+from math import erf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import helper
+from tcc import cli
+from tcc.options import TOLERANCES
+
+from tests.e2e.agreement import model_of, value
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MODES = (
+    {"precision": "f32"},
+    {"precision": "bf16"},
+    {"precision": "f16"},
+    {"weights": "int8"},
+    {"weights": "int4"},
+    {"precision": "bf16", "weights": "int8"},
+)
+# What each mode's rounding must show at least: less, and it did not round at all.
+LEAST = {"f32": 0.0, "bf16": 3e-4, "f16": 3e-5, "int8": 1e-3, "int4": 1e-2}
+
+
+def weights(*shape: int) -> Array:
+    rng = np.random.default_rng(shape)
+    return (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+
+
+EMBEDDING, UP, DOWN, BIAS = weights(500, 192), weights(192, 640), weights(640, 192), weights(640)
+
+
+def language_model() -> onnx.ModelProto:
+    """Rows of an embedding, normalised, through two products and a residual, compared with all
+    rows of the embedding: its table is picked from and multiplied."""
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["x"]),
+        helper.make_node("LayerNormalization", ["x", "ones"], ["n"], axis=-1),
+        helper.make_node("MatMul", ["n", "up"], ["h"]),
+        helper.make_node("Add", ["h", "bias"], ["b"]),
+        helper.make_node("Gelu", ["b"], ["g"]),
+        helper.make_node("MatMul", ["g", "down"], ["d"]),
+        helper.make_node("Add", ["d", "x"], ["r"]),
+        helper.make_node("Transpose", ["table"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["r", "t"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["shares"], axis=-1),
+    ]
+    constants = {
+        "table": EMBEDDING, "up": UP, "down": DOWN, "bias": BIAS,
+        "ones": np.ones(192, np.float32),
+    }  # fmt: skip
+    tokens = value("tokens", onnx.TensorProto.INT64, ("n",))
+    outputs = [value("logits", shape=("n", 500)), value("shares", shape=("n", 500))]
+    return model_of(nodes, [tokens], outputs, constants)
+
+
+def exact(tokens: Array) -> Array:
+    """The logits in f64."""
+    x = EMBEDDING.astype(np.float64)[tokens]
+    centred = x - x.mean(-1, keepdims=True)
+    n = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    h = n @ UP.astype(np.float64) + BIAS
+    g = h * (1 + np.vectorize(erf)(h / np.sqrt(2))) / 2
+    return np.asarray((g @ DOWN.astype(np.float64) + x) @ EMBEDDING.astype(np.float64).T)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("cpu", ["host", "x86-64-v3"])
+def test_results_stay_near_f32_and_are_rounded(mode: dict[str, str], cpu: str) -> None:
+    module = tcc.compile(language_model(), cpu=cpu, **mode)
+    for count in (1, 7):
+        tokens = np.arange(count) * 31 % 500
+        got, want = module.run({"tokens": tokens}), exact(tokens)
+        error = np.abs(got["logits"] - want).max() / np.abs(want).max()
+        assert got["logits"].dtype == np.float32
+        assert error <= max(TOLERANCES[m] for m in mode.values())
+        assert error >= max(LEAST[m] for m in mode.values())
+        np.testing.assert_allclose(got["shares"].sum(-1), 1, rtol=1e-5)
+    assert module.manifest["precision"] == mode.get("precision", "f32")
+    assert module.manifest["quantized"] == mode.get("weights")
+
+
+def test_weights_take_the_bytes_that_were_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(language_model(), path)
+    sizes = {}
+    for mode in MODES:
+        module = tcc.compile(path, **mode)
+        sizes["-".join(mode.values())] = module.manifest["weights"]["bytes"]
+    full = sizes["f32"]
+    assert sizes["bf16"] == pytest.approx(full / 2, rel=0.02)
+    assert sizes["f16"] == pytest.approx(full / 2, rel=0.02)
+    # The embedding is multiplied as integers and picked from as it is.
+    picked = EMBEDDING.nbytes
+    products = (EMBEDDING.size + UP.size + DOWN.size) * (1 + 2 / 32)
+    assert sizes["int8"] == pytest.approx(picked + products, rel=0.02)
+    half = (EMBEDDING.size + UP.size + DOWN.size) * (0.5 + 2 / 32)
+    assert sizes["int4"] == pytest.approx(picked + half, rel=0.02)
+    assert sizes["bf16-int8"] == pytest.approx(picked / 2 + products, rel=0.02)
+
+
+def test_numbers_that_are_none_stay_so() -> None:
+    """NaN and infinities in inputs and weights, in every mode."""
+    w = weights(128, 128)
+    w[3, 5], w[4, 6] = np.nan, np.inf
+    graph = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = model_of(graph, [value("x", shape=(2, 128))], [value("y", shape=(2, 128))], {"w": w})
+    x = np.ones((2, 128), np.float32)
+    x[1, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        want = x @ w
+    for mode in MODES:
+        got = tcc.compile(model, **mode).run({"x": x})["y"]
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
+        np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
+
+
+def test_verify_prints_the_precision_and_its_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    path, made = tmp_path / "m.onnx", tmp_path / "m.so"
+    onnx.save(language_model(), path)
+    assert cli.execute(["compile", str(path), "-o", str(made), "--weights", "int8"]) == 0
+    assert "f32 with int8 weights" in capsys.readouterr().out
+    tokens = ["-i", "tokens=2xi64=3"]
+    assert cli.execute(["verify", str(path), str(made), *tokens]) == 0
+    shown = capsys.readouterr().out
+    assert "f32 with int8 weights against f32, errors up to 0.03" in shown
+    error = float(shown.split("logits: error ")[1].split(",")[0])
+    assert 1e-3 < error < 3e-2
+    assert cli.execute(["verify", str(path), str(made), *tokens, "--tolerance", "1e-4"]) == 1
+
+
+@pytest.mark.parametrize("flag", [["--precision", "fp16"], ["--weights", "int3"]])
+def test_other_modes_are_refused(flag: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["compile", "m.onnx", *flag]) == 1
+    assert flag[0] in capsys.readouterr().err

@@ -1,0 +1,201 @@
+"""What is stored in fewer bits, and that results are rounded there and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.graph import Graph, Value, carrier
+from tcc.ir.types import BF16, F16, F32, I8, DType
+from tcc.ir.verify_tile import verify_kernel
+from tcc.ops.activation import GeluAttrs
+from tcc.passes.layouts import Placed
+from tcc.passes.lower_graph import lower_program, place_graph
+from tcc.passes.lower_node import lower_node
+from tcc.passes.narrow_weights import group_size, quantized
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.plan_memory import plan_memory
+from tcc.passes.precision import FULL, Precision
+from tcc.schedule.choose import Registers
+
+from tests.passes.fuse.models import Model
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PAIRS = Precision(BF16, pairs=True)
+NO_PAIRS = Precision(BF16)
+
+
+def bf16(array: Array) -> Array:
+    return carrier(array.astype(np.float32), BF16).astype(np.float64)
+
+
+def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
+    """The first output, by the evaluator, of the program in `precision`."""
+    planner = KernelPlanner(Registers(16, 32))
+    program, table, weights = lower_program(
+        place_graph(graph, precision), planner, lower_node, precision
+    )
+    for bound in table.bounds:
+        verify_kernel(bound.kernel)
+    names = tuple(f"k{n}" for n in range(len(table.bounds)))
+    planned = plan_memory(replace(program, kernels=names))
+    section = np.concatenate([part() for part in weights.parts()])
+    kernels = [b.kernel for b in table.bounds]
+    return np.asarray(evaluate_program(planned, kernels, list(inputs), section)[0])
+
+
+def stored(placed: Placed) -> dict[str, DType]:
+    """The types of what kernels write, by name."""
+    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    return {v.name: v.type.dtype for k in kernels for v in k.results}
+
+
+def constants(placed: Placed) -> list[DType]:
+    """The types of the constants that kernels read."""
+    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    known = placed.graph.constants
+    return [v.type.dtype for k in kernels for v in k.operands if v in known]
+
+
+def array(graph: Graph, value: Value) -> Array:
+    found = graph.constant(value)
+    assert found is not None
+    return found
+
+
+def two_products(depth: int = 128) -> tuple[Graph, Value, Value]:
+    """relu(x @ v) @ w."""
+    m = Model("two")
+    v, w = m.weight(depth, 128), m.weight(128, 40)
+    hidden = m.op("relu", m.op("matmul", m.input("x", 5, depth), v))
+    return m.finish(m.op("matmul", hidden, w)), v, w
+
+
+def rows(graph: Graph) -> Array:
+    shape = [d.const for d in graph.inputs[0].type.shape]
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+def test_f32_changes_nothing() -> None:
+    graph, _, _ = two_products()
+    assert set(stored(place_graph(graph, FULL)).values()) == {F32}
+    assert constants(place_graph(graph, FULL)) == [F32, F32]
+
+
+def test_pairs_are_multiplied_where_both_factors_are_ours_to_store() -> None:
+    graph, v, w = two_products()
+    placed = place_graph(graph, PAIRS)
+    between, last = stored(placed).values()
+    assert (between, last) == (BF16, F32)
+    assert constants(placed) == [BF16, BF16]  # the large one, and the one that pairs need
+    x = rows(graph)
+    hidden = bf16(np.maximum(x @ bf16(array(graph, v)), 0))
+    want = hidden @ bf16(array(graph, w))
+    got = run(graph, PAIRS, x)
+    np.testing.assert_allclose(got, want, atol=2e-4)
+    # Not rounding the weights or what is between would be seen.
+    unrounded = np.maximum(x @ bf16(array(graph, v)), 0) @ bf16(array(graph, w))
+    assert np.abs(got - unrounded).max() > 2e-3
+
+
+def test_without_the_instruction_only_large_weights_are_narrow() -> None:
+    graph, v, w = two_products()
+    placed = place_graph(graph, NO_PAIRS)
+    assert set(stored(placed).values()) == {F32}
+    assert constants(placed) == [BF16, F32]
+    x = rows(graph)
+    want = np.maximum(x @ bf16(array(graph, v)), 0) @ array(graph, w)
+    np.testing.assert_allclose(run(graph, NO_PAIRS, x), want, atol=2e-5)
+
+
+def test_f16_weights_that_fit() -> None:
+    graph, _, _ = two_products()
+    assert constants(place_graph(graph, Precision(F16))) == [F16, F32]
+    m = Model("large")
+    big = m.builder.constant(np.full((128, 128), 1e6, np.float32), "w")
+    graph = m.finish(m.op("matmul", m.input("x", 2, 128), big))
+    assert constants(place_graph(graph, Precision(F16))) == [F32]
+    assert constants(place_graph(graph, NO_PAIRS)) == [BF16]
+
+
+@pytest.mark.parametrize("depth", [130, 131])
+def test_odd_depths(depth: int) -> None:
+    graph, v, w = two_products(depth)
+    x = rows(graph)
+    want = bf16(np.maximum(x @ bf16(array(graph, v)), 0)) @ bf16(array(graph, w))
+    np.testing.assert_allclose(run(graph, PAIRS, x), want, atol=2e-4)
+
+
+def test_everything_but_products_is_computed_in_f32() -> None:
+    """The residual sum reads what no product does: it is not rounded."""
+    m = Model("residual")
+    x, w, u = m.input("x", 4, 64), m.weight(64, 256), m.weight(256, 64)
+    first = m.op("gelu", m.op("matmul", x, w), attrs=GeluAttrs("tanh"))
+    second = m.op("matmul", first, u)
+    total = m.op("add", second, x)
+    graph = m.finish(total)
+    types = stored(place_graph(graph, PAIRS))
+    assert list(types.values()) == [BF16, F32]
+
+
+def test_images_keep_their_halo() -> None:
+    m = Model("images")
+    x = m.input("x", 1, 4, 9, 11)
+    first = m.op("relu", m.conv(x, 32, 3, pad=1))
+    graph = m.finish(m.conv(first, 16, 3, pad=1))
+    placed = place_graph(graph, PAIRS)
+    assert BF16 in stored(placed).values()
+    image = rows(graph)
+    full, narrow = run(graph, FULL, image), run(graph, PAIRS, image)
+    error = np.abs(full - narrow).max() / np.abs(full).max()
+    assert 1e-5 < error < 2e-2
+
+
+def test_depthwise_images_stay_in_f32() -> None:
+    """No sum runs along the channels there; the image's padded copy is read by a dense window."""
+    m = Model("depthwise")
+    x = m.input("x", 1, 4, 9, 9)
+    first = m.op("relu", m.conv(x, 32, 3, pad=1))
+    graph = m.finish(m.conv(first, 32, 3, pad=1, group=32))
+    assert list(stored(place_graph(graph, PAIRS)).values()) == [BF16, F32, F32]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("depth", [128, 48, 131])
+def test_integer_weights(bits: int, depth: int) -> None:
+    m = Model("integers")
+    w = m.weight(depth, 384)
+    graph = m.finish(m.op("matmul", m.input("x", 3, depth), w))
+    precision = Precision(bits=bits)
+    assert constants(place_graph(graph, precision)) == [I8, BF16]
+    x, weights = rows(graph), array(graph, w)
+    found = quantized(weights, 0, 8 if depth % 2 else bits)
+    assert found is not None
+    scales = np.repeat(found[1].astype(np.float64), group_size(depth), 0)
+    got = run(graph, precision, x)
+    np.testing.assert_allclose(got, x @ (found[0] * scales), atol=2e-5)
+    assert np.abs(got - x @ weights).max() > 1e-3
+
+
+def test_integer_weights_of_a_transposed_matrix() -> None:
+    m = Model("turned")
+    w = m.weight(384, 64)
+    graph = m.finish(m.op("matmul", m.input("x", 2, 64), m.transpose(w, 1, 0)))
+    x, weights = rows(graph), array(graph, w)
+    found = quantized(weights, 1, 4)
+    assert found is not None
+    want = x @ (found[0] * np.repeat(found[1].astype(np.float64), 32, 1)).T
+    np.testing.assert_allclose(run(graph, Precision(bits=4), x), want, atol=2e-5)
+
+
+def test_small_and_convolution_weights_are_not_integers() -> None:
+    m = Model("small")
+    graph = m.finish(m.op("matmul", m.input("x", 2, 64), m.weight(64, 64)))
+    assert constants(place_graph(graph, Precision(bits=8))) == [F32]
+    m = Model("windows")
+    graph = m.finish(m.conv(m.input("x", 1, 64, 5, 5), 64, 3, pad=1, bias=False))
+    assert constants(place_graph(graph, Precision(bits=8))) == [F32]
