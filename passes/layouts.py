@@ -6,8 +6,8 @@
 Requires a partitioned graph.  Establishes a layout for each stored value: row-major for what the
 caller, the C functions or control flow see; channels last for what windows read and write, so that
 no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
-reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation without
-a kernel lie in parts of its result.
+reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation
+without a kernel lie in parts of its result.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[Step], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Results of windows, what is computed from them point by point, and what is joined of either."""
+    """Results of windows, what is computed from them point by point, and what joins such values."""
     found: set[Value] = set()
     wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
@@ -314,7 +314,8 @@ def _copy_pinned(
         for value in kernel.operands:
             if value in sources and value not in made:
                 made.add(value)
-                result.append(Step(_copy(value, copies[value], kernel.loc), None))
+                loc = f"{kernel.loc} (padding)"
+                result.append(Step(_copy(value, copies[value], loc), None))
         operands = tuple(copies[v] if v in sources else v for v in kernel.operands)
         result.append(Step(Kernel(kernel.expr, operands, kernel.results, kernel.loc), None))
     moved = {copies.get(v, v): h for v, h in halos.items()}
@@ -325,4 +326,4 @@ def _copy(source: Value, target: Value, loc: str) -> Kernel:
     builder = ExprBuilder(source.type)
     at = builder.iters(*source.type.shape)
     builder.stage(at, builder.read(0, *at))
-    return Kernel(builder.done(), (source,), (target,), f"{loc} (padding)")
+    return Kernel(builder.done(), (source,), (target,), loc)

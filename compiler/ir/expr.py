@@ -21,12 +21,14 @@ from types import MappingProxyType
 
 from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator
 from tcc.ir.scalar import (
+    Apply,
     Read,
     Scalar,
     Source,
     StageRef,
     apply,
     argument,
+    children,
     literal,
     read,
     walk,
@@ -230,3 +232,17 @@ def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
 def reads(stage: Stage) -> tuple[Read, ...]:
     """Every read of the stage's body, each once, in evaluation order."""
     return tuple(s for s in walk(*stage.body) if isinstance(s, Read))
+
+
+def unconditional(stage: Stage) -> set[Scalar]:
+    """The scalars evaluated whatever the conditions of selects are."""
+    found: set[Scalar] = set()
+    stack = list(stage.body)
+    while stack:
+        scalar = stack.pop()
+        if scalar in found:
+            continue
+        found.add(scalar)
+        lazy = isinstance(scalar, Apply) and scalar.function == "select"
+        stack.extend(children(scalar)[:1] if lazy else children(scalar))
+    return found
