@@ -272,10 +272,10 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)
-        step = None if linear is None else as_int(linear[0])
-        if step is None or var.extent is None:
-            if var.extent is None and linear is not None:
-                continue
+        if linear is None or var.extent is None:  # left to the bounds of what it is part of
+            continue
+        step = as_int(linear[0])
+        if step is None:
             return None
         end = extent(var) - 1
         first = substitute(first, {var: const(0) if step > 0 else end})
