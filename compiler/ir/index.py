@@ -231,6 +231,10 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if exact and rest is not exact[0]:
         return sum((floordiv(part, den) for part in (*exact, left)), whole)
     rest, den = _reduce(rest, den)
+    digits = _digits(rest, den)
+    if digits is not None:
+        upper, _, size = digits
+        return add(whole, floordiv(upper, const(den.const // size)))
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
@@ -245,6 +249,10 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     _, rest = _exact(_divide(num, den)[1], den)
     if within(rest, den):
         return rest
+    digits = _digits(rest, den)
+    if digits is not None:
+        upper, lower, size = digits
+        return add(mul(mod(upper, const(den.const // size)), size), lower)
     factor = math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
     if factor > 1 and not den.terms:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
@@ -333,6 +341,18 @@ def _reduce(rest: Index, den: Index) -> tuple[Index, Index]:
         return rest, den
     factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
     return (_scale_down(rest, factor), const(den.const // factor)) if factor > 1 else (rest, den)
+
+
+def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
+    """`64*i + j` over 256 as (i, j, 64), where `0 <= j < 64`: then `// 256` is `i // 4` and `% 256`
+    is `64*(i % 4) + j`."""
+    if den.terms or len(rest.terms) < 2:
+        return None
+    for size in sorted({abs(c) for _, c in rest.terms if den.const % c == 0}, reverse=True):
+        lower = _build({m: c for m, c in rest.terms if c % size}, rest.const % size)
+        if size > 1 and len(lower.terms) < len(rest.terms) and within(lower, const(size)):
+            return _scale_down(rest - lower, size), lower, size
+    return None
 
 
 def _nested_quotient(rest: Index, den: Index) -> Index | None:
