@@ -34,9 +34,9 @@ def nest_concats(graph: Graph) -> Graph:
     for old in graph.nodes:
         node = _with_bodies(old)
         if node.op.name == "concat":
-            nested = _nested(node.attrs.axis, node.inputs, known)
-            known.append(_Known(node.attrs.axis, node.inputs, node.outputs[0]))
-            node = node if nested is node.inputs else replace(node, inputs=nested)
+            forms = _nested(node.attrs.axis, node.inputs, known)
+            known += (_Known(node.attrs.axis, form, node.outputs[0]) for form in forms)
+            node = node if len(forms) == 1 else replace(node, inputs=forms[-1])
         nodes.append(node)
     same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
     return graph if same else replace(graph, nodes=tuple(nodes))
@@ -48,17 +48,28 @@ def _with_bodies(node: Node) -> Node:
     return node if same else inner
 
 
-def _nested(axis: int, operands: _Operands, known: Sequence[_Known]) -> _Operands:
-    """`operands` with the longest run that is joined already as one value."""
-    best: tuple[int, int, _Known] | None = None
+def _nested(axis: int, operands: _Operands, known: Sequence[_Known]) -> list[_Operands]:
+    """`operands`, and what becomes of them as runs that are joined already become one value."""
+    forms = [operands]
+    while (found := _longest_run(axis, forms[-1], known)) is not None:
+        at, other = found
+        old = forms[-1]
+        forms.append((*old[:at], other.result, *old[at + len(other.operands) :]))
+    return forms
+
+
+def _longest_run(
+    axis: int, operands: _Operands, known: Sequence[_Known]
+) -> tuple[int, _Known] | None:
+    """Where the operands of an earlier concatenation stand side by side, and which that is."""
+    best: tuple[int, _Known] | None = None
     for other in known:
         length = len(other.operands)
-        if other.axis != axis or length < 2 or length >= len(operands):
+        if other.axis != axis or not 2 <= length < len(operands):
             continue
-        for at in range(len(operands) - length + 1):
-            if operands[at : at + length] == other.operands and (best is None or length > best[0]):
-                best = (length, at, other)
-    if best is None:
-        return operands
-    length, at, other = best
-    return (*operands[:at], other.result, *operands[at + length :])
+        if best is not None and length <= len(best[1].operands):
+            continue
+        starts = range(len(operands) - length + 1)
+        at = next((n for n in starts if operands[n : n + length] == other.operands), None)
+        best = best if at is None else (at, other)
+    return best

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tcc.ir.graph import Graph, Value
-from tcc.ir.index import IndexLike, as_int, symbol
+from tcc.ir.index import IndexLike, as_index, as_int, symbol
 from tcc.ir.layout import Layout, is_row_major, permuted, row_major
+from tcc.ops.phases import PhaseConvAttrs
 from tcc.ops.pool import PoolAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layouts import Placed
@@ -107,3 +108,13 @@ def test_channels_last_goes_on_through_pointwise_work() -> None:
     for value, where in stored(place_graph(graph)).items():
         if value not in graph.outputs:
             assert where == permuted(value.type.shape, (0, 2, 3, 1))
+
+
+def test_windows_that_begin_later_for_some_outputs_need_a_halo_too() -> None:
+    m = Model("phases")
+    y = m.op("relu", m.conv(m.input("x", 1, 3, 4, 5), 6, 1))
+    attrs = PhaseConvAttrs((as_index(4), as_index(5)), (1, 2), (1, 1), 1)
+    graph = m.finish(m.op("phase_conv", y, m.weight(2, 3, 4, 6, 2, 2), attrs=attrs))
+    (value, where), _ = stored(place_graph(graph)).items()
+    assert where.fill == 0
+    assert halo_widths(value, where) == (0, 0, 1, 1, 1, 1, 0, 0)

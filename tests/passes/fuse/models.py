@@ -23,6 +23,7 @@ from tcc.ops.movement import (
 )
 from tcc.ops.normalization import EpsilonAttrs, NormAttrs
 from tcc.ops.pad import PadAttrs
+from tcc.ops.phases import PhaseConvAttrs
 from tcc.ops.pool import PoolAttrs
 from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
@@ -117,6 +118,19 @@ def up_and_down() -> Graph:
     high = m.op("conv_transpose", low, m.weight(4, 4, 2, 2), m.weight(4), attrs=attrs)
     both = m.op("concat", x, high, attrs=ConcatAttrs(1))
     return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)))
+
+
+def phases() -> Graph:
+    """A transposed convolution (k 4, s 2, p 1) as convolutions that take turns."""
+    m = Model("phases")
+    h = symbol("h", 1, 9)
+    x = m.op("relu", m.conv(m.input("x", 1, 3, h, 5), 6, 3, pad=1))
+    attrs = PhaseConvAttrs((h, as_index(5)), (1, 1), (1, 1), 1)
+    up = m.op("phase_conv", x, m.weight(2, 2, 4, 6, 2, 2), m.weight(4), attrs=attrs)
+    thirds = PhaseConvAttrs((2 * h, as_index(10)), (2, 0), (0, 0), 2)
+    return m.finish(
+        m.op("tanh", up), m.op("phase_conv", up, m.weight(3, 1, 4, 2, 1, 1), attrs=thirds)
+    )
 
 
 def padded_pools() -> Graph:
@@ -282,7 +296,15 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
     {
         f.__name__: f
         for f in (
-            *(conv_norm_relu, residual_block, depthwise, dilated, up_and_down, padded_pools),
+            *(
+                conv_norm_relu,
+                residual_block,
+                depthwise,
+                dilated,
+                up_and_down,
+                phases,
+                padded_pools,
+            ),
             *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
             *(joined_maps, joined_twice, joined_along_windows, joined_rows),
             *(split_concat, slices, gathered, shared_value),
