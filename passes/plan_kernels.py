@@ -112,13 +112,16 @@ def pack_constants(
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
     stage = anchor(group)
+    nest = schedule.nest(group.stages.index(stage))
     packed = list(operands)
+    if nest.vector is None:
+        return tuple(packed)
     # A collapsed loop a.b.c runs fastest along c.
-    names = {name.rpartition(".")[2]: name for name in schedule.vectors}
-    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name in names), None)
+    fastest = nest.vector.rpartition(".")[2]
+    vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == fastest), None)
     if vector is None:
         return tuple(packed)
-    block = schedule.block(names[vector.name])
+    block = nest.block(nest.vector)
     panels = product(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
         if access.buffer >= len(operands):  # what another stage computed

@@ -14,7 +14,7 @@ from tcc.backends.cpu.blocks import (
 from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
-from tcc.backends.cpu.memory import bound_values, load, store
+from tcc.backends.cpu.memory import bound_values, load, prefetch, store
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
@@ -28,6 +28,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Stmt,
@@ -58,11 +59,8 @@ class Statements:
     def _statement(self, node: Stmt) -> None:
         code, values = self._indices.code, self._values
         match node:
-            case Load():
-                self._load(node)
-            case Store():
-                bound = bound_values(node.indirect, values)
-                store(node, self._indices, self._buffers, bound, values[node.block])
+            case Load() | Store() | Prefetch():
+                self._access(node)
             case Compute():
                 args = {n: values[block] for n, block in enumerate(node.args)}
                 values[node.out] = compute(self._indices, node, args)
@@ -86,10 +84,17 @@ class Statements:
             case _:
                 assert_never(node)
 
-    def _load(self, node: Load) -> None:
-        bound = bound_values(node.indirect, self._values)
-        scalars = node.out in self._scalars
-        self._values[node.out] = load(node, self._indices, self._buffers, bound, scalars)
+    def _access(self, node: Load | Store | Prefetch) -> None:
+        values, indices, buffers = self._values, self._indices, self._buffers
+        bound = bound_values(node.indirect, values)
+        match node:
+            case Load():
+                scalars = node.out in self._scalars
+                values[node.out] = load(node, indices, buffers, bound, scalars)
+            case Store():
+                store(node, indices, buffers, bound, values[node.block])
+            case Prefetch():
+                prefetch(node, indices, buffers, bound)
 
     # ---- control ------------------------------------------------------------------------------
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 
 from tcc.backends.cpu.math_code import clamp, magnitude, number, polynomial, shared
-from tcc.backends.cpu.text import Code, Reg
+from tcc.backends.cpu.text import Code, Reg, int_const
 
 # ln2 in two parts: the first has few bits, so that n times it is exact.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
+# Adding it to |x| < 2**22 leaves the nearest integer in the last bits of the sum.
+_ROUNDING = 1.5 * 2.0**23
 _EXP = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
 
 
 def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
-    """`n` and `r` with `x = n ln2 + r`."""
-    scaled = code.op("fmul", x, number(x, 1 / math.log(2)))
-    n = code.intrinsic("roundeven", x.elem, scaled)
+    """`n` and `r` with `x = n ln2 + r`, for |x| below 2**21."""
+    shifted = code.fma(x, number(x, 1 / math.log(2)), number(x, _ROUNDING))
+    n = code.op("fsub", shifted, number(x, _ROUNDING))
     r = code.fma(n, number(n, -_LN2_HIGH), x)
     return n, code.fma(n, number(n, -_LN2_LOW), r)
 
@@ -33,6 +35,18 @@ def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     half = code.op("ashr", exponent, number(exponent, 1))
     rest = code.op("sub", exponent, half)
     return code.op("fmul", code.op("fmul", x, _power_of_two(code, half)), _power_of_two(code, rest))
+
+
+def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
+    """`x * 2**n` for a whole number n in [-252, 254], rounded once."""
+    suffix = {4: "128", 8: "256", 16: "512"}.get(x.width)
+    if suffix is None or not code.module.scales_by_exponent:
+        return scale(code, x, _integer(code, n))
+    # LLVM has no function of its own with an exponent in floating point.
+    every = [int_const(-1, "i16" if x.width == 16 else "i8")]
+    rounding = [int_const(4, "i32")] if x.width == 16 else []
+    name = f"llvm.x86.avx512.mask.scalef.ps.{suffix}"
+    return code.call(name, x.elem, x.width, x, n, x, *every, *rounding)
 
 
 def _power_of_two(code: Code, exponent: Reg) -> Reg:
@@ -50,10 +64,7 @@ def exp(code: Code, x: Reg) -> Reg:
     """At most 1 ULP off (measured 0.98); denormal results, overflow and NaN as they must be."""
     bounded = clamp(code, x, -104.0, 89.0)
     n, r = _reduced(code, bounded)
-    tail = polynomial(code, r, _EXP)
-    square = code.op("fmul", r, r)
-    value = code.op("fadd", code.fma(tail, square, r), number(r, 1.0))
-    return scale(code, value, _integer(code, n))
+    return _scale_by(code, polynomial(code, r, (1.0, 1.0, *_EXP)), n)
 
 
 @shared

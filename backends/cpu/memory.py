@@ -45,7 +45,7 @@ from tcc.ir.index import (
     symbol,
     var_of,
 )
-from tcc.ir.tile import Block, Guard, Indirect, Load, Store, TileBuffer, lanes
+from tcc.ir.tile import Block, Guard, Indirect, Load, Prefetch, Store, TileBuffer, lanes
 from tcc.ir.types import DType
 
 _LINE = 64  # alignment of constants: that of every vector
@@ -170,15 +170,16 @@ class Access:
 def access(
     indices: Indices,
     buffers: Mapping[TileBuffer, Reg],
-    node: Load | Store,
+    node: Load | Store | Prefetch,
     shape: tuple[int, ...],
     bound: tuple[tuple[Var, Value], ...],
 ) -> Access:
-    """The access that a Load or Store of a block of `shape` makes."""
+    """The access that a statement makes for a block of `shape`."""
     offset = const(0)
     for index, size in zip(node.indices, node.buffer.sizes, strict=True):
         offset = offset * size + index
-    return Access(indices, buffers[node.buffer], node.buffer, shape, offset, node.guards, bound)
+    guards = () if isinstance(node, Prefetch) else node.guards
+    return Access(indices, buffers[node.buffer], node.buffer, shape, offset, guards, bound)
 
 
 # ---- blocks that memory holds in another order -------------------------------------------------
@@ -439,6 +440,29 @@ def _store_element(where: Access, position: tuple[int, ...], lane: int, reg: Reg
         return
     with code.when(mask.scalar, "store"):
         code.void(f"store {stored}, {pointer}, align {align}")
+
+
+# ---- hints ------------------------------------------------------------------------------------
+
+
+def prefetch(
+    node: Prefetch,
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, Value], ...],
+) -> None:
+    """Asks for a cache line; the address may be any."""
+    code = indices.code
+    rank = max((len(value.shape) for _, value in bound), default=0)
+    where = access(indices, buffers, node, (1,) * rank, bound)
+    offset, _ = where.at((0,) * max(rank - 1, 0), const(0))
+    name = "llvm.prefetch.p0"
+    code.module.add(name, lambda: f"declare void @{name}(ptr, i32, i32, i32)")
+    locality = 4 - node.level
+    code.void(f"call void @{name}({where.pointer(offset)}, i32 0, i32 {locality}, i32 1)")
+
+
+# ---- indirect accesses ------------------------------------------------------------------------
 
 
 def bound_values(

@@ -13,6 +13,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Stmt,
@@ -56,7 +57,7 @@ def _operands(node: Stmt) -> tuple[Block, ...]:
             return (node.block,)
         case Store():
             return (node.block, *(block for _, block in node.indirect))
-        case Load():
+        case Load() | Prefetch():
             return tuple(block for _, block in node.indirect)
         case If() | Sync():
             return ()

@@ -23,6 +23,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Stmt,
@@ -100,7 +101,7 @@ class _Unit:
             case If():
                 holds = evaluate(node.lhs, self._env) < evaluate(node.rhs, self._env)
                 self.run(node.then if holds else node.otherwise)
-            case Sync():
+            case Prefetch() | Sync():
                 pass
             case _:
                 assert_never(node)

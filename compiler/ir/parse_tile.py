@@ -29,6 +29,7 @@ from tcc.ir.tile import (
     Indirect,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Scope,
@@ -147,8 +148,12 @@ class _Parser:
         if cursor.take("store"):
             block = self._use()
             cursor.expect("to")
-            buffer, indices, indirect, variables = self._place(block)
+            buffer, indices, indirect, variables = self._place(block.shape)
             return Store(buffer, indices, block, self._guards(variables), indirect)
+        if cursor.take("prefetch"):
+            buffer, indices, indirect, _ = self._place(())
+            cursor.expect("level")
+            return Prefetch(buffer, indices, indirect, cursor.integer())
         if cursor.take("if"):
             return self._if()
         if cursor.at("for"):
@@ -165,14 +170,14 @@ class _Parser:
         word = cursor.kind("word")
         match word:
             case "load":
-                buffer, indices, indirect, variables = self._place(out)
+                buffer, indices, indirect, variables = self._place(out.shape)
                 guards = self._guards(variables)
                 fill = read_number(cursor) if cursor.take("fill") else 0
                 return Load(out, buffer, indices, guards, fill, indirect)
             case "compute":
                 cursor.expect("(")
                 args = self._list(")", self._use)
-                return Compute(out, read_body(cursor, self._with_lanes(out)), args)
+                return Compute(out, read_body(cursor, self._with_lanes(out.shape)), args)
             case "contract":
                 return self._contract(out)
             case "reduce":
@@ -207,11 +212,11 @@ class _Parser:
 
     # ---- accesses ------------------------------------------------------------------------------
 
-    def _with_lanes(self, block: Block) -> dict[str, Index]:
-        return self._variables | {f"l{n}": lane for n, lane in enumerate(lanes(block.shape))}
+    def _with_lanes(self, shape: tuple[int, ...]) -> dict[str, Index]:
+        return self._variables | {f"l{n}": lane for n, lane in enumerate(lanes(shape))}
 
     def _place(
-        self, block: Block
+        self, shape: tuple[int, ...]
     ) -> tuple[TileBuffer, tuple[Index, ...], Indirect, dict[str, Index]]:
         """`b0[4*i+l0, t0 | t0: 0..n = %v]`: bindings come last but are needed first."""
         cursor = self._cursor
@@ -219,7 +224,7 @@ class _Parser:
         name = cursor.kind("value")
         if name not in self._buffers:
             raise cursor.error("no buffer has this name", token)
-        variables = self._with_lanes(block)
+        variables = self._with_lanes(shape)
         cursor.expect("[")
         start = cursor.position
         while not cursor.at("|", "]"):

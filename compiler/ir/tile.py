@@ -1,7 +1,8 @@
 """Tile: one kernel as a program over blocks, the same for every target.
 
     kernel = buffers, sizes, parallel axes, body
-    stmt   = Load | Store | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
+    stmt   = Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout
+           | Loop | If | Sync
 
     GEMM with a fused ReLU, 6 x 64 register tile, in the text of `tcc.ir.tile_text`:
       kernel() parallel(n: 0..12, m: 0..21) {
@@ -111,6 +112,20 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Prefetch:
+    """A hint that the cache line holding `buffer[indices]` is wanted soon; changes no value.
+
+    The indices are over sizes, loop and indirect variables, the latter bound to blocks of one
+    element.  They may lie outside the buffer: such a hint has no effect and never faults.
+    """
+
+    buffer: TileBuffer
+    indices: tuple[Index, ...]
+    indirect: Indirect = ()
+    level: int = 1  # of cache to bring the line into: 1 or 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Compute:
     """`out = body(args)` element by element.
 
@@ -203,7 +218,7 @@ class Sync:
 
 
 Stmt: TypeAlias = (
-    Load | Store | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
+    Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
 )
 
 

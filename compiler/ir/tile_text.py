@@ -20,6 +20,7 @@ from tcc.ir.tile import (
     Indirect,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Stmt,
@@ -79,6 +80,8 @@ class _Printer:
             case Store():
                 line = f"store {self._name(node.block)} to {self._place(node)}"
                 return [indent + line + _guards(node)]
+            case Prefetch():
+                return [f"{indent}prefetch {self._place(node)} level {node.level}"]
             case Loop():
                 return self._loop(node, indent)
             case If():
@@ -122,7 +125,7 @@ class _Printer:
             case _:
                 assert_never(node)
 
-    def _place(self, node: Load | Store) -> str:
+    def _place(self, node: Load | Store | Prefetch) -> str:
         indices = ", ".join(i.key for i in node.indices)
         return f"{self._name(node.buffer)}[{indices}{self._bindings(node.indirect)}]"
 

@@ -25,6 +25,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Scope,
@@ -124,6 +125,8 @@ class _Verifier:
                 self._access(node, f"store of {_name(node.block)}", node.block)
                 read_only = node.buffer.scope is Scope.INPUT
                 self._ask(not read_only, f"{node.buffer.name} is stored to, and is an input")
+            case Prefetch():
+                self._prefetch(node)
             case Compute():
                 self._compute(node)
             case Contract():
@@ -162,6 +165,18 @@ class _Verifier:
         used = [*node.indices, *(i for g in node.guards for i in (g.index, g.extent))]
         self._indices(where, used, own)
         self._inside(node, where, buffer)
+
+    def _prefetch(self, node: Prefetch) -> None:
+        where = f"prefetch of {node.buffer.name}"
+        self._ask(node.buffer in self._buffers, f"{where}: the buffer is not the kernel's")
+        fits = len(node.indices) == len(node.buffer.sizes)
+        self._ask(fits, f"{where}: {len(node.indices)} indices for {len(node.buffer.sizes)} axes")
+        self._ask(node.level in (1, 2), f"{where}: there is no level {node.level}")
+        for var, block in node.indirect:
+            self._use(block)
+            one = block.dtype.is_integer and _count(block) == 1
+            self._ask(one, f"{where}: {var.key} is bound to {_name(block)}, not to one integer")
+        self._indices(where, node.indices, (of_atom(v) for v, _ in node.indirect))
 
     def _inside(self, node: Load | Store, where: str, buffer: TileBuffer) -> None:
         loose = {v for v, _ in node.indirect}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tcc.ir.expr import Stage, extent
 from tcc.ir.group import Access, GroupStage, TileGroup
@@ -57,6 +58,11 @@ def work(stage: GroupStage) -> int:
     for var in (*stage.iters, *stage.reduce):
         total *= trips(var)
     return total
+
+
+def points(variables: tuple[Var, ...]) -> int:
+    """Trips of all loops together."""
+    return prod(trips(v) for v in variables)
 
 
 def weight(stage: GroupStage | Stage) -> int:

@@ -1,4 +1,4 @@
-"""Schedule: what tuning may decide about a tile group; small, frozen, storable."""
+"""Schedule: what may be decided about a tile group; small, frozen, storable."""
 
 from __future__ import annotations
 
@@ -6,19 +6,45 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """How a group's loops are cut.  Iterators go by name.
+class Nest:
+    """The loops of consecutive stages inside a unit; what those stages exchange is in registers.
 
-    `blocks`: elements of a block along an iterator; one where it is not named.  `vectors` are the
-    iterators whose lanes fill vector registers (the last axis of every block): at most one a stage,
-    a common one for all.  `parallel`: the loops over blocks that make up the launch grid, outermost
-    first; the other common iterators loop inside a unit, in the order of `serial`.
+    Iterators go by name.  `order`: loops over blocks, outermost first; the other loops of the
+    stages follow as the stages list them, reductions last.  A reduction in `order` walks `runs` of
+    so many elements at that depth, and its sums wait in the unit's scratch from run to run.
+    `blocks`: elements of a block along an iterator; one where it is not named.  `vector`: the
+    iterator whose lanes fill vector registers, the last axis of every block.  `ahead`: the vector
+    operand's next panel is prefetched while this one is used.
     """
 
-    blocks: tuple[tuple[str, int], ...]
-    vectors: tuple[str, ...]
-    parallel: tuple[str, ...]
-    serial: tuple[str, ...]
+    stages: tuple[int, ...]
+    order: tuple[str, ...] = ()
+    blocks: tuple[tuple[str, int], ...] = ()
+    vector: str | None = None
+    runs: tuple[tuple[str, int], ...] = ()
+    ahead: bool = False
 
     def block(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a group's loops are cut.
+
+    `parallel`: common loops that make up the launch grid, outermost first, and `units` the elements
+    of each that one unit covers (one where it is not named); of other loops a unit covers all.
+    Within a unit the `nests` run in order, each over the whole of what the unit covers.  What
+    stages of different nests exchange lies in the unit's scratch, of the size of a unit.
+    """
+
+    units: tuple[tuple[str, int], ...]
+    parallel: tuple[str, ...]
+    nests: tuple[Nest, ...]
+
+    def unit(self, name: str) -> int:
+        return dict(self.units).get(name, 1)
+
+    def nest(self, stage: int) -> Nest:
+        """The nest of a stage."""
+        return next(n for n in self.nests if stage in n.stages)

@@ -1,14 +1,24 @@
-"""Spans: the part of each loop that a block covers, and what indices become on it."""
+"""Regions and spans: the part of each loop that a unit or a block covers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tcc.ir.expr import extent
 from tcc.ir.group import Access
-from tcc.ir.index import Index, Var, substitute
-from tcc.ir.tile import Guard, lanes
+from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
+from tcc.ir.tile import Guard, Loop, Stmt, lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of an iterator that a unit covers: `base + i` for `i < size`."""
+
+    var: Var
+    base: Index
+    size: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +34,13 @@ class Span:
     axis: bool
 
 
-Spans: TypeAlias = dict[Var, Span]
+Regions: TypeAlias = Mapping[Var, Region]
+Spans: TypeAlias = Mapping[Var, Span]
+
+
+def everything(var: Var) -> Region:
+    """All of an iterator."""
+    return Region(var, const(0), extent(var))
 
 
 def flat(span: Span) -> Span:
@@ -49,3 +65,68 @@ def guards_at(access: Access, mapping: Mapping[Var, Index]) -> tuple[Guard, ...]
     return tuple(
         Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in access.guards
     )
+
+
+# ---- cutting ------------------------------------------------------------------------------------
+
+
+def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
+    """How `size` is cut into blocks: (count, elements) of at most two kinds, the larger first.
+
+    `whole` blocks first and then what is left (lanes of vectors), else sizes that differ by at
+    most one: 49 by 6 gives (4, 6), (5, 5).
+    """
+    if size <= block:
+        return ((1, size),)
+    count, left = -(-size // block), size % block
+    if not left:
+        return ((count, block),)
+    if whole:
+        return (count - 1, block), (1, left)
+    rest, more = divmod(size, count)
+    return (more, rest + 1), (count - more, rest)
+
+
+def tiles(
+    region: Region,
+    block: int,
+    whole: bool,
+    counter: Callable[[Index], Index],
+    emit: Callable[[Span], list[Stmt]],
+) -> list[Stmt]:
+    """Serial loops over blocks of a region; the remainder of an open size goes one by one."""
+    tiled = block > 1
+    known = as_int(region.size)
+    if known == 0:
+        return []
+    if known is not None:
+        stmts: list[Stmt] = []
+        start = 0
+        for count, size in even(known, block, whole):
+            stop = start + count * size
+            if count == 1:
+                stmts += emit(Span(region.var, region.base + start, size, tiled))
+            else:
+                stmts.append(_loop(region, const(start), const(stop), size, tiled, counter, emit))
+            start = stop
+        return stmts
+    end = region.size - region.size % block
+    stmts = [_loop(region, const(0), end, block, tiled, counter, emit)]
+    if tiled:
+        stmts.append(_loop(region, end, region.size, 1, tiled, counter, emit))
+    return stmts
+
+
+def _loop(
+    region: Region,
+    start: Index,
+    stop: Index,
+    step: int,
+    tiled: bool,
+    counter: Callable[[Index], Index],
+    emit: Callable[[Span], list[Stmt]],
+) -> Loop:
+    at = counter(region.size)
+    (var,) = free_vars(at)
+    body = emit(Span(region.var, region.base + at, step, tiled))
+    return Loop(var, start, stop, step, (), (), tuple(body), (), ())

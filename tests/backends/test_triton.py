@@ -38,7 +38,7 @@ from tcc.ops import OPS
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.lower import lower
-from tcc.schedule.schedule import Schedule
+from tcc.schedule.schedule import Nest, Schedule
 
 from tests.passes.fuse import tiles
 
@@ -58,13 +58,23 @@ pytestmark = [
 
 def powers_of_two(group: TileGroup) -> Schedule:
     """Blocks as a GPU likes them: 16 to a side, rows of 32 along what a stage has of its own."""
-    common = {v.name for v in group.common}
-    loops = dict.fromkeys(v.name for s in group.stages for v in (*s.iters, *s.reduce))
-    blocks = tuple((n, 16 if n in common else 32) for n in loops)
-    own = tuple(n for n in loops if n not in common)
+    common = [v.name for v in group.common]
     contraction = any(len(s.iters) > 1 and s.reduce for s in group.stages)
-    vectors = (group.common[-1].name,) if contraction else own
-    return Schedule(blocks, vectors, tuple(v.name for v in group.common), ())
+    parts: list[list[int]] = []
+    for number, stage in enumerate(group.stages):
+        if parts and stage.monoid is None and set(stage.iters) == set(group.common):
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    nests = []
+    for numbers in parts:
+        stages = [group.stages[n] for n in numbers]
+        loops = list(dict.fromkeys(v.name for s in stages for v in (*s.iters, *s.reduce)))
+        own = [n for n in loops if n not in common]
+        vector = common[-1] if contraction else next(iter(own), None)
+        blocks = tuple((n, 16 if n in common else 32) for n in loops)
+        nests.append(Nest(tuple(numbers), (), blocks, vector))
+    return Schedule(tuple((n, 16) for n in common), tuple(common), tuple(nests))
 
 
 def kernel_of(expr: Expr) -> TileKernel:
@@ -239,6 +249,7 @@ def test_an_axis_that_is_no_power_of_two_is_refused() -> None:
     (y,) = b.add(OPS["relu"], [x])
     group = tiles.build(compose(b.finish([y]).nodes, [y])[0]).group
     (only,) = group.common
-    odd = Schedule(((only.name, 5),), (only.name,), (only.name,), ())
+    nest = Nest((0,), (), ((only.name, 5),), only.name)
+    odd = Schedule(((only.name, 5),), (only.name,), (nest,))
     with pytest.raises(RefusedError, match="an axis of 5"):
         triton_text(lower(group, odd), "odd")

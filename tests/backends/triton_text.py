@@ -23,6 +23,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Stmt,
@@ -115,12 +116,8 @@ class _Printer:
                 self._contract(node)
             case Reduce():
                 self._reduce(node)
-            case Broadcast():
-                self._set(node.out, f"tl.broadcast_to({_name(node.block)}, {_shape(node.out)})")
-            case Relayout():
-                moved = f"tl.permute({_name(node.block)}, {node.order})"
-                source = moved if len(node.order) > 1 else _name(node.block)
-                self._set(node.out, f"tl.reshape({source}, {_shape(node.out)})")
+            case Broadcast() | Relayout():
+                self._set(node.out, _moved(node))
             case Loop():
                 self._loop(node)
             case If():
@@ -129,6 +126,8 @@ class _Printer:
                 if node.otherwise:
                     self._line("else:")
                     self._nested(node.otherwise)
+            case Prefetch():
+                pass  # a hint, which changes no value
             case Sync():
                 raise RefusedError("a barrier")
             case _:
@@ -222,6 +221,14 @@ def _word(name: str) -> str:
 
 def _name(block: Block) -> str:
     return f"b_{_word(block.name)}"
+
+
+def _moved(node: Broadcast | Relayout) -> str:
+    if isinstance(node, Broadcast):
+        return f"tl.broadcast_to({_name(node.block)}, {_shape(node.out)})"
+    moved = f"tl.permute({_name(node.block)}, {node.order})"
+    source = moved if len(node.order) > 1 else _name(node.block)
+    return f"tl.reshape({source}, {_shape(node.out)})"
 
 
 def _shape(block: Block) -> tuple[int, ...]:

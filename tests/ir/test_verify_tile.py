@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 from tcc.errors import InternalError, UserError
+from tcc.ir.index import const
 from tcc.ir.parse_tile import parse_kernel
+from tcc.ir.tile import Prefetch, lanes
 from tcc.ir.tile_text import kernel_text
 from tcc.ir.verify_tile import verify_kernel
 
@@ -33,8 +35,11 @@ kernel(n) parallel(p: 0..n // 4) {
   if p < 1 {
     store %g to %c[4*p+l0, l1]
   } else {
+    prefetch %b[4*p+64, 16] level 2
     sync
   }
+  %j: i64[1,1] = load %at[p]
+  prefetch %a[2*t+1, 0 | t: 0..n = %j] level 1
   %h: f32[4,16] = compute(%g, %r) arg(0):f32 + arg(1):f32
   store %h to %c[4*p+l0, l1]
 }
@@ -66,6 +71,10 @@ def test_a_sound_kernel_passes_and_round_trips() -> None:
         ("arg(1):f32", "cast(arg(1):f32, i32)", "arg|gives"),
         ("%t : f32[16]", "%t : f32[n]", "not static"),
         ("at : i64", "at : f32", "no integers|holds"),
+        ("prefetch %b[4*p+64, 16]", "prefetch %b[4*p+64]", "1 indices for 2"),
+        ("prefetch %b[4*p+64, 16] level 2", "prefetch %b[4*p, 16] level 3", "no level 3"),
+        ("0..n = %j]", "0..n = %i]", "not to one integer"),
+        ("0..n = %j]", "0..n = %r]", "not to one integer"),
     ],
 )
 def test_wrong_kernels_are_refused(old: str, new: str, problem: str) -> None:
@@ -90,6 +99,15 @@ def test_accesses_that_are_not_proved_are_listed(old: str, new: str, claim: str)
     assert old in GEMM
     claims = verify_kernel(parse_kernel(GEMM.replace(old, new, 1)))
     assert any(claim in c for c in claims)
+
+
+def test_a_prefetch_has_no_lanes() -> None:
+    kernel = parse_kernel(GEMM)
+    buffer = kernel.buffers[0]
+    wrong = Prefetch(buffer, (lanes((4,))[0], const(0)))
+    with pytest.raises(InternalError) as caught:
+        verify_kernel(replace(kernel, body=(*kernel.body, wrong)))
+    assert "prefetch of a uses l0, which is not in sight" in caught.value.why
 
 
 def test_a_block_is_defined_once() -> None:

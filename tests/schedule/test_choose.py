@@ -49,8 +49,9 @@ def registers_used(group: TileGroup, schedule: Schedule, lanes: int) -> int:
     for the other operand."""
     stage = anchor(group)
     own = lanes * 4 // stage.body[0].dtype.bytes
-    blocks = {v: schedule.block(v.name) for v in stage.iters}
-    (vector,) = (v for v in (*stage.iters, *stage.reduce) if v.name in schedule.vectors)
+    nest = schedule.nest(group.stages.index(stage))
+    blocks = {v: nest.block(v.name) for v in stage.iters}
+    (vector,) = (v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector)
     if vector in stage.reduce:  # a vector of partial sums for every pair
         sides = [b for b in blocks.values() if b > 1] or [1]
         return prod(sides) + min(sides) + 1
@@ -117,7 +118,7 @@ CONTRACTIONS = {
 def test_contraction_blocks_fit_the_register_file(name: str, registers: Registers) -> None:
     group, schedule = only(CONTRACTIONS[name](), registers)
     assert product(anchor(group)) is not None
-    if schedule.vectors:
+    if schedule.nest(group.stages.index(anchor(group))).vector is not None:
         assert registers_used(group, schedule, registers.lanes) <= registers.count
 
 
@@ -137,7 +138,8 @@ def test_large_contractions_use_at_least_half_of_the_register_file(
 def vector_size(group: TileGroup, schedule: Schedule) -> int | None:
     """The extent of the vector loop of the stage with most work."""
     stage = anchor(group)
-    (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name in schedule.vectors)
+    nest = schedule.nest(group.stages.index(stage))
+    (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector)
     return as_int(extent(var))
 
 
@@ -176,16 +178,18 @@ def test_vectors_run_where_neighbours_lie_side_by_side(graph: Graph, size: int) 
 
 def test_layer_normalization_reduces_along_its_rows() -> None:
     group, schedule = only(MODELS["norm_residual"](), AVX512)
-    for stage in group.stages:
-        (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name in schedule.vectors)
+    for number, stage in enumerate(group.stages):
+        vector = schedule.nest(number).vector
+        (var,) = (v for v in (*stage.iters, *stage.reduce) if v.name == vector)
         assert as_int(extent(var)) == 10
 
 
 @MACHINES
 def test_blocks_are_at_most_four_vectors(registers: Registers) -> None:
     _, schedule = only(pointwise("exp"), registers)
-    (name,) = schedule.vectors
-    assert schedule.block(name) == 4 * registers.lanes
+    (nest,) = schedule.nests
+    assert nest.vector is not None
+    assert nest.block(nest.vector) == 4 * registers.lanes
 
 
 # ---- loop order ---------------------------------------------------------------------------------
@@ -203,13 +207,33 @@ def test_the_larger_operand_is_walked_once() -> None:
     assert outermost(matmul(20000, 256, 512)) == 20000
 
 
-def test_every_common_loop_is_named_once() -> None:
+def test_schedules_name_loops_of_their_group() -> None:
     for make in (*MODELS.values(), *CONTRACTIONS.values()):
         for group, schedule in planned(make(), AVX512):
-            names = (*schedule.parallel, *schedule.serial)
-            assert sorted(names) == sorted(v.name for v in group.common)
-            loops = {v.name for s in group.stages for v in (*s.iters, *s.reduce)}
-            assert {n for n, _ in schedule.blocks} | set(schedule.vectors) <= loops
+            common = {v.name for v in group.common}
+            assert len(set(schedule.parallel)) == len(schedule.parallel)
+            assert set(schedule.parallel) <= common
+            assert [n for nest in schedule.nests for n in nest.stages] == [*range(len(group.stages))]
+            for nest in schedule.nests:
+                stages = [group.stages[n] for n in nest.stages]
+                loops = {v.name for s in stages for v in (*s.iters, *s.reduce)}
+                assert {*nest.order, *(n for n, _ in nest.blocks)} <= loops
+                assert nest.vector is None or nest.vector in loops
+
+
+def test_long_reductions_wait_in_scratch_between_runs() -> None:
+    """A run of a panel (64 f32 wide) is at most a third of the second-level cache, all runs cover
+    the reduction, and rows enough share each run."""
+    group, schedule = only(matmul(128, 3072, 768))
+    nest = schedule.nest(0)
+    ((name, run),) = nest.runs
+    assert run * 64 * 4 <= AVX512.l2 // 3
+    (reduce,) = group.stages[0].reduce
+    assert name == reduce.name
+    rows = next(v for v in group.common if as_int(extent(v)) == 128)
+    assert schedule.unit(rows.name) == 128
+    assert nest.order.index(name) < nest.order.index(rows.name)
+    assert only(matmul(128, 256, 768))[1].nest(0).runs == ()
 
 
 # ---- every choice lowers ------------------------------------------------------------------------

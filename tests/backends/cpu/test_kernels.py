@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tcc.backends.cpu.codegen import compile_assembly
 from tcc.backends.cpu.emit import emit_kernel
 from tcc.ir.index import Index, Var, const, floordiv, iterator, maximum, mod, symbol, var_of
 from tcc.ir.scalar import apply, argument, cast, index_value, literal
@@ -16,6 +17,7 @@ from tcc.ir.tile import (
     If,
     Load,
     Loop,
+    Prefetch,
     Reduce,
     Relayout,
     Scope,
@@ -26,6 +28,7 @@ from tcc.ir.tile import (
     lanes,
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
+from tcc.ir.verify_tile import verify_kernel
 
 RNG = np.random.default_rng(7)
 
@@ -52,6 +55,43 @@ def normal(*shape: int) -> np.ndarray:
 
 def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
     return np.zeros(shape, dtype)
+
+
+# ---- hints --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "name"), [(1, "prefetcht0"), (2, "prefetcht1")], ids=["level 1", "level 2"]
+)
+def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, name):
+    u, i = iterator("u", 4), iterator("i", 8)
+    x_buf, at_buf = buffer("x", F32, (4, 8, 16)), buffer("at", I64, (4,))
+    out_buf = output("y", F32, 4, 8, 16)
+    at, block = Block("at", I64, (1, 1)), Block("x", F32, (1, 16))
+    t = iterator("t", 8)
+    place = (u, i, lanes(block.shape)[1])
+    body = (
+        Load(at, at_buf, (u,)),
+        Loop(
+            var(i), const(0), const(8), 1, (), (),
+            (
+                Prefetch(x_buf, (u - 1000, i + 2**40, const(0)), level=level),
+                Prefetch(x_buf, (u, t, const(0)), ((var(t), at),), level),
+                Load(block, x_buf, place),
+                Store(out_buf, place, block),
+            ),
+            (), (),
+        ),
+    )  # fmt: skip
+    kernel = TileKernel((x_buf, at_buf, out_buf), (), (), (var(u),), body)
+    assert verify_kernel(kernel) == ()
+    x = normal(4, 8, 16)
+    far = np.array([0, -(1 << 62), 1 << 62, 7])
+    (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
+    np.testing.assert_array_equal(y, x)
+    assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
+    # Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
+    assert assembly.count(name + "\t") >= 2
 
 
 # ---- contractions -------------------------------------------------------------------------------

@@ -40,10 +40,13 @@ def composed(case: Case, *, open_sizes: bool = False) -> tuple[Expr, list[Array]
 def steps(built: Built, sizes: dict[str, int]) -> int:
     """About how many blocks a kernel computes."""
     total = 0
-    for stage in built.group.stages:
+    schedule = built.schedule
+    for number, stage in enumerate(built.group.stages):
         trips = []
         for var in (*stage.iters, *stage.reduce):
-            block = built.schedule.block(var.name)
+            block = schedule.nest(number).block(var.name)
+            if var.name in schedule.parallel:
+                block = min(block, schedule.unit(var.name))
             trips.append(-(-int(evaluate(extent(var), sizes)) // block))
         total += prod(trips)
     return total

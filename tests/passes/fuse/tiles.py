@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.evaluate_tile import evaluate_kernel
-from tcc.ir.expr import Expr
+from tcc.ir.expr import Expr, extent
 from tcc.ir.group import TileGroup
-from tcc.ir.index import evaluate
+from tcc.ir.index import as_int, evaluate
 from tcc.ir.layout import row_major
+from tcc.ir.scalar import StageRef
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import DType, TensorType
 from tcc.ir.verify_tile import verify_kernel
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.choose import Registers, choose
-from tcc.schedule.schedule import Schedule
+from tcc.schedule.schedule import Nest, Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Chooser = Callable[[TileGroup], Schedule]
@@ -33,29 +34,46 @@ def drawn(rng: np.random.Generator) -> Chooser:
     """A chooser of schedules that nobody would want, but all of which must be right."""
 
     def schedule(group: TileGroup) -> Schedule:
-        loops = dict.fromkeys(v.name for s in group.stages for v in (*s.iters, *s.reduce))
-        names = list(loops)
-        blocks = tuple((n, int(rng.choice([1, 1, 2, 3, 4, 8]))) for n in names)
-        vectors = _vectors(rng, group)
         order = [str(n) for n in rng.permutation([v.name for v in group.common])]
         cut = int(rng.integers(0, len(order) + 1))
-        return Schedule(blocks, vectors, tuple(order[:cut]), tuple(order[cut:]))
+        units = tuple((n, int(rng.choice([1, 2, 3, 4, 6, 9]))) for n in order[:cut])
+        nests = tuple(_nest(rng, group, stages) for stages in _parts(rng, group))
+        closed = {v.name for v in group.common if as_int(extent(v)) is not None}
+        if len(nests) > 1 or any(n.runs for n in nests):  # scratch is of known size
+            cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
+        return Schedule(units, tuple(order[:cut]), nests)
 
     return schedule
 
 
-def _vectors(rng: np.random.Generator, group: TileGroup) -> tuple[str, ...]:
-    """A common loop, or loops of stages' own, never two in one stage."""
-    stages = [{v.name for v in (*s.iters, *s.reduce)} for s in group.stages]
-    common = {v.name for v in group.common}
-    own = list(dict.fromkeys(n for names in stages for n in sorted(names - common)))
-    if common and (not own or rng.random() < 0.5):
-        return (str(rng.choice(sorted(common))),)
-    found: list[str] = []
-    for name in rng.permutation(own):
-        if all(not names & set(found) for names in stages if name in names):
-            found.append(str(name))
-    return tuple(found)
+def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
+    """Stages of the same loops share a nest, sometimes."""
+    parts: list[list[int]] = []
+    for number, stage in enumerate(group.stages):
+        before = group.stages[number - 1]
+        plain = not any(isinstance(r.source, StageRef) for r in stage.accesses)
+        same = number > 0 and set(stage.iters) == set(before.iters)
+        if same and stage.monoid is None and plain and rng.random() < 0.7:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return parts
+
+
+def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nest:
+    stages = [group.stages[n] for n in numbers]
+    iters = [v.name for v in stages[0].iters]
+    reduce = [v for s in stages for v in s.reduce]
+    names = [*iters, *(v.name for v in reduce)]
+    blocks = tuple((n, int(rng.choice([1, 1, 2, 3, 4, 8]))) for n in names)
+    vector = str(rng.choice(names)) if names and rng.random() < 0.8 else None
+    known = all(as_int(extent(v)) is not None for s in stages for v in s.iters)
+    runs: tuple[tuple[str, int], ...] = ()
+    if len(stages) == 1 and known and rng.random() < 0.5:
+        runs = tuple((v.name, int(rng.integers(1, 7))) for v in reduce if rng.random() < 0.7)
+    loops = [*(n for n in iters if rng.random() < 0.6), *(n for n, _ in runs)]
+    order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()
+    return Nest(tuple(numbers), order, blocks, vector, runs)
 
 
 @dataclass(frozen=True)

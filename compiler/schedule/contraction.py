@@ -1,0 +1,224 @@
+"""Blocks, runs and rows of a contraction: how its sums stay in registers and its operands near.
+
+A core multiplies rows x vectors sums in registers.  The vector operand comes in panels as wide as
+the block; a run of a panel is used for all rows of a unit before the next, so that it is read from
+far away once a unit, and prefetched while its predecessor is used.  Sums wait in the unit's scratch
+from run to run (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Var, as_int
+from tcc.ir.scalar import Read
+from tcc.schedule.nest import depends, points, product, trips
+from tcc.schedule.registers import Registers
+from tcc.schedule.schedule import Nest
+from tcc.schedule.vectors import lanes_of, vector_block
+
+# Steps of a reduction whose panel (64 f32 wide) is walked at once: 64 KiB, what a second-level
+# cache delivers while the sums of a block of rows are made.
+RUN = 256
+# Rows of a unit: enough to use a panel some forty times.
+ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The loops a contraction's factors vary with: of the one along the vector, and the other."""
+
+    vector: Var
+    this: frozenset[Var]
+    other: frozenset[Var]
+
+    @property
+    def both(self) -> bool:
+        """Whether both factors run along the vector loop."""
+        return self.vector in self.this and self.vector in self.other
+
+
+def sides_of(stage: GroupStage, vector: Var | None) -> Sides | None:
+    """The sides of a sum of products; None for other stages and where nothing is smooth."""
+    factors = product(stage)
+    if factors is None or vector is None:
+        return None
+    a, b = depends(stage, factors.a), depends(stage, factors.b)
+    if vector in a and vector in b:  # the one with fewer loops is read again for every row
+        a, b = sorted((a, b), key=len)
+    return Sides(vector, a, b) if vector in a else Sides(vector, b, a)
+
+
+def rows_of(stage: GroupStage, sides: Sides) -> tuple[Var, ...]:
+    """Loops of the result along which only the other factor varies."""
+    return tuple(
+        v for v in stage.iters if v is not sides.vector and v in sides.other and v not in sides.this
+    )
+
+
+def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var, int]:
+    """Register blocks along the stage's loops."""
+    lanes = lanes_of(stage, registers)
+    if sides.vector in stage.reduce:
+        return _dot_blocks(stage, sides, registers, lanes)
+    block = vector_block(sides.vector, stage, registers)
+    blocks = {sides.vector: block}
+    rows = rows_of(stage, sides)
+    if rows:
+        most = _most_rows(-(-block // lanes), registers)
+        blocks[_longest(rows)] = min(most, 4) if sides.both else most
+    inner = [v for v in stage.reduce if trips(v) > 1]
+    if inner and not sides.both:
+        blocks[inner[-1]] = 4
+    return blocks
+
+
+def _dot_blocks(
+    stage: GroupStage, sides: Sides, registers: Registers, lanes: int
+) -> dict[Var, int]:
+    """Both factors run along the reduction: square blocks of vectors of partial sums."""
+    square = 4 if registers.count >= 32 else 3
+    rows = {}
+    for side, other in ((sides.this, sides.other), (sides.other, sides.this)):
+        free = tuple(v for v in stage.iters if v in side and v not in other)
+        if free:
+            rows[_longest(free)] = square
+    if len(rows) == 2:
+        return {**rows, sides.vector: lanes}
+    return {sides.vector: vector_block(sides.vector, stage, registers)}
+
+
+def _longest(variables: tuple[Var, ...]) -> Var:
+    """The longest loop, the innermost of equals."""
+    return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
+
+
+def _most_rows(vectors: int, registers: Registers) -> int:
+    """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
+    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
+    return table[max(1, min(vectors, 4))]
+
+
+# ---- runs ---------------------------------------------------------------------------------------
+
+
+def runs_of(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> dict[Var, int]:
+    """How far the outer reductions run at once, outermost first; empty where all fits one run."""
+    if sides.vector in stage.reduce or sides.both:
+        return {}
+    loops = [v for v in stage.reduce if trips(v) > 1]
+    if points(tuple(loops)) <= RUN * 5 // 4:
+        return {}
+    inner = 1
+    found: dict[Var, int] = {}
+    for var in reversed(loops):
+        size = trips(var)
+        if found:
+            found[var] = 1
+        elif inner * size > RUN * 5 // 4:
+            count = -(-size * inner // RUN)
+            step = blocks.get(var, 1)
+            run = ceil(ceil(size / count) / step) * step
+            if run < size or as_int(size) is None:
+                found[var] = run
+        inner *= size
+    return dict(reversed(found.items()))
+
+
+# ---- loops --------------------------------------------------------------------------------------
+
+
+def contraction_nest(
+    stages: tuple[int, ...],
+    stage: GroupStage,
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    inside: frozenset[Var],
+) -> Nest:
+    """Panels outside, then runs, then rows; `inside` are the loops that a unit covers more than a
+    block of."""
+    rows = rows_of(stage, sides)
+    runs = runs_of(stage, sides, blocks) if len(stages) == 1 else {}
+    panels = [v for v in stage.iters if v in inside and v not in rows]
+    panels.sort(key=lambda v: v is sides.vector)
+    within = [v for v in rows if v in inside]
+    order = (*panels, *runs, *within)
+    return Nest(
+        stages,
+        tuple(v.name for v in order),
+        tuple((v.name, n) for v, n in blocks.items() if n > 1),
+        sides.vector.name,
+        tuple((v.name, n) for v, n in runs.items()),
+        ahead=_streams(stage, sides, blocks),
+    )
+
+
+def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
+    """Whether the vector operand lies in panels of the block's width, one after the other."""
+    return False
+
+
+def row_units(
+    stage: GroupStage,
+    common: tuple[Var, ...],
+    sides: Sides,
+    registers: Registers,
+    most: int = ROWS,
+) -> dict[Var, int]:
+    """Elements of each row loop that a unit covers: about `most` rows in all, in parts that give
+    every core the same number of units where they are few."""
+    rows = [v for v in rows_of(stage, sides) if v in common]
+    total = points(tuple(rows))
+    others = [v for v in common if v not in rows]
+    block = vector_block(sides.vector, stage, registers)
+    units = prod(-(-trips(v) // (block if v is sides.vector else 1)) for v in others)
+    parts = -(-total // most)
+    while (units * parts) % registers.cores and units * parts < 8 * registers.cores:
+        if total // (parts + 1) < most // 8:
+            break
+        parts += 1
+    left = -(-total // parts)
+    found: dict[Var, int] = {}
+    for var in reversed(rows):
+        size = trips(var)
+        found[var] = max(1, min(size, left))
+        left = -(-left // size) if left >= size else 1
+    return found
+
+
+# ---- the order of units -------------------------------------------------------------------------
+
+
+def panels_outer(
+    group: TileGroup,
+    stage: GroupStage,
+    sides: Sides,
+    units: Mapping[Var, int],
+    registers: Registers,
+) -> bool:
+    """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
+    the second-level cache than walking all panels for each unit of rows."""
+    size = stage.body[0].dtype.bytes
+    this = _footprint(group, stage, sides.this) * size
+    other = _footprint(group, stage, sides.other) * size
+    panels = -(-trips(sides.vector) // units.get(sides.vector, 1))
+    parts = prod(-(-trips(v) // units.get(v, 1)) for v in group.common if v not in sides.this)
+    panel = this // panels
+    outer = this * (1 if panel <= registers.l2 else parts) + other * (
+        1 if other <= registers.l2 else panels
+    )
+    inner = other + this * (1 if this <= registers.l2 else parts)
+    return outer <= inner
+
+
+def _footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
+    """Elements of the storage that a factor varying with the loops `side` reads."""
+    total = 0
+    for node, access in stage.accesses.items():
+        if isinstance(node, Read) and depends(stage, node) <= side:
+            size = as_int(group.buffers[access.buffer].size)
+            total += points(tuple(side)) if size is None else size
+    return total

@@ -1,0 +1,16 @@
+"""The numbers of a core that schedules are chosen from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l2` bytes of
+    a core's second-level cache, and `cores` that share the work."""
+
+    lanes: int
+    count: int
+    l2: int = 1 << 20
+    cores: int = 2

@@ -1,0 +1,73 @@
+"""The vector loop of each stage: the one whose neighbours lie side by side."""
+
+from __future__ import annotations
+
+from tcc.ir.expr import extent
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Var, as_int
+from tcc.schedule.nest import all_accesses, guarded, points, product, stride, trips, work
+from tcc.schedule.registers import Registers
+
+
+def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
+    """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
+    else one of its own.  Stages without a smooth loop have none."""
+    best = _best_loop(group, stage, (*group.common, *_own(group, stage)))
+    if best is None or best in group.common:
+        return {} if best is None else dict.fromkeys(group.stages, best)
+    found = {s: _best_loop(group, s, _own(group, s)) for s in group.stages}
+    return {s: v for s, v in found.items() if v is not None}
+
+
+def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+    return (*(v for v in stage.iters if v not in group.common), *stage.reduce)
+
+
+def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+    scored = [(_smoothness(group, stage, v), n, v) for n, v in enumerate(loops)]
+    best = max(scored, default=None, key=lambda s: s[:2])
+    return best[2] if best is not None and best[0] > 0 else None
+
+
+def vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
+    """Up to four vectors; two for a contraction's accumulators where registers are few, and one
+    where a reduction carries several values."""
+    few = registers.count < 32 and product(stage) is not None
+    full = (1 if len(stage.body) > 1 else 2 if few else 4) * lanes_of(stage, registers)
+    size = as_int(extent(var))
+    return full if size is None else max(1, min(size, full))
+
+
+def lanes_of(stage: GroupStage, registers: Registers) -> int:
+    """Elements of the stage in a vector; types narrower than f32 are computed there."""
+    return max(1, registers.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
+
+
+def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
+    """How well blocks along `var` suit memory: one at best, weighed by how often each access runs.
+
+    A contraction's other operand is broadcast for free.
+    """
+    total = count = 0.0
+    for other in group.stages:
+        if var not in group.common and other is not stage:
+            continue
+        broadcast = 1.0 if var in group.common and product(other) is not None else 0.3
+        for access in all_accesses(other):
+            if group.buffers[access.buffer].constant:
+                continue
+            stored = any(access in targets for targets in other.stores)
+            runs = points(other.iters) if stored else work(other)
+            step = stride(access, var)
+            smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
+            # Loads that lanes may leave are masked: slower, but far from one by one.
+            total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
+            count += runs
+    if total <= 0:
+        return 0.0
+    fill = min(trips(var), 16) / 16
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)

@@ -1,0 +1,107 @@
+"""The scratch memory of a unit: what stages of different nests exchange, and sums between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from tcc.errors import InternalError
+from tcc.ir.expr import extent
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Index, Var, as_int, const, substitute
+from tcc.ir.scalar import Read, StageRef, walk
+from tcc.ir.tile import Scope, TileBuffer
+from tcc.passes.fuse.spans import Regions
+from tcc.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """One component of a stage in scratch, for the region of a unit.
+
+    `steps` are elements between neighbours along each common loop, `inner` between neighbours of
+    the stage's other iterators, taken together.
+    """
+
+    buffer: TileBuffer
+    steps: tuple[tuple[Var, int], ...]
+    inner: int
+
+    def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
+        """Where the element for iterators as in `mapping` lies."""
+        at = within * self.inner
+        for var, step in self.steps:
+            at = at + (mapping[var] - regions[var].base) * step
+        return at
+
+
+def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
+    """Scratch for each component that a later nest reads, and for sums that wait between runs."""
+    found: dict[StageRef, Held] = {}
+    for number, stage in enumerate(group.stages):
+        nest = schedule.nest(number)
+        if nest.runs or _read_elsewhere(group, schedule, number):
+            for component in range(len(stage.body)):
+                name = f"s{len(found)}"
+                found[StageRef(number, component)] = _held(name, group, schedule, number, component)
+    return found
+
+
+def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
+    own = schedule.nest(number).stages
+    return any(
+        isinstance(node, Read)
+        and isinstance(node.source, StageRef)
+        and node.source.stage == number
+        and (later not in own or node in stage.accesses)
+        for later, stage in enumerate(group.stages)
+        for node in walk(*stage.body)
+    )
+
+
+def _held(name: str, group: TileGroup, schedule: Schedule, number: int, component: int) -> Held:
+    stage, nest = group.stages[number], schedule.nest(number)
+    common = [v for v in group.common if v in stage.iters]
+    vector = [v for v in common if v.name == nest.vector]
+    inner = prod(_static(extent(v)) for v in stage.iters if v not in group.common)
+    step = prod(unit_size(schedule, v) for v in vector)
+    steps = {v: 1 for v in vector}
+    between = step
+    step *= inner
+    for var in reversed([v for v in common if v not in vector]):
+        steps[var] = step
+        step *= unit_size(schedule, var)
+    dtype = stage.body[component].dtype
+    buffer = TileBuffer(name, dtype, (const(step),), Scope.LOCAL)
+    return Held(buffer, tuple(steps.items()), between)
+
+
+def unit_size(schedule: Schedule, var: Var) -> int:
+    """Elements of a common loop that a unit covers."""
+    size = as_int(extent(var))
+    if var.name not in schedule.parallel:
+        return _static(extent(var))
+    unit = schedule.unit(var.name)
+    return unit if size is None else min(size, unit)
+
+
+def _static(size: Index) -> int:
+    known = as_int(size)
+    if known is None:
+        raise InternalError("a value held in a unit's scratch must have a static size")
+    return known
+
+
+def within(
+    group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
+) -> Index:
+    """The place of a stage's element among its inner iterators, as `structure` numbers them."""
+    for target in stage.stores[component]:
+        if group.buffers[target.buffer].scope is Scope.LOCAL:
+            return substitute(target.offset, mapping)
+    at = const(0)
+    for var in stage.iters:
+        if var not in group.common:
+            at = at * extent(var) + mapping[var]
+    return at

@@ -1,0 +1,328 @@
+"""One stage on one set of spans: its statements and its result blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import MONOIDS
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
+from tcc.ir.scalar import Read, Scalar, StageRef, walk
+from tcc.ir.tile import (
+    Block,
+    Compute,
+    Contract,
+    Loop,
+    Reduce,
+    Relayout,
+    Scope,
+    Stmt,
+    Store,
+    TileBuffer,
+)
+from tcc.ir.types import DType
+from tcc.passes.fuse.body import BodyEmitter, Place
+from tcc.passes.fuse.scratch import Held
+from tcc.passes.fuse.spans import (
+    Region,
+    Regions,
+    Span,
+    everything,
+    flat,
+    guards_at,
+    positions,
+)
+from tcc.schedule.nest import depends, product
+from tcc.schedule.schedule import Nest
+
+
+def shape_of(spans: Sequence[Span]) -> tuple[int, ...]:
+    """The shape of a block over `spans`."""
+    return tuple(s.size for s in spans if s.axis)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
+    (`regions`), the part of split reductions at hand (`runs`), memory, and the blocks that earlier
+    stages of the nest just made (`ready`).  `fresh` makes a block, `counter` a loop variable."""
+
+    group: TileGroup
+    stage: GroupStage
+    nest: Nest
+    outer: tuple[Span, ...]
+    regions: Regions
+    runs: Regions
+    buffers: tuple[TileBuffer, ...]
+    held: Mapping[StageRef, Held]
+    ready: Mapping[StageRef, Block]
+    fresh: Callable[[DType, tuple[int, ...]], Block]
+    counter: Callable[[Index], Index]
+
+    def place(self, node: Read) -> Place | None:
+        """The memory of a read; None where it is a block in `ready`."""
+        access = self.stage.accesses.get(node)
+        source = node.source
+        if isinstance(source, int):
+            assert access is not None
+            at = access.offset
+            return Place(
+                self.buffers[access.buffer], lambda m: substitute(at, m), frozenset(free_vars(at))
+            )
+        if access is None and source in self.ready:
+            return None
+        held = self.held[source]
+        inner = const(0) if access is None else access.offset
+        varies = frozenset((*free_vars(inner), *(v for v, _ in held.steps)))
+        return Place(
+            held.buffer,
+            lambda m: held.offset(m, substitute(inner, m), self.regions),
+            varies,
+        )
+
+
+class StageLowering:
+    """Computes one stage on one block of the nest's loops."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around, self.stage, self.nest = around, around.stage, around.nest
+        self.outer = list(around.outer)
+        self.factors = product(around.stage)
+
+    def run(self) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """Statements and the blocks of the stage's components."""
+        if self.stage.monoid is None:
+            emitter = BodyEmitter(self.around, self.outer)
+            shape = shape_of(self.outer)
+            blocks = tuple(emitter.value(s, shape) for s in self.stage.body)
+            return emitter.stmts, blocks
+        return self._reduction()
+
+    def stores(self, blocks: tuple[Block, ...]) -> list[Stmt]:
+        """The stores of the components that are results of the kernel."""
+        stmts: list[Stmt] = []
+        mapping = positions(self.outer, shape_of(self.outer))
+        for block, targets in zip(blocks, self.stage.stores, strict=True):
+            for target in targets:
+                buffer = self.around.buffers[target.buffer]
+                if buffer.scope is Scope.LOCAL:
+                    continue
+                offset = substitute(target.offset, mapping)
+                stmts.append(Store(buffer, (offset,), block, guards_at(target, mapping)))
+        return stmts
+
+    def continued(self, start: tuple[Block, ...]) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """The reduction over the runs at hand, on top of sums so far."""
+        return self._reduce_loops(self._reduce_order(), [], start)
+
+    def _reduce_order(self) -> list[Var]:
+        """The vector loop goes innermost."""
+        return sorted(self.stage.reduce, key=lambda v: v.name == self.nest.vector)
+
+    def _region(self, var: Var) -> Region:
+        return self.around.runs.get(var) or everything(var)
+
+    # ---- reductions ---------------------------------------------------------------------------
+
+    def _reduction(self) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """Accumulators start at the identity and are carried through the reduction's loops."""
+        assert self.stage.monoid is not None
+        dtypes = tuple(s.dtype for s in self.stage.body)
+        stmts: list[Stmt] = []
+        start = []
+        for scalar in MONOIDS[self.stage.monoid].identity(dtypes):
+            block = self.around.fresh(scalar.dtype, shape_of(self.outer))
+            stmts.append(Compute(block, scalar, ()))
+            start.append(block)
+        more, blocks = self._reduce_loops(self._reduce_order(), [], tuple(start))
+        return stmts + more, blocks
+
+    def _reduce_loops(
+        self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        if not loops:
+            return self._accumulate(done, carried)
+        var, rest = loops[0], loops[1:]
+        block = self.nest.block(var.name)
+        lanes_kept = block > 1 and var.name == self.nest.vector
+        region = self._region(var)
+        size, known = region.size, as_int(region.size)
+        tiled = block > 1
+        if known == 0:
+            return [], carried
+        if known is not None and known <= block:
+            span = Span(var, region.base, known, tiled)
+            return self._maybe_folded(lanes_kept, rest, done, span, carried)
+        stop = size - size % block
+        stmts, carried = self._reduce_loop(
+            region, const(0), stop, block, rest, done, carried, lanes_kept
+        )
+        if known is not None and known % block:
+            span = Span(var, region.base + (known - known % block), known % block, tiled)
+            more, carried = self._maybe_folded(lanes_kept, rest, done, span, carried)
+            stmts += more
+        elif known is None and tiled:
+            more, carried = self._reduce_loop(
+                region, stop, size, 1, rest, done, carried, lanes_kept
+            )
+            stmts += more
+        return stmts, carried
+
+    def _reduce_loop(
+        self,
+        region: Region,
+        start: Index,
+        stop: Index,
+        step: int,
+        rest: list[Var],
+        done: list[Span],
+        carried: tuple[Block, ...],
+        lanes_kept: bool,
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        counter = self.around.counter(region.size)
+        (loop,) = free_vars(counter)
+        tiled = self.nest.block(region.var.name) > 1
+        span = Span(region.var, region.base + counter, step, tiled)
+        stmts: list[Stmt] = []
+        inits = carried
+        if lanes_kept:
+            stmts, inits = self._identity_lanes(step)
+        args = tuple(self.around.fresh(b.dtype, b.shape) for b in inits)
+        body, yields = self._reduce_loops(rest, [*done, span], args)
+        results = tuple(self.around.fresh(b.dtype, b.shape) for b in inits)
+        stmts.append(Loop(loop, start, stop, step, inits, args, tuple(body), yields, results))
+        if not lanes_kept:
+            return stmts, results
+        more, folded = self._fold_lanes(results, carried)
+        return stmts + more, folded
+
+    def _maybe_folded(
+        self,
+        lanes_kept: bool,
+        rest: list[Var],
+        done: list[Span],
+        span: Span,
+        carried: tuple[Block, ...],
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """One block of a reduction loop that needs no loop."""
+        if not lanes_kept:
+            return self._reduce_loops(rest, [*done, span], carried)
+        stmts, inits = self._identity_lanes(span.size)
+        body, lanes_done = self._reduce_loops(rest, [*done, span], inits)
+        more, folded = self._fold_lanes(lanes_done, carried)
+        return stmts + body + more, folded
+
+    def _identity_lanes(self, size: int) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """Accumulators with an axis for the lanes of the vector loop."""
+        assert self.stage.monoid is not None
+        dtypes = tuple(s.dtype for s in self.stage.body)
+        stmts: list[Stmt] = []
+        blocks = []
+        for scalar in MONOIDS[self.stage.monoid].identity(dtypes):
+            block = self.around.fresh(scalar.dtype, (*shape_of(self.outer), size))
+            stmts.append(Compute(block, scalar, ()))
+            blocks.append(block)
+        return stmts, tuple(blocks)
+
+    def _fold_lanes(
+        self, blocks: tuple[Block, ...], carried: tuple[Block, ...]
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """Reduces the lane axis and combines the result with what was carried so far."""
+        assert self.stage.monoid is not None
+        shape = shape_of(self.outer)
+        kept = tuple(self.around.fresh(b.dtype, (*shape, 1)) for b in blocks)
+        flat = tuple(self.around.fresh(b.dtype, shape) for b in blocks)
+        stmts: list[Stmt] = [Reduce(kept, self.stage.monoid, blocks, (len(shape),))]
+        order = tuple(range(len(shape) + 1))
+        stmts += [Relayout(f, k, order) for f, k in zip(flat, kept, strict=True)]
+        more, combined = self._combine(carried, flat)
+        return stmts + more, combined
+
+    def _combine(
+        self, old: tuple[Block, ...], new: tuple[Block, ...]
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        assert self.stage.monoid is not None
+        dtypes = tuple(s.dtype for s in self.stage.body)
+        bodies = MONOIDS[self.stage.monoid].combine(dtypes)
+        outs = tuple(self.around.fresh(b.dtype, b.shape) for b in old)
+        return [Compute(o, b, (*old, *new)) for o, b in zip(outs, bodies, strict=True)], outs
+
+    def _accumulate(
+        self, reduce: list[Span], carried: tuple[Block, ...]
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        if self.factors is not None:
+            return self._contract(reduce, carried[0])
+        vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
+        extra = [s for s in reduce if s.axis and s not in vector]
+        # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
+        spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
+        emitter = BodyEmitter(self.around, spans)
+        shape = shape_of(spans)
+        values = tuple(emitter.value(s, shape) for s in self.stage.body)
+        stmts = emitter.stmts
+        if extra:
+            values, more = self._fold_extra(values, len(extra))
+            stmts += more
+        more, blocks = self._combine(carried, values)
+        return stmts + more, blocks
+
+    def _fold_extra(
+        self, values: tuple[Block, ...], count: int
+    ) -> tuple[tuple[Block, ...], list[Stmt]]:
+        assert self.stage.monoid is not None
+        first = len(shape_of(self.outer))
+        axes = tuple(range(first, first + count))
+        kept = tuple(
+            self.around.fresh(
+                v.dtype, tuple(1 if n in axes else size for n, size in enumerate(v.shape))
+            )
+            for v in values
+        )
+        flat = tuple(
+            self.around.fresh(v.dtype, (*v.shape[:first], *v.shape[first + count :]))
+            for v in values
+        )
+        order = tuple(range(len(values[0].shape)))
+        stmts: list[Stmt] = [Reduce(kept, self.stage.monoid, values, axes)]
+        stmts += [Relayout(f, k, order) for f, k in zip(flat, kept, strict=True)]
+        return flat, stmts
+
+    # ---- contractions -------------------------------------------------------------------------
+
+    def _depends(self, scalar: Scalar) -> frozenset[Var]:
+        """The loops a factor varies with, those of a unit's scratch included."""
+        places = [self.around.place(s) for s in walk(scalar) if isinstance(s, Read)]
+        return depends(self.stage, scalar).union(*(p.varies for p in places if p))
+
+    def _contract(self, reduce: list[Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
+        assert self.factors is not None
+        vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
+        summed = [s for s in reduce if s.axis and s not in vector]
+        fixed = [s for s in reduce if not s.axis]
+        out_spans = [*(s for s in self.outer if s.axis), *vector]
+        stmts: list[Stmt] = []
+        operands = []
+        both = self._depends(self.factors.a) | self._depends(self.factors.b)
+        idle = {s.var for s in out_spans} - both
+        for number, factor in enumerate((self.factors.a, self.factors.b)):
+            varies = self._depends(factor) | (idle if number == 0 else set())
+            outer = [s for s in out_spans if s.var in varies]
+            has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
+            # k goes before the vector lanes and after everything else.
+            axes = [*outer[:-1], *summed, outer[-1]] if has_vector else [*outer, *summed]
+            rest = [s for s in self.outer if s not in axes]
+            rest += [*fixed, *(s for s in vector if s not in axes)]
+            emitter = BodyEmitter(self.around, [*axes, *(flat(s) for s in rest)])
+            block = emitter.value(factor, shape_of(axes))
+            stmts += emitter.stmts
+            operands.append((block, tuple(s.var.name for s in axes)))
+        (a, a_axes), (b, b_axes) = operands
+        labels = tuple(s.var.name for s in out_spans)
+        lanes_of = next((n for n in labels if n == self.nest.vector), None)
+        if lanes_of in a_axes and lanes_of not in b_axes:
+            a, a_axes, b, b_axes = b, b_axes, a, a_axes
+        out = self.around.fresh(acc.dtype, acc.shape)
+        stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
+        return stmts, (out,)
