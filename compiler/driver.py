@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -28,12 +28,14 @@ from tcc.ir.op import Array
 from tcc.ir.text import graph_text
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
-from tcc.passes.lower_graph import KernelTable, lower_program
+from tcc.passes.layouts import Placed
+from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
 from tcc.passes.lower_node import check_runnable, lower_node
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.state import appended_rows, bind_states
+from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.target import Target, parse_target
@@ -82,13 +84,14 @@ def compile_model(
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
-    ops = sum(1 for _ in walk_nodes(graph))
+    ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
     with trace.stage("optimise"):
         graph = run_pipeline(graph, options.level, trace)
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
-        program, kernels, weights = lower_program(graph, _planner(target), lower_node)
+        placed = place_graph(graph)
+        program, kernels, weights = lower_program(placed, _planner(target), lower_node)
         program = plan_memory(program)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
@@ -103,7 +106,7 @@ def compile_model(
             code.objects,
             encode_program(program),
             names,
-            _manifest(target, ops, kernels, names) | _appends(graph),
+            _manifest(target, ops, kernels, names) | _appends(graph) | _traffic(placed, unfused),
             packed,
             c_name(options.name or output.stem),
             output,
@@ -145,6 +148,12 @@ def _appends(graph: Graph) -> dict[str, Any]:
         for item in appended_rows(graph)
     ]
     return {"appends": rows}
+
+
+def _traffic(placed: Placed, unfused: int | None) -> dict[str, Any]:
+    """What a run moves through memory, and would move node by node; null where sizes are open."""
+    found = traffic(placed)
+    return {"traffic": None if found is None else asdict(found) | {"unfused": unfused}}
 
 
 def _number_or_text(size: Index) -> int | str:

@@ -1,6 +1,7 @@
 """Builds the models of the manifest as ONNX files.
 
 `python models/build.py resnet50 lstm --out build/models`, or `python models/build.py all`.
+`resnet50.b8` is resnet50 for a batch of 8.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from models.export import Recipe, export_onnx
-from models.inputs import make_inputs
+from models.inputs import Array, make_inputs
 from models.manifest import ModelSpec, manifest, model_spec
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "build" / "models"
@@ -38,11 +39,11 @@ def builder_hash(spec: ModelSpec) -> str:
     return digest.hexdigest()
 
 
-def _arguments(spec: ModelSpec) -> tuple[Any, ...]:
-    """Example arguments in the module's order; inputs named x.0, x.1, ... form one list."""
+def module_arguments(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
+    """Arguments in the module's order; inputs named x.0, x.1, ... form one list."""
     arguments: list[Any] = []
     lists: dict[str, list[torch.Tensor]] = {}
-    for name, array in make_inputs(spec.name, 0).items():
+    for name, array in inputs.items():
         stem, dot, _ = name.partition(".")
         tensor = torch.from_numpy(array)
         if not dot:
@@ -55,13 +56,19 @@ def _arguments(spec: ModelSpec) -> tuple[Any, ...]:
     return tuple(arguments)
 
 
+def recipe(spec: ModelSpec) -> Recipe:
+    """The model's module with its seeded weights, and how it is exported."""
+    family = importlib.import_module(f"models.{spec.family}")
+    builder: Callable[[], Recipe] = getattr(family, spec.builder.partition(":")[2])
+    return builder()
+
+
 def build_proto(name: str) -> onnx.ModelProto:
     """Builds model `name` in memory: equal bytes for every build with the same packages."""
     spec = model_spec(name)
-    family = importlib.import_module(f"models.{spec.family}")
-    builder: Callable[[], Recipe] = getattr(family, spec.builder.partition(":")[2])
     inputs = [entry.name for entry in spec.inputs]
-    model = export_onnx(builder(), _arguments(spec), inputs, spec.outputs)
+    arguments = module_arguments(make_inputs(name, 0))
+    model = export_onnx(recipe(spec), arguments, inputs, spec.outputs)
     model.graph.name = name
     return model
 
@@ -96,10 +103,15 @@ def build(name: str, out_dir: Path) -> Path:
 def main() -> None:
     """Command line: names or `all`, and the output folder."""
     parser = argparse.ArgumentParser(description="Build the models of models/manifest.toml.")
-    parser.add_argument("names", nargs="+", metavar="NAME", choices=["all", *manifest()])
+    parser.add_argument("names", nargs="+", metavar="NAME", help="as in resnet50, resnet50.b8, all")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
     arguments = parser.parse_args()
     names = list(manifest()) if "all" in arguments.names else arguments.names
+    try:
+        for name in names:
+            model_spec(name)
+    except KeyError as error:
+        parser.error(str(error.args[0]))
     for name in names:
         path = build(name, arguments.out)
         print(f"{name:16} {path.stat().st_size / 1e6:8.1f} MB  {path}", flush=True)

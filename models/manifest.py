@@ -3,13 +3,15 @@
 `manifest.toml` is the only list of models; this module reads it into frozen records.
 """
 
+import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 MANIFEST = Path(__file__).with_name("manifest.toml")
+_BATCH = re.compile("[1-9][0-9]{0,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,17 @@ def manifest() -> dict[str, ModelSpec]:
 
 
 def model_spec(name: str) -> ModelSpec:
-    """Returns one model's table; raises KeyError naming the known models otherwise."""
+    """Returns one model's table; raises KeyError naming the known models otherwise.
+
+    `NAME.b8` is NAME for a batch of 8: the same weights, eight times the inputs' first dimension.
+    """
     known = manifest()
-    if name not in known:
+    base, _, batch = name.partition(".b")
+    if base not in known or (name != base and not _BATCH.fullmatch(batch)):
         raise KeyError(f"no model {name!r} in the manifest; there are: {', '.join(known)}")
-    return known[name]
+    return known[name] if name == base else _batched(known[base], int(batch))
+
+
+def _batched(spec: ModelSpec, batch: int) -> ModelSpec:
+    inputs = (replace(i, shape=(i.shape[0] * batch, *i.shape[1:])) for i in spec.inputs)
+    return replace(spec, name=f"{spec.name}.b{batch}", inputs=tuple(inputs), gmac=spec.gmac * batch)

@@ -303,14 +303,14 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
 
 
 def lower_program(
-    graph: Graph, planner: KernelPlanner, lower_node: Callable[[Frame, Step], None]
+    placed: Placed, planner: KernelPlanner, lower_node: Callable[[Frame, Step], None]
 ) -> tuple[Program, KernelTable, WeightTable]:
-    """The program of a model; arena offsets are not planned yet.
+    """The program of a model from its placed graph; arena offsets are not planned yet.
 
     `lower_node` lowers steps that are no kernels.
     """
+    graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node)
-    placed = place_graph(graph)
     constants = dict.fromkeys(graph.constants, graph)
     frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
     ports = _input_ports(frame, graph)

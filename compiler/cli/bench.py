@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +13,9 @@ import click
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
-from tcc.cli.peer import PEERS, Peer
-from tcc.cli.rounds import interleaved
+from tcc.cli.peer import CAP, PEERS, Peer
+from tcc.cli.rounds import Times, interleaved
+from tcc.cli.show import progress
 from tcc.driver import load
 from tcc.errors import UserError
 
@@ -31,7 +33,21 @@ from tcc.errors import UserError
     type=click.FloatRange(0, min_open=True),
     help="Time of one peer in one round.",
 )
-@click.option("--peers", default="", metavar="NAMES", help="Others to time, as in --peers ort.")
+@click.option(
+    "--peers", default="", metavar="NAMES", help="Others to time, as in --peers ort,openvino."
+)
+@click.option(
+    "--cap",
+    default=CAP,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds to wait for any one answer of a peer.",
+)
+@click.option(
+    "--artifact",
+    type=PATH,
+    help="Time this artifact of MODEL instead of compiling MODEL with the default choices.",
+)
 @json_flag
 def bench(
     model: Path,
@@ -41,6 +57,8 @@ def bench(
     rounds: int,
     seconds: float,
     peers: str,
+    cap: float,
+    artifact: Path | None,
     as_json: bool,
 ) -> None:
     """Times MODEL, an ONNX file or an artifact, alone or against peers (ONNX files only).
@@ -49,27 +67,41 @@ def bench(
 
     \b
     Example:
-      tcc bench model.onnx --peers ort --threads 2
+      tcc bench model.onnx --peers ort,openvino --threads 2
     """
     kinds = _kinds(peers, model)
     count = threads or len(os.sched_getaffinity(0))
-    with opened_artifact(model) as artifact, ExitStack() as stack:
-        arrays = make_inputs(load(artifact).inputs, inputs, seed)
-        files = {"tcc": artifact}
+    with opened_artifact(artifact or model) as compiled, ExitStack() as stack:
+        arrays = make_inputs(load(compiled).inputs, inputs, seed)
+        files = {"tcc": compiled}
+        stage = stack.enter_context(progress("timing"))
         running = [
-            stack.enter_context(Peer(kind, files.get(kind, model), arrays, count)) for kind in kinds
+            stack.enter_context(Peer(kind, files.get(kind, model), arrays, count, cap=cap))
+            for kind in kinds
         ]
-        times = interleaved(running, rounds, seconds)
+        times = interleaved(
+            running, rounds, seconds, between=lambda n: stage(f"round {n + 1} of {rounds}")
+        )
     if as_json:
-        found = {kind: asdict(item) for kind, item in times.items()}
+        found = {kind: {**asdict(item), "best": item.best} for kind, item in times.items()}
         click.echo(json.dumps({"model": str(model), "threads": count, "seconds": found}))
         return
+    click.echo(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
+    for line in _table(times):
+        click.echo(line)
+
+
+def _table(times: Mapping[str, Times]) -> Iterator[str]:
+    """One line per peer; the last column says how many times as long as tcc its median is."""
+    titles = {kind: PEERS[kind].title for kind in times}
+    width = max(len("runtime"), *map(len, titles.values()))
+    heads = "".join(f"{head:>12}" for head in ("median", "best round", "shortest"))
+    yield f"{'runtime':{width}}{heads}{'runs':>8}  of tcc's"
     for kind, item in times.items():
-        ratio = times[kind].median / times["tcc"].median
-        click.echo(
-            f"{kind:10} median {item.median * 1e3:9.3f} ms, least {item.least * 1e3:9.3f} ms, "
-            f"{item.runs} runs, {ratio:.2f} of tcc's time"
-        )
+        numbers = (item.median, item.best, item.least)
+        cells = "".join(f"{value * 1e3:12.3f}" for value in numbers)
+        ratio = item.median / times["tcc"].median
+        yield f"{titles[kind]:{width}}{cells}{item.runs:8}{ratio:9.2f}x"
 
 
 def _kinds(peers: str, model: Path) -> list[str]:

@@ -1,13 +1,4 @@
-"""Runtimes to compare with, each in a process of its own.
-
-A worker is started as `python -m tcc.cli.peer_X MODEL INPUTS.npz THREADS`, answers one JSON line
-when it is ready, then one JSON line for each line it reads:
-
-    time COUNT      -> {"seconds": [...]}       wall seconds of COUNT runs
-    outputs FILE    -> {"outputs": count}       writes the outputs of one run to FILE (npz)
-
-A failure is answered with {"error": text} and ends the worker.
-"""
+"""Runtimes to compare with, each in a process of its own (`worker.py` states the protocol)."""
 
 from __future__ import annotations
 
@@ -15,37 +6,54 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Timer
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-import numpy as np
+from tcc.cli.worker import read_arrays, write_arrays
 from tcc.errors import ToolError, UserError
 from tcc.ir.op import Array
+
+# Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
+CAP = 300.0
+
+# What silences each peer that reports to its vendor; nothing of the user's home is read or written.
+_QUIET = MappingProxyType(
+    {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+)
+_OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of peer: `package` must be installed for it; `arguments` go to its worker."""
+    """One kind of peer.
+
+    `package` must be importable for it, `install` names what provides it; `module` is the worker,
+    `-m` style, or the path of a script; `arguments` go to it.
+    """
 
     title: str
     module: str
     package: str = ""
+    install: str = ""
     arguments: tuple[str, ...] = ()
 
+
+_ORT = ("tcc.cli.peer_ort", "onnxruntime", "onnxruntime")
+_OPENVINO = ("tcc.cli.peer_openvino", "openvino", "openvino")
 
 PEERS: Mapping[str, Row] = MappingProxyType(
     {
         "tcc": Row("tcc", "tcc.cli.peer_tcc"),
-        "ort": Row("ONNX Runtime", "tcc.cli.peer_ort", "onnxruntime"),
-        "ort-plain": Row(
-            "ONNX Runtime, unoptimised", "tcc.cli.peer_ort", "onnxruntime", ("unoptimised",)
-        ),
+        "ort": Row("ONNX Runtime", *_ORT),
+        "ort-plain": Row("ONNX Runtime, unoptimised", *_ORT, ("unoptimised",)),
+        "openvino": Row("OpenVINO, f32", *_OPENVINO, ("f32",)),
+        "openvino-bf16": Row("OpenVINO, bf16", *_OPENVINO, ("bf16",)),
     }
 )
 
@@ -53,32 +61,40 @@ PEERS: Mapping[str, Row] = MappingProxyType(
 class Peer:
     """A running worker; use it in a `with`.
 
-    Raises ToolError, with the worker's last words, when the worker fails.
+    `row` says what it is where `PEERS` does not, `cap` how many seconds each answer may take.
+    Raises UserError where the peer is not installed; ToolError, with the worker's last words,
+    where it fails or takes longer than its cap.
     """
 
-    def __init__(self, kind: str, model: Path, inputs: Mapping[str, Array], threads: int) -> None:
-        row = PEERS[kind]
-        if row.package and find_spec(row.package) is None:
-            raise UserError(
-                f"{row.title} is not installed", hint=f"pip install {row.package}, or tcc[bench]"
-            )
+    def __init__(
+        self,
+        kind: str,
+        model: Path,
+        inputs: Mapping[str, Array],
+        threads: int,
+        *,
+        row: Row | None = None,
+        cap: float = CAP,
+    ) -> None:
         self.kind = kind
+        self._row = row or PEERS[kind]
+        self._cap = cap
+        self._check_installed()
         self._folder = TemporaryDirectory(prefix="tcc-peer-")
-        feed = Path(self._folder.name) / "inputs.npz"
+        folder = Path(self._folder.name)
+        feed = folder / "inputs.npz"
         write_arrays(feed, inputs)
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(threads),
-            "ORT_DISABLE_TELEMETRY": "1",
-            # The worker imports from where this process does, installed or not.
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", row.module, str(model), str(feed), str(threads), *row.arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        started_as = [] if self._row.module.endswith(".py") else ["-m"]
+        arguments = [str(model), str(feed), str(threads), *self._row.arguments]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *started_as, self._row.module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=_environment(folder, threads),
+            )
         try:
             self._answer()
         except BaseException:
@@ -112,6 +128,12 @@ class Peer:
         self._ask(f"outputs {path}")
         return read_arrays(path)
 
+    def _check_installed(self) -> None:
+        row = self._row
+        parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
+        if not all(find_spec(name) for name in parents if name):
+            raise UserError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
@@ -123,54 +145,45 @@ class Peer:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        late: list[bool] = []
+
+        def stop() -> None:
+            late.append(True)
+            self._process.kill()
+
+        timer = Timer(self._cap, stop)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+        if late:
+            raise ToolError(f"{self._row.title} took more than {self._cap:g} seconds")
         answer: dict[str, Any] = json.loads(line) if line else {}
         if not line or "error" in answer:
-            why = answer.get("error") or f"its process ended with {self._process.wait()}"
-            raise ToolError(f"{PEERS[self.kind].title} failed", why=str(why))
+            why = answer.get("error") or self._last_words()
+            raise ToolError(f"{self._row.title} failed", why=str(why))
         return answer
 
-
-# ---- the worker's side ------------------------------------------------------------------------
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Names may be any text, so arrays are numbered; array 0 holds the names."""
-    np.savez(path, np.array(list(arrays), dtype=np.str_), *arrays.values())
+    def _last_words(self) -> str:
+        status = self._process.wait()
+        log = (Path(self._folder.name) / "log").read_text(errors="replace").strip()
+        return f"its process ended with {status}" + (f"\n{log[-2000:]}" if log else "")
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """The inverse of `write_arrays`."""
-    with np.load(path, allow_pickle=False) as held:
-        return {str(name): held[f"arr_{index}"] for index, name in enumerate(held["arr_0"], 1)}
+def _environment(folder: Path, threads: int) -> dict[str, str]:
+    """A worker's variables.  It imports from where this process does, installed or not.
 
-
-def serve(prepare: Callable[[], Callable[[], Mapping[str, Array]]]) -> None:
-    """Answers requests on stdin until it ends; `prepare()` gives the function that runs once."""
-    try:
-        run = prepare()
-        run()
-        _reply({"ready": True})
-        for line in sys.stdin:
-            verb, _, rest = line.strip().partition(" ")
-            _reply(_timed(run, int(rest)) if verb == "time" else _written(run(), Path(rest)))
-    except Exception as error:
-        _reply({"error": f"{type(error).__name__}: {error}"})
-
-
-def _reply(answer: Mapping[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
-
-
-def _timed(run: Callable[[], Mapping[str, Array]], count: int) -> dict[str, Sequence[float]]:
-    seconds = []
-    for _ in range(count):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return {"seconds": seconds}
-
-
-def _written(outputs: Mapping[str, Array], path: Path) -> dict[str, int]:
-    write_arrays(path, outputs)
-    return {"outputs": len(outputs)}
+    OpenVINO asks a file in the home folder whether it may report to its vendor, so the worker gets
+    a home of its own whose file says no.
+    """
+    consent = folder / _OPENVINO_CONSENT
+    consent.parent.mkdir()
+    consent.write_text("0")
+    return {
+        **os.environ,
+        **_QUIET,
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnxruntime
-from tcc.cli.peer import read_arrays, serve
-from tcc.ir.op import Array
+from tcc.cli.worker import Array, read_arrays, serve
 
 
 def prepare(
     model: Path, feed: Path, threads: int, optimised: bool
 ) -> Callable[[], Mapping[str, Array]]:
     """A function that runs the model once on the arrays of `feed`."""
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

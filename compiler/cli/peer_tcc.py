@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tcc.cli.peer import read_arrays, serve
+from tcc.cli.worker import Array, read_arrays, serve
 from tcc.driver import load
-from tcc.ir.op import Array
 
 
 def prepare(artifact: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:

@@ -34,6 +34,14 @@ class Place:
     varies: frozenset[Var]
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The block of an earlier stage, with an axis for each of `axes`."""
+
+    block: Block
+    axes: frozenset[Var]
+
+
 class Around(Protocol):
     """What a stage's body is evaluated in: see `tcc.passes.fuse.stage.Surroundings`."""
 
@@ -44,7 +52,7 @@ class Around(Protocol):
     def outer(self) -> tuple[Span, ...]: ...
 
     @property
-    def ready(self) -> Mapping[StageRef, Block]: ...
+    def ready(self) -> Mapping[StageRef, Ready]: ...
 
     @property
     def fresh(self) -> Callable[[DType, tuple[int, ...]], Block]: ...
@@ -133,9 +141,9 @@ class BodyEmitter:
         """The block of an earlier stage, with axes of one for what it does not have."""
         if not isinstance(node.source, StageRef):
             raise InternalError(f"no access for a read of operand {node.source}")
-        block = self.around.ready[node.source]
-        held = [s.var for s in self.around.outer if s.axis]
-        shape = tuple(s.size if s.var in held else 1 for s in self.axes)
+        made = self.around.ready[node.source]
+        block = made.block
+        shape = tuple(s.size if s.var in made.axes else 1 for s in self.axes)
         if block.shape == shape:
             return block
         out = self.around.fresh(block.dtype, shape)

@@ -20,7 +20,8 @@ from tcc.ir.index import Index, Var, as_int, ceildiv, const, free_vars, iterator
 from tcc.ir.scalar import StageRef
 from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
 from tcc.ir.types import DType
-from tcc.passes.fuse.scratch import held_values, within
+from tcc.passes.fuse.body import Ready
+from tcc.passes.fuse.scratch import held_values, in_registers, within
 from tcc.passes.fuse.spans import Region, Regions, Span, Spans, even, everything, positions, tiles
 from tcc.passes.fuse.stage import StageLowering, Surroundings, shape_of
 from tcc.schedule.schedule import Nest, Schedule
@@ -92,11 +93,9 @@ class _Lowering:
         return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(rest))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:
-        return [
-            stmt
-            for nest in self.schedule.nests
-            for stmt in _NestLowering(self, nest, regions).run()
-        ]
+        passed: dict[StageRef, Ready] = {}
+        nests = (_NestLowering(self, nest, regions, passed) for nest in self.schedule.nests)
+        return [stmt for nest in nests for stmt in nest.run()]
 
     # ---- names ----------------------------------------------------------------------------
 
@@ -110,10 +109,16 @@ class _Lowering:
 
 
 class _NestLowering:
-    """The loops of one nest over the region of a unit."""
+    """The loops of one nest over the region of a unit.
 
-    def __init__(self, parent: _Lowering, nest: Nest, regions: Regions) -> None:
-        self.parent, self.nest = parent, nest
+    `passed` are results that are one block for the whole unit: what earlier nests left there, and
+    where this one leaves its own.
+    """
+
+    def __init__(
+        self, parent: _Lowering, nest: Nest, regions: Regions, passed: dict[StageRef, Ready]
+    ) -> None:
+        self.parent, self.nest, self.passed = parent, nest, passed
         self.stages = [(n, parent.group.stages[n]) for n in nest.stages]
         _, first = self.stages[0]
         self.regions = {
@@ -124,9 +129,9 @@ class _NestLowering:
         ordered = [named[n] for n in nest.order]
         rest = [v for v in first.iters if v not in ordered]
         # The vector loop is the last axis of every block.
-        self.iters = sorted(
-            (v for v in (*ordered, *rest) if v in first.iters), key=lambda v: v.name == nest.vector
-        )
+        common = [v for v in parent.group.common if v in first.iters]
+        inner = [v for v in first.iters if v not in common]
+        self.iters = sorted((*common, *inner), key=lambda v: v.name == nest.vector)
         self.loops = [*ordered, *rest]
 
     def run(self) -> list[Stmt]:
@@ -181,8 +186,9 @@ class _NestLowering:
 
     def _compute(self, spans: Spans, runs: Regions) -> list[Stmt]:
         stmts: list[Stmt] = []
-        ready: dict[StageRef, Block] = {}
+        ready = dict(self.passed)
         outer = self._outer(spans)
+        axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
             around = Surroundings(
                 self.parent.group,
@@ -208,7 +214,9 @@ class _NestLowering:
                 stmts += [*loads, *out]
             stmts += self._hold(number, blocks, outer)
             for component, block in enumerate(blocks):
-                ready[StageRef(number, component)] = block
+                made = ready[StageRef(number, component)] = Ready(block, axes)
+                if in_registers(self.parent.group, self.parent.schedule, number):
+                    self.passed[StageRef(number, component)] = made
         return stmts
 
     def _sums(self, number: int) -> tuple[StageRef, ...]:

@@ -41,11 +41,36 @@ def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
     found: dict[StageRef, Held] = {}
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
-        if nest.runs or _read_elsewhere(group, schedule, number):
+        away = _read_elsewhere(group, schedule, number)
+        if nest.runs or (away and not in_registers(group, schedule, number)):
             for component in range(len(stage.body)):
                 name = f"s{len(found)}"
                 found[StageRef(number, component)] = _held(name, group, schedule, number, component)
     return found
+
+
+def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
+    """Whether a stage's result is one block for the whole unit, and to all who read it."""
+    stage, own = group.stages[number], schedule.nest(number)
+    if own.runs or not set(stage.iters) <= set(group.common):
+        return False
+    readers = [
+        n
+        for n, later in enumerate(group.stages)
+        if any(
+            isinstance(node, Read)
+            and isinstance(node.source, StageRef)
+            and node.source.stage == number
+            for node in walk(*later.body)
+        )
+    ]
+    nests = [own, *(schedule.nest(n) for n in readers)]
+    return all(
+        as_int(extent(v)) is not None
+        and all(unit_size(schedule, v) <= n.block(v.name) for n in nests)
+        and len({n.block(v.name) > 1 for n in nests}) == 1
+        for v in group.common
+    )
 
 
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:

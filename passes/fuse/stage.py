@@ -22,7 +22,7 @@ from tcc.ir.tile import (
     TileBuffer,
 )
 from tcc.ir.types import DType
-from tcc.passes.fuse.body import BodyEmitter, Place
+from tcc.passes.fuse.body import BodyEmitter, Place, Ready
 from tcc.passes.fuse.scratch import Held
 from tcc.passes.fuse.spans import (
     Region,
@@ -56,7 +56,7 @@ class Surroundings:
     runs: Regions
     buffers: tuple[TileBuffer, ...]
     held: Mapping[StageRef, Held]
-    ready: Mapping[StageRef, Block]
+    ready: Mapping[StageRef, Ready]
     fresh: Callable[[DType, tuple[int, ...]], Block]
     counter: Callable[[Index], Index]
 

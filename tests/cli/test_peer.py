@@ -1,14 +1,15 @@
 """Workers answer, and say why they fail."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tcc.cli.peer import PEERS, Peer
+from tcc.cli.peer import PEERS, Peer, Row
 from tcc.cli.rounds import interleaved
-from tcc.errors import ToolError
+from tcc.errors import ToolError, UserError
 
 pytest.importorskip("onnxruntime")
 
@@ -37,6 +38,94 @@ def test_peers_answer_and_take_turns(model: Path) -> None:
         times = interleaved([fast, plain], rounds=2, budget=1e-4, rest=0)
     assert set(times) == {"ort", "ort-plain"} <= set(PEERS)
     assert all(0 < t.least <= t.median and t.runs >= 2 for t in times.values())
+    assert all(t.least <= t.best <= max(t.rounds) and len(t.rounds) == 2 for t in times.values())
+
+
+class Paced:
+    """A peer whose runs take known times; notes when it has its turn."""
+
+    def __init__(self, kind: str, paces: list[float], turns: list[str]) -> None:
+        self.kind, self.paces, self.turns = kind, paces, turns
+
+    def seconds(self, count: int) -> list[float]:
+        if count == 10:
+            self.turns.append(self.kind)
+            return [self.paces.pop(0)] * 10
+        return [0.1] * count
+
+
+def test_rounds_start_with_another_peer_and_the_best_one_counts() -> None:
+    turns: list[str] = []
+    peers: list[Any] = [Paced("a", [3.0, 1.0, 2.0], turns), Paced("b", [5.0, 6.0, 4.0], turns)]
+    times = interleaved(peers, 3, 1.0, rest=0, between=lambda number: turns.append(str(number)))
+    assert turns == "0 a b 1 b a 2 a b".split()
+    assert times["a"].rounds == (3.0, 1.0, 2.0)
+    assert (times["a"].best, times["a"].median, times["a"].runs) == (1.0, 2.0, 30)
+    assert (times["b"].best, times["b"].least) == (4.0, 4.0)
+
+
+def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((1, 16, 8, 8), (16, 16, 3, 3)))
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", x.shape), ("y", (1, 16, 6, 6)))
+    ]
+    weight = onnx.numpy_helper.from_array(w, "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [weight])
+    path = tmp_path / "conv.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
+    want = np.einsum("ncijkl,mckl->nmij", windows, w)
+    errors = {}
+    for kind in ("openvino", "openvino-bf16"):
+        with Peer(kind, path, {"x": x}, 1) as peer:
+            errors[kind] = np.abs(peer.outputs()["y"] - want).max() / np.abs(want).max()
+    assert errors["openvino"] < 1e-6
+    assert 1e-4 < errors["openvino-bf16"] < 2e-2
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from tcc.cli.worker import serve
+
+def prepare():
+    print("chatter", flush=True)
+    home = Path.home()
+    assert (home / "intel" / "openvino_telemetry").read_text() == "0"
+    if "slow" in sys.argv:
+        time.sleep(60)
+    return lambda: {}
+
+serve(prepare)
+"""
+
+
+def test_workers_are_quiet_and_capped(tmp_path: Path, model: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    with Peer("quiet", model, {}, 1, row=Row("Quiet", str(script))) as peer:
+        assert len(peer.seconds(3)) == 3
+    slow = Row("Slow", str(script), arguments=("slow",))
+    with pytest.raises(ToolError, match=r"Slow took more than 0\.2 seconds"):
+        Peer("slow", model, {}, 1, row=slow, cap=0.2)
+    with pytest.raises(UserError, match="Absent is not installed") as caught:
+        Peer("absent", model, {}, 1, row=Row("Absent", "m", "no.such", "no-such"))
+    assert caught.value.hint == "pip install no-such"
+
+
+def test_a_crashing_worker_leaves_its_last_words(tmp_path: Path, model: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text("raise SystemExit('out of luck')")
+    with pytest.raises(ToolError, match="Broken failed") as caught:
+        Peer("broken", model, {}, 1, row=Row("Broken", str(script)))
+    assert "ended with 1" in caught.value.why
+    assert "out of luck" in caught.value.why
 
 
 def test_a_failing_worker_says_why(tmp_path: Path, model: Path) -> None:

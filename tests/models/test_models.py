@@ -71,6 +71,22 @@ def test_build_skips_current_files_and_replaces_stale_ones(folder: Path) -> None
     assert {entry.suffix for entry in folder.iterdir()} <= {".onnx", ".hash"}
 
 
+def test_a_batch_keeps_the_weights(folder: Path) -> None:
+    one, two = (onnx.load(builds.build(name, folder)) for name in ("infogan", "infogan.b2"))
+    names = [{t.name: t.raw_data for t in model.graph.initializer} for model in (one, two)]
+    assert names[0] == names[1]
+    dims = two.graph.input[0].type.tensor_type.shape.dim
+    assert [d.dim_value for d in dims] == [2, 228]
+    assert make_inputs("infogan.b2", 0)["z"].shape == (2, 228)
+    assert model_spec("infogan.b2").gmac == 2 * model_spec("infogan").gmac
+
+
+@pytest.mark.parametrize("name", ["infogan.b0", "infogan.b", "infogan.b2x", "infogan.2"])
+def test_bad_batches_are_refused(name: str) -> None:
+    with pytest.raises(KeyError, match="no model"):
+        model_spec(name)
+
+
 def test_unknown_models_are_refused_by_name(folder: Path) -> None:
     with pytest.raises(KeyError, match=r"no model 'resnet18'.*resnet50"):
         builds.build("resnet18", folder)

@@ -20,7 +20,7 @@ from tcc.ir.parse import parse_graph
 from tcc.ir.types import Kind, TensorType
 from tcc.ir.verify import verify_graph
 from tcc.ops import OPS
-from tcc.passes.lower_graph import lower_program
+from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
@@ -77,7 +77,9 @@ def compiled(tmp_path: Path) -> Run:
     """Compiles a graph without any graph pass and loads it."""
 
     def run(graph: Graph) -> Module:
-        program, table, weights = lower_program(graph, KernelPlanner(Registers(16, 16)), lower_node)
+        program, table, weights = lower_program(
+            place_graph(graph), KernelPlanner(Registers(16, 16)), lower_node
+        )
         program = plan_memory(program)
         target = parse_target("cpu", "host", detect)
         names = tuple(f"tcc_k{n}" for n in range(len(table.bounds)))

@@ -213,7 +213,8 @@ def test_schedules_name_loops_of_their_group() -> None:
             common = {v.name for v in group.common}
             assert len(set(schedule.parallel)) == len(schedule.parallel)
             assert set(schedule.parallel) <= common
-            assert [n for nest in schedule.nests for n in nest.stages] == [*range(len(group.stages))]
+            order = [n for nest in schedule.nests for n in nest.stages]
+            assert order == [*range(len(group.stages))]
             for nest in schedule.nests:
                 stages = [group.stages[n] for n in nest.stages]
                 loops = {v.name for s in stages for v in (*s.iters, *s.reduce)}

@@ -19,7 +19,7 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile_text import kernel_text
 from tcc.ir.verify_program import verify_program
 from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.lower_graph import lower_program
+from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
@@ -33,7 +33,9 @@ SIZES = (1, 4, 5, 9)
 
 def lowered(graph: Graph, registers: Registers) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
-    program, table, weights = lower_program(graph, KernelPlanner(registers), lower_node)
+    program, table, weights = lower_program(
+        place_graph(graph), KernelPlanner(registers), lower_node
+    )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     planned = plan_memory(replace(program, kernels=names))
     section = [part() for part in weights.parts()]

@@ -1,0 +1,71 @@
+"""The worker's side of a peer: a process that runs one model when it is asked.
+
+A worker is started as `python -m tcc.cli.peer_X MODEL INPUTS.npz THREADS [ARGUMENT ...]`.  It
+answers one JSON line when it is ready, then one JSON line for each line it reads:
+
+    time COUNT      -> {"seconds": [...]}       wall seconds of COUNT runs
+    outputs FILE    -> {"outputs": count}       writes the outputs of one run to FILE (npz)
+
+A failure is answered with {"error": text} and ends the worker.  What the runtime prints goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Names may be any text, so arrays are numbered; array 0 holds the names."""
+    np.savez(path, np.array(list(arrays), dtype=np.str_), *arrays.values())
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The inverse of `write_arrays`."""
+    with np.load(path, allow_pickle=False) as held:
+        return {str(name): held[f"arr_{index}"] for index, name in enumerate(held["arr_0"], 1)}
+
+
+def serve(prepare: Callable[[], Callable[[], Mapping[str, Array]]]) -> None:
+    """Answers requests on stdin until it ends; `prepare()` gives the function that runs once."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
+    try:
+        run = prepare()
+        run()
+        _reply(answers, {"ready": True})
+        for line in sys.stdin:
+            verb, _, rest = line.strip().partition(" ")
+            found = _timed(run, int(rest)) if verb == "time" else _written(run(), Path(rest))
+            _reply(answers, found)
+    except Exception as error:
+        _reply(answers, {"error": f"{type(error).__name__}: {error}"})
+
+
+def _reply(answers: TextIO, answer: Mapping[str, Any]) -> None:
+    print(json.dumps(answer), file=answers, flush=True)
+
+
+def _timed(run: Callable[[], Mapping[str, Array]], count: int) -> dict[str, Sequence[float]]:
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - started)
+    return {"seconds": seconds}
+
+
+def _written(outputs: Mapping[str, Array], path: Path) -> dict[str, int]:
+    write_arrays(path, outputs)
+    return {"outputs": len(outputs)}

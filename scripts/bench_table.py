@@ -1,0 +1,156 @@
+"""The results of `scripts/bench` as text and as a chart."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from chart import Bar, bar_chart
+from goals import (
+    BASELINES,
+    Verdict,
+    goal_ratio,
+    judge,
+    paired_ratio,
+    ratio,
+    stream_share,
+    suite_of,
+    wanted_ratio,
+)
+
+LEGEND = (
+    "times: medians in ms; (best): the same peer's best round",
+    "ratio: the faster baseline at its best round over tcc at its median, which the goals speak of",
+    "paired: both in the same round, the median over rounds; best: both at their best rounds",
+    "runs: kernels launched in one run; MB: moved through memory in one run; unfused: node by node",
+    "fma, read: multiply-adds of the model, bytes of its weights, over the peaks of all threads",
+)
+
+
+def heading(results: Mapping[str, Any]) -> str:
+    return (
+        f"{results['target']}, {results['threads']} threads, {results['precision']}, "
+        f"batch {results['batch']}, {results['rounds']} rounds, {results['date']}"
+    )
+
+
+def columns(results: Mapping[str, Any]) -> list[str]:
+    """The head of the table."""
+    cells = ["model", "tcc"]
+    for kind in results["peers"]:
+        cells += [kind, "(best)"] if kind in BASELINES[results["precision"]] else [kind]
+    return [*cells, *"ratio paired best goal runs MB unfused fma read".split()]
+
+
+def cells(results: Mapping[str, Any], model: str) -> list[str]:
+    """One model's row."""
+    row = results["models"][model]
+    peers, kinds = row["peers"], BASELINES[results["precision"]]
+    found = [model, _ms(peers["tcc"], "median")]
+    for kind in results["peers"]:
+        found.append(_ms(peers[kind], "median"))
+        if kind in kinds:
+            found.append(_ms(peers[kind], "best"))
+    wanted = wanted_ratio(suite_of(results), model)
+    flops = row["flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
+    traffic = row["traffic"] or {}
+    return [
+        *found,
+        _number(goal_ratio(results, model)),
+        _number(paired_ratio(row, kinds)),
+        _number(ratio(row, kinds, "best", "best")),
+        _goal(wanted, goal_ratio(results, model)),
+        str(traffic.get("launches", "-")),
+        _megabytes(traffic.get("bytes")),
+        _megabytes(traffic.get("unfused")),
+        _percent(flops),
+        _percent(stream_share(row)),
+    ]
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """The whole report as text."""
+    rows = [columns(results), *(cells(results, model) for model in results["models"])]
+    lines = [heading(results), *LEGEND, "", *aligned(rows), ""]
+    lines += [_peaks_line(results), *_absences(results), ""]
+    verdicts = list(judge(results))
+    if verdicts:
+        listed = [["goal", "of", "wanted", "found", ""], *map(_verdict_cells, verdicts)]
+        lines += aligned(listed, left=2)
+        met = sum(verdict.met for verdict in verdicts)
+        lines.append(f"{met} of {len(verdicts)} goals met")
+    return "\n".join((*lines, ""))
+
+
+def chart(results: Mapping[str, Any]) -> str:
+    """The ratios as SVG."""
+    suite = suite_of(results)
+    bars = [Bar(m, goal_ratio(results, m), wanted_ratio(suite, m)) for m in results["models"]]
+    kinds = " and ".join(BASELINES[results["precision"]])
+    title = f"The faster of {kinds} at its best round over tcc at its median"
+    return bar_chart(title, heading(results) + "; dashed: goals", bars)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
+    """Rows as lines; the first `left` columns are flush left, the others flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        texts = (
+            f"{text:<{width}}" if number < left else f"{text:>{width}}"
+            for number, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(texts).rstrip()
+
+
+def _verdict_cells(verdict: Verdict) -> list[str]:
+    return [
+        verdict.what,
+        verdict.model,
+        f"{verdict.wanted:.2f}",
+        _number(verdict.found),
+        verdict.text,
+    ]
+
+
+def _peaks_line(results: Mapping[str, Any]) -> str:
+    found = [row["peaks"] for row in results["models"].values()]
+    texts = []
+    for name, unit in (("flops", "GF/s"), ("read", "GB/s")):
+        for index, who in ((0, "one thread"), (1, "all")):
+            values = [peak[name][index] / 1e9 for peak in found]
+            texts.append(f"{who} {min(values):.0f} to {max(values):.0f} {unit}")
+    return f"measured: multiply-add {', '.join(texts[:2])}; read {', '.join(texts[2:])}"
+
+
+def _absences(results: Mapping[str, Any]) -> list[str]:
+    """Why peers have no times, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for model, row in results["models"].items():
+        for kind, found in row["peers"].items():
+            if "absent" in found:
+                reasons.setdefault(f"{kind}: {found['absent']}", []).append(model)
+    everywhere = len(results["models"])
+    return [
+        reason if len(models) == everywhere else f"{reason} ({', '.join(models)})"
+        for reason, models in reasons.items()
+    ]
+
+
+def _ms(found: Mapping[str, Any], key: str) -> str:
+    return f"{found[key] * 1e3:.3f}" if key in found else "-"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _megabytes(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e6:.1f}"
+
+
+def _goal(wanted: float | None, found: float | None) -> str:
+    if wanted is None or found is None:
+        return "-"
+    return f"{wanted:.2f} {'met' if found >= wanted else 'missed'}"

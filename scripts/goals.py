@@ -1,0 +1,143 @@
+"""What tcc is to reach, as data, and whether results reach it.
+
+A ratio is the faster baseline at its best round over tcc at its median: above 1, tcc is faster
+even where the others were lucky.  `judge` reads what `scripts/bench` writes to bench*.json.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+BASELINES = MappingProxyType({"f32": ("ort", "openvino"), "bf16": ("openvino-bf16",)})
+
+_MEAN_OVER = (
+    "resnet50", "mobilenet_v2", "unet", "csrnet", "fsrcnn", "infogan", "lstm", "bert_base",
+    "gpt2_prefill", "vit_b16",
+)  # fmt: skip
+_RATIOS = MappingProxyType(
+    {
+        "csrnet": 2.2,
+        "unet": 2.2,
+        "fsrcnn": 2.5,
+        "lstm": 1.3,
+        "infogan": 1.25,
+        "resnet50": 1.2,
+        "mobilenet_v2": 1.2,
+        "bert_base": 1.05,
+        "gpt2_prefill": 1.05,
+        "vit_b16": 1.05,
+        "llama_prefill": 1.0,
+        "llama_decode": 1.2,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Goals for one precision and batch: the least ratio of each model (`other` for those that
+    `ratios` does not name), the geometric mean over `mean_over` (empty: all), and models with the
+    share of the measured read bandwidth at which their weights stream."""
+
+    ratios: Mapping[str, float]
+    other: float | None = None
+    mean: float | None = None
+    mean_over: tuple[str, ...] = ()
+    streams: tuple[tuple[str, float], ...] = ()
+
+
+SUITES = MappingProxyType(
+    {
+        ("f32", 1): Suite(_RATIOS, None, 1.5, _MEAN_OVER, (("gpt2_decode", 0.85),)),
+        ("bf16", 1): Suite(MappingProxyType({}), 1.0, 1.15),
+        ("f32", 8): Suite(
+            MappingProxyType({"resnet50": 1.0, "mobilenet_v2": 1.0, "bert_base": 1.0})
+        ),
+    }
+)
+NO_GOALS = Suite(MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One goal; `found` is None where a baseline or a model was not measured."""
+
+    model: str
+    what: str
+    wanted: float
+    found: float | None
+
+    @property
+    def met(self) -> bool:
+        return self.found is not None and self.found >= self.wanted
+
+    @property
+    def text(self) -> str:
+        if self.found is None:
+            return "unknown"
+        return "met" if self.met else "MISSED"
+
+
+def suite_of(results: Mapping[str, Any]) -> Suite:
+    return SUITES.get((results["precision"], results["batch"]), NO_GOALS)
+
+
+def wanted_ratio(suite: Suite, model: str) -> float | None:
+    return suite.ratios.get(model, suite.other)
+
+
+def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], theirs: str, own: str) -> float | None:
+    """The least figure `theirs` among `kinds` over tcc's figure `own`; None where none ran."""
+    times = [row["peers"][k][theirs] for k in kinds if theirs in row["peers"].get(k, {})]
+    return float(min(times) / row["peers"]["tcc"][own]) if times else None
+
+
+def paired_ratio(row: Mapping[str, Any], kinds: tuple[str, ...]) -> float | None:
+    """The median over rounds of the faster of `kinds` over tcc in the same round: what drift of
+    the machine moves least."""
+    theirs = [row["peers"][kind]["rounds"] for kind in kinds if "rounds" in row["peers"][kind]]
+    if not theirs:
+        return None
+    rounds = zip(*theirs, row["peers"]["tcc"]["rounds"], strict=True)
+    return statistics.median(min(others) / own for *others, own in rounds)
+
+
+def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
+    """The ratio the goals speak of; None where one of the baselines did not run."""
+    row = results["models"][model]
+    kinds = BASELINES[results["precision"]]
+    if not all("best" in row["peers"].get(kind, {}) for kind in kinds):
+        return None
+    return ratio(row, kinds, "best", "median")
+
+
+def stream_share(row: Mapping[str, Any]) -> float | None:
+    """Weight bytes over tcc's median time, as a share of what all threads can read."""
+    if row["traffic"] is None:
+        return None
+    rate = row["traffic"]["weights"] / row["peers"]["tcc"]["median"]
+    return float(rate / row["peaks"]["read"][1])
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def judge(results: Mapping[str, Any]) -> Iterator[Verdict]:
+    """Every goal that these results can speak of."""
+    suite, rows = suite_of(results), results["models"]
+    for model, row in rows.items():
+        wanted = wanted_ratio(suite, model)
+        if wanted is not None:
+            yield Verdict(model, "ratio", wanted, goal_ratio(results, model))
+        for name, share in suite.streams:
+            if name == model:
+                yield Verdict(model, "weights over read bandwidth", share, stream_share(row))
+    over = suite.mean_over or tuple(rows)
+    if suite.mean is not None and over and all(model in rows for model in over):
+        ratios = [goal_ratio(results, model) for model in over]
+        known = [value for value in ratios if value is not None]
+        mean = geometric_mean(known) if len(known) == len(over) else None
+        yield Verdict(f"{len(over)} models", "geometric mean of ratios", suite.mean, mean)

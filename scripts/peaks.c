@@ -1,0 +1,125 @@
+/* The machine's limits: answers each line on stdin with one JSON line,
+   {"flops": [one thread, all], "read": [one thread, all]}, in operations and bytes a second.
+   Each figure is the best of a few short passes.  Usage: peaks THREADS */
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#if defined __AVX512F__
+enum { WIDTH = 64, SUMS = 24 };
+#elif defined __AVX__
+enum { WIDTH = 32, SUMS = 12 };
+#else
+enum { WIDTH = 16, SUMS = 12 };
+#endif
+typedef float vector __attribute__((vector_size(WIDTH)));
+
+enum { PASSES = 3, STEPS = 400000 };
+static const size_t BYTES = (size_t)256 << 20; /* well past any cache */
+static const size_t HUGE = (size_t)2 << 20;
+
+static pthread_barrier_t barrier;
+static const vector *data;
+static int threads;
+
+typedef struct {
+    pthread_t thread;
+    int index, count;
+    void (*work)(int index, int count);
+    double seconds;
+    float sink; /* keeps the results in use */
+} task;
+
+static _Thread_local float kept;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* SUMS independent chains of multiply-adds: enough to hide their latency, few enough to stay in
+   registers. */
+static void multiply_add(int index, int count) {
+    (void)index, (void)count;
+    vector sums[SUMS], a, b;
+    memset(sums, 0, sizeof sums);
+    for (int lane = 0; lane < (int)(WIDTH / sizeof(float)); lane++) a[lane] = 0.5f, b[lane] = 1.0f;
+    __asm__ volatile("" : "+x"(a), "+x"(b));
+    for (int step = 0; step < STEPS; step++) {
+#pragma GCC unroll 24
+        for (int i = 0; i < SUMS; i++) sums[i] = sums[i] * a + b;
+    }
+    for (int i = 1; i < SUMS; i++) sums[0] += sums[i];
+    kept = sums[0][0];
+}
+
+static void read_all(int index, int count) {
+    size_t total = BYTES / sizeof(vector), share = total / (size_t)count;
+    const vector *at = data + (size_t)index * share;
+    vector sums[8];
+    memset(sums, 0, sizeof sums);
+    for (size_t i = 0; i + 8 <= share; i += 8) {
+#pragma GCC unroll 8
+        for (int k = 0; k < 8; k++) sums[k] += at[i + (size_t)k];
+    }
+    for (int k = 1; k < 8; k++) sums[0] += sums[k];
+    kept = sums[0][0];
+}
+
+static void *run(void *given) {
+    task *mine = given;
+    pthread_barrier_wait(&barrier);
+    double start = now();
+    mine->work(mine->index, mine->count);
+    mine->seconds = now() - start;
+    mine->sink = kept;
+    return NULL;
+}
+
+/* `amount` of work a second, done by `count` threads at once; the slowest thread counts. */
+static double rate(void (*work)(int, int), int count, double amount) {
+    double best = 0;
+    task tasks[count];
+    for (int pass = 0; pass < PASSES; pass++) {
+        double seconds = 0;
+        pthread_barrier_init(&barrier, NULL, (unsigned)count);
+        for (int i = 0; i < count; i++) {
+            tasks[i] = (task){.index = i, .count = count, .work = work};
+            if (pthread_create(&tasks[i].thread, NULL, run, &tasks[i])) exit(1);
+        }
+        for (int i = 0; i < count; i++) {
+            pthread_join(tasks[i].thread, NULL);
+            if (tasks[i].seconds > seconds) seconds = tasks[i].seconds;
+        }
+        pthread_barrier_destroy(&barrier);
+        if (amount / seconds > best) best = amount / seconds;
+    }
+    return best;
+}
+
+int main(int argc, char **argv) {
+    threads = argc > 1 ? atoi(argv[1]) : 0;
+    if (threads < 1) return 1;
+    char *memory = aligned_alloc(HUGE, BYTES);
+    if (!memory) return 1;
+    madvise(memory, BYTES, MADV_HUGEPAGE);
+    memset(memory, 0, BYTES);
+    data = (const vector *)(const void *)memory;
+    const double flops = 2.0 * STEPS * SUMS * (WIDTH / sizeof(float)), bytes = (double)BYTES;
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        printf("{\"flops\": [%.4g, %.4g], \"read\": [%.4g, %.4g]}\n", rate(multiply_add, 1, flops),
+               rate(multiply_add, threads, flops * threads), rate(read_all, 1, bytes),
+               rate(read_all, threads, bytes));
+        fflush(stdout);
+    }
+    free(memory);
+    return 0;
+}

@@ -1,0 +1,43 @@
+"""The worker that runs a model of models/ with torch.compile: MODEL.onnx INPUTS.npz THREADS.
+
+The module is the one that the ONNX file was exported from, found by the file's name.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from tcc.cli.worker import Array, read_arrays, serve
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from models.build import module_arguments, recipe
+from models.manifest import model_spec
+
+
+def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
+    """A function that runs the model once on the arrays of `feed`."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(feed.parent / "inductor")
+    torch.set_num_threads(threads)
+    spec = model_spec(model.stem)
+    compiled = torch.compile(recipe(spec).module.eval())
+    arguments = module_arguments(read_arrays(feed))
+
+    def run() -> Mapping[str, Array]:
+        with torch.inference_mode():
+            results = compiled(*arguments)
+        found = [results] if isinstance(results, torch.Tensor) else _flat(results)
+        return dict(zip(spec.outputs, (item.numpy() for item in found), strict=True))
+
+    return run
+
+
+def _flat(results: tuple[torch.Tensor | list[torch.Tensor], ...]) -> list[torch.Tensor]:
+    listed = ([item] if isinstance(item, torch.Tensor) else item for item in results)
+    return [tensor for group in listed for tensor in group]
+
+
+if __name__ == "__main__":
+    serve(lambda: prepare(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

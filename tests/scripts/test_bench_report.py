@@ -1,0 +1,111 @@
+"""Goals, tables and charts of `scripts/bench`, from results written down by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import bench_table
+import goals
+from chart import Bar, bar_chart
+
+
+def times(median: float, best: float) -> dict[str, Any]:
+    """Two rounds: the best one and one as much slower as the median tells."""
+    return {
+        "least": best,
+        "median": median,
+        "best": best,
+        "rounds": [best, 2 * median - best],
+        "runs": 9,
+    }
+
+
+def row(tcc: tuple[float, float], **peers: Any) -> dict[str, Any]:
+    found = {k: times(*v) if isinstance(v, tuple) else v for k, v in peers.items()}
+    return {
+        "peers": {"tcc": times(*tcc), **found},
+        "peaks": {"flops": [1e11, 2e11], "read": [1e10, 2e10]},
+        "flops": 4e8,
+        "traffic": {"launches": 7, "bytes": 3_000_000, "weights": 2_000_000, "unfused": 9_000_000},
+        "kernels": 5,
+        "compile_seconds": 1.0,
+    }
+
+
+def results(models: dict[str, Any], precision: str = "f32", batch: int = 1) -> dict[str, Any]:
+    return {
+        "target": "cpu",
+        "date": "2026-01-01",
+        "precision": precision,
+        "batch": batch,
+        "threads": 2,
+        "rounds": 2,
+        "peers": list(goals.BASELINES[precision]),
+        "models": models,
+    }
+
+
+def test_the_ratio_is_their_best_round_over_our_median() -> None:
+    found = results({"csrnet": row((0.010, 0.008), ort=(0.030, 0.024), openvino=(0.028, 0.021))})
+    assert goals.goal_ratio(found, "csrnet") == pytest.approx(2.1)
+    (verdict,) = goals.judge(found)
+    assert (verdict.what, verdict.wanted, verdict.text) == ("ratio", 2.2, "MISSED")
+
+
+def test_a_missing_baseline_leaves_a_goal_open() -> None:
+    found = results({"lstm": row((0.01, 0.01), ort=(0.05, 0.05), openvino={"absent": "gone"})})
+    (verdict,) = goals.judge(found)
+    assert (verdict.text, verdict.met) == ("unknown", False)
+    text = bench_table.table(found)
+    assert "openvino: gone" in text
+    assert "0 of 1 goals met" in text
+
+
+def test_pairs_are_taken_round_by_round() -> None:
+    one = row((0.01, 0.01), ort=(0.02, 0.02), openvino=(0.03, 0.03))
+    one["peers"]["tcc"]["rounds"] = [0.01, 0.02, 0.04]
+    one["peers"]["ort"]["rounds"] = [0.02, 0.05, 0.04]
+    one["peers"]["openvino"]["rounds"] = [0.03, 0.03, 0.03]
+    assert goals.paired_ratio(one, ("ort", "openvino")) == pytest.approx(1.5)  # 2, 1.5, 0.75
+
+
+def test_the_mean_needs_every_model() -> None:
+    rows = {m: row((0.01, 0.01), **{"openvino-bf16": (0.02, 0.02)}) for m in ("a", "b")}
+    rows["b"]["peers"]["openvino-bf16"] = times(0.02, 0.005)
+    last = list(goals.judge(results(rows, "bf16")))
+    assert [v.text for v in last] == ["met", "MISSED", "MISSED"]
+    assert last[-1].found == pytest.approx(1.0)  # of 2 and 0.5
+    assert not any("mean" in v.what for v in goals.judge(results({"lstm": row((1, 1))})))
+
+
+def test_decoding_is_judged_by_the_bandwidth() -> None:
+    found = results({"gpt2_decode": row((125e-6, 1e-4), ort=(1, 1), openvino=(1, 1))})
+    (verdict,) = goals.judge(found)  # 2 MB in 125 us are 16 GB/s of 20
+    assert (verdict.found, verdict.text) == (pytest.approx(0.8), "MISSED")
+
+
+def test_the_table_lines_up_and_says_all() -> None:
+    one = row((0.002, 0.002), ort=(0.003, 0.003), openvino=(0.005, 0.004))
+    text = bench_table.table(results({"unet": one, "resnet50": one}, batch=8))
+    head, first, second = text.split("\n\n")[1].splitlines()
+    assert len(first) == len(second) == len(head)
+    cells = dict(zip(head.split()[2:4], first.split()[2:4], strict=True))
+    assert cells == {"ort": "3.000", "(best)": "3.000"}
+    assert first.split()[-4:] == ["3.0", "9.0", "100%", "5%"]
+    assert second.split()[9:11] == ["1.00", "met"]
+
+
+def test_a_chart_is_well_formed_and_to_scale() -> None:
+    svg = bar_chart("a < b", "", [Bar("x & y", 2.0, 1.0), Bar("z", None, None)])
+    root = ElementTree.fromstring(svg)
+    (bar,) = (r for r in root.findall("{*}rect") if r.get("x") == "120")
+    line = next(e for e in root.findall("{*}line") if not e.get("stroke-dasharray"))
+    assert float(bar.get("width", "")) == 2 * (float(line.get("x1", "")) - 120)
+    assert [t.text for t in root.findall("{*}text")][2:] == ["x & y", "2.00", "z", "not measured"]
