@@ -13,6 +13,7 @@ from tcc.schedule.contraction import (
     Sides,
     blocks_of,
     contraction_nest,
+    footprint,
     panels_outer,
     row_units,
     rows_of,
@@ -48,7 +49,9 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     nests = []
     for stages in parts:
         first = max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
-        nests.append(_nest(stages, first, vectors.get(first), blocks[first], inside))
+        nests.append(
+            _nest(group, stages, first, vectors.get(first), blocks[first], inside, registers)
+        )
     named = tuple((v.name, n) for v, n in units.items() if v.name in parallel and n > 1)
     return Schedule(named, parallel, tuple(nests))
 
@@ -61,15 +64,19 @@ def _blocks(stage: GroupStage, vector: Var | None, registers: Registers) -> dict
 
 
 def _nest(
+    group: TileGroup,
     stages: tuple[int, ...],
     stage: GroupStage,
     vector: Var | None,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
+    registers: Registers,
 ) -> Nest:
     sides = sides_of(stage, vector)
     if sides is not None and not sides.both:
-        return contraction_nest(stages, stage, sides, blocks, inside)
+        size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
+        far = size > registers.l2 // 2
+        return contraction_nest(stages, stage, sides, blocks, inside, far=far)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     return Nest(stages, (), named, None if vector is None else vector.name)
 

@@ -15,7 +15,7 @@ from math import ceil, prod
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read
-from tcc.schedule.nest import depends, points, product, trips
+from tcc.schedule.nest import depends, points, product, stride, trips
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
@@ -137,9 +137,11 @@ def contraction_nest(
     sides: Sides,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
+    *,
+    far: bool,
 ) -> Nest:
     """Panels outside, then runs, then rows; `inside` are the loops that a unit covers more than a
-    block of."""
+    block of, `far` tells that the vector operand comes from beyond the second-level cache."""
     rows = rows_of(stage, sides)
     runs = runs_of(stage, sides, blocks) if len(stages) == 1 else {}
     panels = [v for v in stage.iters if v in inside and v not in rows]
@@ -152,13 +154,19 @@ def contraction_nest(
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         sides.vector.name,
         tuple((v.name, n) for v, n in runs.items()),
-        ahead=_streams(stage, sides, blocks),
+        ahead=far and _streams(stage, sides, blocks),
     )
 
 
 def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
-    """Whether the vector operand lies in panels of the block's width, one after the other."""
-    return False
+    """Whether the vector operand lies in panels as wide as the block, one after the other."""
+    block = blocks[sides.vector]
+    found = [a for n, a in stage.accesses.items() if sides.vector in depends(stage, n)]
+    if len(found) != 1 or found[0].guards:
+        return False
+    linear = [v for v in stage.reduce if stride(found[0], v) is None]
+    inner = [v for v in stage.reduce if trips(v) > 1]
+    return not linear and bool(inner) and stride(found[0], inner[-1]) == block
 
 
 def row_units(
@@ -202,8 +210,8 @@ def panels_outer(
     """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
     the second-level cache than walking all panels for each unit of rows."""
     size = stage.body[0].dtype.bytes
-    this = _footprint(group, stage, sides.this) * size
-    other = _footprint(group, stage, sides.other) * size
+    this = footprint(group, stage, sides.this) * size
+    other = footprint(group, stage, sides.other) * size
     panels = -(-trips(sides.vector) // units.get(sides.vector, 1))
     parts = prod(-(-trips(v) // units.get(v, 1)) for v in group.common if v not in sides.this)
     panel = this // panels
@@ -214,7 +222,7 @@ def panels_outer(
     return outer <= inner
 
 
-def _footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
+def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
     """Elements of the storage that a factor varying with the loops `side` reads."""
     total = 0
     for node, access in stage.accesses.items():

@@ -23,6 +23,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import DType
 from tcc.passes.fuse.body import BodyEmitter, Place, Ready
+from tcc.passes.fuse.prefetch import next_run
 from tcc.passes.fuse.scratch import Held
 from tcc.passes.fuse.spans import (
     Region,
@@ -323,6 +324,8 @@ class StageLowering:
         lanes_of = next((n for n in labels if n == self.nest.vector), None)
         if lanes_of in a_axes and lanes_of not in b_axes:
             a, a_axes, b, b_axes = b, b_axes, a, a_axes
+        if self.nest.ahead:
+            stmts += next_run(self.around, self.outer, reduce)
         out = self.around.fresh(acc.dtype, acc.shape)
         stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return stmts, (out,)

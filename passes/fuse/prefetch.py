@@ -1,0 +1,89 @@
+"""Prefetches of the run of a weight panel that follows the one in use.
+
+Panels lie one after the other, and so do their runs: what comes next begins where the run at hand
+ends.  The rows of a unit share the work: while a block of rows uses the run at hand it asks for its
+part of the next one, a few cache lines with every step of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, prod
+from typing import Protocol
+
+from tcc.ir.group import Access, GroupStage
+from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
+from tcc.ir.tile import Prefetch, Stmt, TileBuffer
+from tcc.passes.fuse.spans import Region, Regions, Span, everything
+from tcc.schedule.schedule import Nest
+
+# Bytes of a cache line, and the cache that gets it: a run is used soon, and whole.
+_LINE = 64
+_LEVEL = 1
+
+
+class _Around(Protocol):
+    """See `tcc.passes.fuse.stage.Surroundings`."""
+
+    @property
+    def stage(self) -> GroupStage: ...
+
+    @property
+    def nest(self) -> Nest: ...
+
+    @property
+    def regions(self) -> Regions: ...
+
+    @property
+    def runs(self) -> Regions: ...
+
+    @property
+    def buffers(self) -> tuple[TileBuffer, ...]: ...
+
+
+def next_run(around: _Around, outer: Sequence[Span], reduce: Sequence[Span]) -> list[Stmt]:
+    """The hints of one step of a sum; none where the size of a run is open."""
+    access = _streamed(around)
+    if access is None:
+        return []
+    at = access.offset
+    walked = [around.runs.get(s.var) or everything(s.var) for s in reduce]
+    rows = [s for s in outer if s.var not in free_vars(at)]
+    covered = [around.regions[s.var] for s in rows]
+    sizes = [as_int(r.size) for r in (*walked, *covered)]
+    if None in sizes:
+        return []
+    vector = next(s for s in outer if s.var.name == around.nest.vector)
+    count = prod(as_int(r.size) or 1 for r in covered)
+    length = prod(as_int(r.size) or 1 for r in walked)
+    # Each element of the sum asks for `each` elements of the next run.
+    each = ceil(vector.size * prod(s.size for s in rows) / count)
+    share = vector.size * length // count
+    mapping: dict[Var, Index] = {s.var: s.base for s in outer}
+    mapping |= {r.var: r.base for r in walked}
+    first = substitute(at, mapping) + vector.size * length
+    first = first + _position(rows, covered) * share + _position(reduce, walked) * each
+    buffer = around.buffers[access.buffer]
+    line = _LINE // buffer.dtype.bytes
+    lines = ceil(each * prod(s.size for s in reduce) / line)
+    return [Prefetch(buffer, (first + n * line,), level=_LEVEL) for n in range(lines)]
+
+
+def _streamed(around: _Around) -> Access | None:
+    """The access that varies with the vector loop."""
+    for node, access in around.stage.accesses.items():
+        if isinstance(node.source, int) and _runs_along(access, around.nest.vector):
+            return access
+    return None
+
+
+def _runs_along(access: Access, vector: str | None) -> bool:
+    return any(v.name == vector for v in free_vars(access.offset))
+
+
+def _position(spans: Sequence[Span], regions: Sequence[Region]) -> Index:
+    """The number of an element among those of `regions`, in the order of the loops."""
+    at = const(0)
+    for span, region in zip(spans, regions, strict=True):
+        at = at * region.size + (span.base - region.base)
+    return at
