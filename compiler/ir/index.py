@@ -14,13 +14,13 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
+
+from tcc.ir.index_text import name_text, sum_text
 
 _T = TypeVar("_T")
 # Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
@@ -127,21 +127,7 @@ def _build(terms: Mapping[Monomial, int], const: int) -> Index:
     if len(kept) > 1:
         kept.sort(key=lambda term: tuple(a.key for a in term[0]))
     frozen = tuple(kept)
-    return _intern(
-        ("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const))
-    )
-
-
-def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
-    text = ""
-    for monomial, coeff in terms:
-        product = "*".join(atom.key for atom in monomial)
-        size = product if abs(coeff) == 1 else f"{abs(coeff)}*{product}"
-        sign = "-" if coeff < 0 else ("+" if text else "")
-        text += sign + size
-    if const or not text:
-        text += f"{const:+d}" if text else str(const)
-    return text
+    return _intern(("index", frozen, const), lambda: Index(frozen, const, sum_text(frozen, const)))
 
 
 def _factor_key(index: Index) -> str:
@@ -150,12 +136,6 @@ def _factor_key(index: Index) -> str:
     ((monomial, coeff),) = index.terms if len(index.terms) == 1 else (((), 0),)
     atom = not index.const and coeff == 1 and len(monomial) == 1
     return index.key if alone or atom else f"({index.key})"
-
-
-def _name_key(name: str) -> str:
-    """`name` itself where it reads as one word, else quoted."""
-    word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
-    return name if word else json.dumps(name)
 
 
 @lru_cache(1 << 14)
@@ -181,7 +161,7 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     return of_atom(
         _intern(
             ("sym", name, lo, hi, divisor),
-            lambda: Var(name, lo, hi, divisor, None, _name_key(name)),
+            lambda: Var(name, lo, hi, divisor, None, name_text(name)),
         )
     )
 
@@ -193,7 +173,7 @@ def iterator(name: str, extent: IndexLike) -> Index:
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
     return of_atom(
-        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name)))
+        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name_text(name)))
     )
 
 
