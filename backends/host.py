@@ -38,7 +38,7 @@ from tcc.ir.program import (
 from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
-VERSION = 1
+VERSION = 2
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
@@ -126,8 +126,8 @@ class _Writer:
                 self.put(_ALLOCATE, buffer, size, int(keep))
             case View(buffer, base, offset):
                 self.put(_VIEW, buffer, base, offset)
-            case Launch(kernel, grid, buffers, ints, serial):
-                self.put(_LAUNCH, kernel, grid, int(serial), len(buffers), len(ints))
+            case Launch(kernel, grid, buffers, ints, least):
+                self.put(_LAUNCH, kernel, grid, least, len(buffers), len(ints))
                 self.put(*buffers, *ints)
             case CallOp():
                 self.call(instr)
@@ -294,8 +294,8 @@ class _Reader:
         if code == _CALL:
             return self.call()
         if code == _LAUNCH:
-            kernel, grid, serial, n_buffers, n_ints = self.many(5)
-            return Launch(kernel, grid, self.many(n_buffers), self.many(n_ints), bool(serial))
+            kernel, grid, least, n_buffers, n_ints = self.many(5)
+            return Launch(kernel, grid, self.many(n_buffers), self.many(n_ints), least)
         return self.simple(code)
 
     def simple(self, code: int) -> Instr:

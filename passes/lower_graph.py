@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.graph import Graph, Value
-from tcc.ir.group import TileGroup
 from tcc.ir.index import (
     Index,
     Var,
@@ -59,10 +59,12 @@ from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
 from tcc.passes.state import updates_in_place
 from tcc.passes.weights import WeightTable, stored_bytes
-from tcc.schedule.nest import weight, work
+from tcc.schedule.nest import product, trips, weight, work
 
-# Launches with less work than this (body operations) are not worth a second thread.
-SERIAL_WORK = 1 << 15
+# What a core does in a nanosecond: body operations of a contraction, and of anything else.
+CONTRACTION_RATE, PLAIN_RATE = 200, 10
+# A thread that gets less to do than this costs more than it saves.
+LEAST_NANOSECONDS = 1000
 
 
 @dataclass(slots=True)
@@ -221,8 +223,8 @@ class Frame:
         for axis in kernel.axes:
             grid = grid * extent(axis)
         ints = tuple(self.size(_var_index(v)) for v in kernel.sizes)
-        serial = total_work(planned.bound.group) < SERIAL_WORK
-        self.out.append(Launch(number, self.size(grid), buffers, ints, serial))
+        least = least_units(planned.bound)
+        self.out.append(Launch(number, self.size(grid), buffers, ints, least))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
         """Writes the fill to storage around the elements."""
@@ -275,8 +277,13 @@ def storage_count(where: Layout) -> Index:
     return element_count(where.sizes)
 
 
-def total_work(group: TileGroup) -> int:
-    return sum(work(s) * weight(s) for s in group.stages)
+def least_units(bound: Bound) -> int:
+    """Units of a kernel that are worth a thread of their own."""
+    plain = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is None)
+    contracted = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is not None)
+    nanoseconds = plain // PLAIN_RATE + contracted // CONTRACTION_RATE
+    units = prod(trips(axis) for axis in bound.kernel.axes)
+    return max(1, -(-LEAST_NANOSECONDS * units // max(nanoseconds, 1)))
 
 
 def _var_index(var: Var) -> Index:

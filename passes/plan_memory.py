@@ -1,8 +1,10 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
-Buffers whose lives overlap get disjoint ranges.  Static sizes are placed best-fit, largest first
-(the greedy-by-size order of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-Inference", 2020); buffers of symbolic size share slots with buffers of equal size, behind them.
+Buffers whose lives overlap get disjoint ranges.  Static sizes are placed best-fit in a few orders,
+of which the best counts: largest first (the greedy-by-size order of Pisarchyk and Lee, "Efficient
+Memory Management for Deep Neural Net Inference", 2020), by size and life, longest life first.  None
+can do with less than what is live at one time.  Buffers of symbolic size share slots with buffers
+of equal size, behind them.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.
@@ -10,8 +12,10 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TypeAlias
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
@@ -50,7 +54,7 @@ def plan_memory(program: Program) -> Program:
     arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
     static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
     offsets = _place_static({n: (lives[n], s) for n, s in static.items()})
-    total = max((offsets[n] + -(-static[n] // _ALIGN) * _ALIGN for n in static), default=0)
+    total = max((offsets[n] + _aligned(static[n]) for n in static), default=0)
     slots = _share_slots([n for n in arenas if n not in static], lives, program)
     return _Emitter(program, offsets, total, slots).run()
 
@@ -131,13 +135,51 @@ def _scan(
 # ---- placement ----------------------------------------------------------------------------------
 
 
-def _place_static(buffers: dict[BufferId, tuple[_Life, int]]) -> dict[BufferId, int]:
+_Sized: TypeAlias = Mapping[BufferId, tuple[_Life, int]]
+
+# What comes first in an order; equals are placed as they are born.
+_ORDERS: tuple[Callable[[_Life, int], int], ...] = (
+    lambda life, size: size,
+    lambda life, size: size * (life.last - life.first + 1),
+    lambda life, size: life.last - life.first,
+)
+
+
+def _place_static(buffers: _Sized) -> dict[BufferId, int]:
+    """An offset for each buffer: those of the order that needs the least arena."""
+    sized = {n: (life, _aligned(size)) for n, (life, size) in buffers.items()}
+    least = _most_live(sized)
+    best: dict[BufferId, int] = {}
+    best_end = -1
+    for first in _ORDERS:
+        order = sorted(sized, key=lambda n: (-first(*sized[n]), sized[n][0].first, n))
+        offsets = _place_in_order(sized, order)
+        end = max((offsets[n] + sized[n][1] for n in order), default=0)
+        if best_end < 0 or end < best_end:
+            best, best_end = offsets, end
+        if best_end == least:
+            break
+    return best
+
+
+def _aligned(size: int) -> int:
+    return -(-max(size, 1) // _ALIGN) * _ALIGN
+
+
+def _most_live(buffers: _Sized) -> int:
+    """The most bytes that are live at one time: no plan needs less."""
+    changes: dict[int, int] = {}
+    for life, size in buffers.values():
+        changes[life.first] = changes.get(life.first, 0) + size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
+    return max(accumulate(change for _, change in sorted(changes.items())), default=0)
+
+
+def _place_in_order(buffers: _Sized, order: Sequence[BufferId]) -> dict[BufferId, int]:
     placed: list[tuple[int, int, _Life]] = []  # offset, end, life
     offsets: dict[BufferId, int] = {}
-    order = sorted(buffers, key=lambda n: (-buffers[n][1], buffers[n][0].first, n))
     for number in order:
         life, size = buffers[number]
-        size = -(-max(size, 1) // _ALIGN) * _ALIGN
         busy = sorted(
             (o, e)
             for o, e, other in placed

@@ -7,9 +7,9 @@ from typing import assert_never
 
 from tcc.backends.cpu.blocks import (
     Value,
+    carried_chunks,
     last_axis,
     part,
-    vector_chunks,
 )
 from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract
@@ -174,8 +174,8 @@ class Statements:
         code.place(f"{name}.done")
 
     def _canonical(self, value: Value) -> Value:
-        """The value in the standard chunks, which all that a loop carries has."""
-        chunks = vector_chunks(last_axis(value.shape), self._indices.code.module.lanes)
+        """The value in the chunks that all that a loop carries has."""
+        chunks = carried_chunks(last_axis(value.shape), self._indices.code.module.lanes)
         if value.chunks == chunks:
             return value
         regs = tuple(

@@ -15,6 +15,7 @@ from math import prod
 from tcc.backends.cpu.blocks import (
     Chunk,
     Value,
+    carried_chunks,
     element,
     last_axis,
     part,
@@ -103,7 +104,7 @@ class _Contraction:
 
     def _along_result(self, last: str) -> Value:
         node = self.node
-        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
+        chunks = carried_chunks(self.sizes[last], self.code.module.lanes)
         points = list(self._points(node.out_axes[:-1]))
         sums = [
             part(self.code, self.acc, self._row(self.acc, node.out_axes, point), chunk)

@@ -7,7 +7,7 @@ minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do t
 from __future__ import annotations
 
 from tcc.backends.cpu.math_code import clamp, magnitude, number, polynomial, shared
-from tcc.backends.cpu.math_exp import exp
+from tcc.backends.cpu.math_exp import exp_between
 from tcc.backends.cpu.text import Code, Reg
 
 _SWITCH = 0.92
@@ -30,7 +30,7 @@ def erf(code: Code, x: Reg) -> Reg:
     small = code.fma(polynomial(code, code.op("fmul", x, x), _SMALL), x, x)
     t = clamp(code, size, None, 4.0)
     negated = code.emit(t.elem, t.width, f"fneg {t}")
-    power = exp(code, code.fma(polynomial(code, t, _LARGE), negated, negated))
+    power = exp_between(code, code.fma(polynomial(code, t, _LARGE), negated, negated))
     large = code.op("fsub", number(t, 1.0), power)
     signed = code.intrinsic("copysign", x.elem, large, x)
     inner = code.compare("fcmp olt", size, number(size, _SWITCH))

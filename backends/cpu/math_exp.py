@@ -62,8 +62,12 @@ def _integer(code: Code, n: Reg) -> Reg:
 @shared
 def exp(code: Code, x: Reg) -> Reg:
     """At most 1 ULP off (measured 0.98); denormal results, overflow and NaN as they must be."""
-    bounded = clamp(code, x, -104.0, 89.0)
-    n, r = _reduced(code, bounded)
+    return exp_between(code, clamp(code, x, -104.0, 89.0))
+
+
+def exp_between(code: Code, x: Reg) -> Reg:
+    """`exp` for x that is NaN or in [-104, 89]."""
+    n, r = _reduced(code, x)
     return _scale_by(code, polynomial(code, r, (1.0, 1.0, *_EXP)), n)
 
 

@@ -20,6 +20,7 @@ from tcc.backends.cpu.blocks import (
     part,
     row_number,
     row_positions,
+    same_cuts,
     scalar_chunks,
     vector_chunks,
 )
@@ -391,7 +392,7 @@ def store(
         where = access(indices, buffers, node, value.shape, ())
     shape = where.shape
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
-    if value.chunks != chunks and last_axis(value.shape) == last_axis(shape):
+    if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):
         chunks = value.chunks
     for position in row_positions(shape):
         row = row_number(value.shape, position)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcc.backends.cpu.blocks import Value, row_number, row_positions, scalar_chunks
+from tcc.backends.cpu.blocks import Value, part, row_number, row_positions, scalar_chunks
 from tcc.backends.cpu.compute import combine
 from tcc.backends.cpu.indices import Indices
 from tcc.backends.cpu.scalars import emit_const
@@ -23,7 +23,7 @@ def reduce(indices: Indices, node: Reduce, values: Sequence[Value]) -> tuple[Val
     dtypes = tuple(v.dtype for v in values)
     tree = _Tree(indices, monoid.combine(dtypes), monoid.identity(dtypes))
     shape, out_shape = values[0].shape, node.outs[0].shape
-    aligned = _same_chunks(values)
+    aligned = _same_chunks(indices.code, values)
     groups: dict[int, list[int]] = {}
     for row, position in enumerate(row_positions(shape)):
         groups.setdefault(row_number(out_shape, position), []).append(row)
@@ -51,10 +51,17 @@ def reduce(indices: Indices, node: Reduce, values: Sequence[Value]) -> tuple[Val
     )
 
 
-def _same_chunks(values: Sequence[Value]) -> Sequence[Value]:
-    if any(v.chunks != values[0].chunks or v.shape != values[0].shape for v in values):
+def _same_chunks(code: Code, values: Sequence[Value]) -> Sequence[Value]:
+    """`values` in the chunks of the first."""
+    first = values[0]
+    if any(v.shape != first.shape for v in values):
         raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
-    return values
+    return [v if v.chunks == first.chunks else _cut_like(code, v, first) for v in values]
+
+
+def _cut_like(code: Code, value: Value, other: Value) -> Value:
+    regs = tuple(part(code, value, row, c) for row in range(value.rows) for c in other.chunks)
+    return Value(value.dtype, value.shape, other.chunks, regs)
 
 
 class _Tree:

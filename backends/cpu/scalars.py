@@ -152,8 +152,38 @@ def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequen
     for first, x, y in ((nodes[0], a, b), (nodes[1], b, a)):
         if isinstance(first, Const) and first.value == first.value:
             return code.select(code.compare(predicate, x, y), x, y)
-    chosen = code.select(code.compare(predicate, a, b), a, b)
-    return code.select(code.compare("fcmp uno", a, a), a, chosen)
+    # Sums run through `a`: only `b`, which is new, is asked for NaN, off the chain of results.
+    chosen = _extremum_instruction(code, name, b, a)
+    if chosen is None:
+        chosen = code.select(code.compare(predicate, b, a), b, a)
+    return code.select(code.compare("fcmp ord", b, b), chosen, b)
+
+
+def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
+    """`x > y ? x : y`, or with less-than, as the one instruction it is.
+
+    LLVM finds it for the compare and select, but not once it has joined these with a test for NaN.
+    """
+    prefix = _EXTREMUM_PREFIX.get((x.elem, x.width))
+    if prefix is None or prefix[1] > code.module.target.profile.vector_bits:
+        return None
+    kind = "ps" if x.elem == "float" else "pd"
+    tail = "" if prefix[1] == 128 else f".{prefix[1]}"
+    rounding = [int_const(4, "i32")] if prefix[1] == 512 else []
+    return code.call(f"llvm.x86.{prefix[0]}.{name}.{kind}{tail}", x.elem, x.width, x, y, *rounding)
+
+
+# The instruction set and vector bits of an extremum of so many lanes.
+_EXTREMUM_PREFIX = MappingProxyType(
+    {
+        ("float", 4): ("sse", 128),
+        ("float", 8): ("avx", 256),
+        ("float", 16): ("avx512", 512),
+        ("double", 2): ("sse2", 128),
+        ("double", 4): ("avx", 256),
+        ("double", 8): ("avx512", 512),
+    }
+)
 
 
 def _float_sign(code: Code, args: Sequence[Reg]) -> Reg:

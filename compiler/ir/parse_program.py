@@ -219,7 +219,8 @@ class _Parser:
     def _launch(self) -> Launch:
         kernel, grid = self._numbered("k"), self._register()
         buffers, ints = self._listed(self._buffer), self._listed(self._register)
-        return Launch(kernel, grid, buffers, ints, self._cursor.take("serial"))
+        least = self._cursor.integer() if self._cursor.take("least") else 1
+        return Launch(kernel, grid, buffers, ints, least)
 
     def _call(self) -> CallOp:
         op = self._cursor.kind("string")

@@ -194,15 +194,15 @@ class Launch:
     """Runs kernel `kernel` over units `0 <= u < register[grid]`, split over the threads.
 
     The kernel gets the buffers' addresses and the registers' values in this order, and `scratch`
-    bytes of memory private to each thread.  `serial` keeps it on the calling thread, for grids
-    too small to be worth a fork.
+    bytes of memory private to each thread.  `least` units are worth a thread: a launch runs on at
+    most `register[grid] / least` threads, and on the calling one alone below two.
     """
 
     kernel: int
     grid: Register
     buffers: tuple[BufferId, ...]
     ints: tuple[Register, ...]
-    serial: bool = False
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True)

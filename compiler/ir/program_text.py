@@ -138,9 +138,9 @@ def _instr(
             return f"view b{instr.buffer} = b{instr.base} + {_register(instr.offset)}"
         case Launch():
             buffers = ", ".join(f"b{b}" for b in instr.buffers)
-            serial = " serial" if instr.serial else ""
+            least = f" least {instr.least}" if instr.least > 1 else ""
             grid = f"k{instr.kernel} {_register(instr.grid)}"
-            return f"launch {grid} ({buffers}) ({_registers(instr.ints)}){serial}"
+            return f"launch {grid} ({buffers}) ({_registers(instr.ints)}){least}"
         case CallOp():
             return _call(instr)
         case Copy():

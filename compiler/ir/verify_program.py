@@ -196,6 +196,8 @@ class _State:
     def _launch(self, launch: Launch) -> None:
         if not 0 <= launch.kernel < len(self.program.kernels):
             raise self.fail(f"kernel {launch.kernel} of {len(self.program.kernels)}")
+        if launch.least < 1:
+            raise self.fail(f"{launch.least} units for a thread")
         for register in (launch.grid, *launch.ints):
             self.read(register)
         for buffer in launch.buffers:

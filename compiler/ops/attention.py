@@ -101,7 +101,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
 
     n, h, i, e = at = b.iters(*y.shape)
     (j,) = b.iters(keys)
-    share_of = fn("div", b.read(powers, n, h, i, j), b.read(total, n, h, i))
+    share_of = fn("mul", b.read(powers, n, h, i, j), fn("div", 1.0, b.read(total, n, h, i)))
     term = fn("mul", share_of, wide(b.read(2, n, h // share, j, e)))
     mixed = b.stage(at, term, over=(j,), monoid="sum")
     return b.done(rounded(b, mixed, y.shape, y.dtype))

@@ -31,6 +31,14 @@ def shifted_exponentials(b: ExprBuilder, x: TensorType, axis: int) -> tuple[Stag
     return top, norm
 
 
+def _shares(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
+    """The stages of exp(x - largest along `axis`) and of its sum."""
+    top = total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
+    at = b.iters(*x.shape)
+    share = b.stage(at, fn("exp", _below(b, top, at, axis)))
+    return share, total(b, x.shape, (axis,), "sum", lambda at: b.read(share, *at))
+
+
 def _below(b: ExprBuilder, top: StageRef, at: tuple[Index, ...], axis: int) -> Scalar:
     return fn("sub", wide(b.read(0, *at)), b.read(top, *outside(at, (axis,))))
 
@@ -38,10 +46,12 @@ def _below(b: ExprBuilder, top: StageRef, at: tuple[Index, ...], axis: int) -> S
 def _softmax_expr(types: Sequence[TensorType | None], attrs: AxisAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
-    top, norm = shifted_exponentials(b, x, attrs.axis)
+    share, norm = _shares(b, x, attrs.axis)
     at = b.iters(*x.shape)
-    share = fn("exp", _below(b, top, at, attrs.axis))
-    b.stage(at, cast(fn("div", share, b.read(norm, *outside(at, (attrs.axis,)))), x.dtype))
+    whole = b.read(norm, *outside(at, (attrs.axis,)))
+    # One division a row, not one an element: a division takes as long as the exponential.
+    part = fn("mul", b.read(share, *at), fn("div", 1.0, whole))
+    b.stage(at, cast(part, x.dtype))
     return b.done()
 
 

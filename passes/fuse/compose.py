@@ -4,8 +4,9 @@
     t[i]    = s[i] * 0.5                   ->      y[i] = max(s[i] * 0.5, 0)
     y[i]    = max(t[i], 0)
 
-Every stage without a reduction is substituted into its readers; it stays only where it is a result
-itself.  Iterators are numbered afresh, so equal groups give the same (interned) expression.
+A stage without a reduction is substituted into its readers; it stays only where it is a result
+itself, or costly work that several stages or a product read and a unit can hold.  Iterators are
+numbered afresh, so equal groups give the same (interned) expression.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, Var, free_vars, iterator, substitute, within
 from tcc.ir.scalar import (
+    Apply,
     IndexValue,
     Read,
     Scalar,
@@ -27,6 +29,19 @@ from tcc.ir.scalar import (
     transform,
     walk,
 )
+from tcc.passes.fuse.held import too_large
+from tcc.schedule.nest import weight
+
+# Body operations above which work is not repeated for every stage that reads it.
+CHEAP = 6
+
+
+def is_contraction(stage: Stage) -> bool:
+    """A sum of products of two reads that share only part of the loops."""
+    (body, *rest) = stage.body
+    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+        return False
+    return len(reads(stage)) >= 2 and body.args[0] is not body.args[1]
 
 
 def node_expr(node: Node) -> Expr | None:
@@ -54,9 +69,11 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
             made[value] = StageRef(ref.stage + first, ref.component)
     outputs = tuple(made[v] for v in results)
     composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
-    cleaned, used = drop_unused(inline_pointwise(composed))
+    kept, used = drop_unused(inline_pointwise(composed, _costly(composed)))
+    if len(kept.stages) > 1 and too_large(kept) is not None:
+        kept, used = drop_unused(inline_pointwise(composed))
     values = tuple(operands)
-    return canonical(cleaned), tuple(values[n] for n in used)
+    return canonical(kept), tuple(values[n] for n in used)
 
 
 def _source(
@@ -123,13 +140,30 @@ def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var
 # ---- inlining -----------------------------------------------------------------------------------
 
 
-def inline_pointwise(expr: Expr) -> Expr:
-    """Substitutes stages without a reduction into the stages that read them."""
+def _costly(expr: Expr) -> frozenset[int]:
+    """Stages whose work is too much to repeat in each of the reductions that read them."""
+    readers: dict[int, list[Stage]] = {}
+    for stage in expr.stages:
+        for source in {r.source.stage for r in reads(stage) if isinstance(r.source, StageRef)}:
+            readers.setdefault(source, []).append(stage)
+    return frozenset(
+        number
+        for number, users in readers.items()
+        if weight(expr.stages[number]) > CHEAP
+        and any(s.monoid is not None for s in users)
+        and (len(users) > 1 or is_contraction(users[0]))
+    )
+
+
+def inline_pointwise(expr: Expr, kept: frozenset[int] = frozenset()) -> Expr:
+    """Substitutes stages without a reduction into the stages that read them, but for `kept`."""
     stages: list[Stage] = []
     for stage in expr.stages:
 
         def leaf(scalar: Scalar) -> Scalar:
-            return _inlined(scalar, stages) if isinstance(scalar, Read) else scalar
+            if not isinstance(scalar, Read) or not isinstance(scalar.source, StageRef):
+                return scalar
+            return scalar if scalar.source.stage in kept else _inlined(scalar, stages)
 
         stages.append(replace(stage, body=tuple(transform(s, leaf) for s in stage.body)))
     return replace(expr, stages=tuple(stages))

@@ -22,22 +22,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tcc.errors import TccError
-from tcc.ir.expr import Expr, Stage, reads
+from tcc.ir.expr import Expr, Stage
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.group import TileGroup
 from tcc.ir.index import linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Apply, Read
+from tcc.ir.scalar import Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
-from tcc.passes.fuse.compose import compose, node_expr
+from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.nest import product, weight
-
-# Body operations above which work is not repeated for every stage that reads it.
-CHEAP = 6
 
 
 class Kind(Enum):
@@ -218,7 +215,7 @@ def classify(node: Node) -> Traits:
     expr = node_expr(node)
     if expr is None or not node.outputs:
         return Traits(Kind.OPAQUE, 0)
-    if any(_is_contraction(s) for s in expr.stages):
+    if any(is_contraction(s) for s in expr.stages):
         return Traits(Kind.CONTRACTION, 0)
     if any(s.monoid is not None for s in expr.stages):
         return Traits(Kind.REDUCTION, 0)
@@ -234,11 +231,3 @@ def expr_weight(expr: Expr) -> int:
 
 def _is_map(stage: Stage) -> bool:
     return all(isinstance(s, Read) and s.fill is None and not s.indirect for s in stage.body)
-
-
-def _is_contraction(stage: Stage) -> bool:
-    """A sum of products of two reads that share only part of the loops."""
-    (body, *rest) = stage.body
-    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
-        return False
-    return len(reads(stage)) >= 2 and body.args[0] is not body.args[1]

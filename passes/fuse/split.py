@@ -13,17 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr import Expr, Stage
 from tcc.ir.graph import Value
-from tcc.ir.index import as_int
 from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
-from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import canonical, drop_unused
-from tcc.passes.fuse.link import common_loops, link_stages, shaped_stage
-from tcc.passes.fuse.structure import needs_memory
-
-# The most bytes of one stage that a unit holds: they should stay in a core's cache.
-_LARGEST = 1 << 19
+from tcc.passes.fuse.held import too_large
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +41,7 @@ def _split(
     results: tuple[Value, ...],
     names: Iterator[str],
 ) -> tuple[Piece, ...]:
-    number = _too_large(expr)
+    number = too_large(expr)
     if number is None:
         return (Piece(expr, operands, results),)
     stage = expr.stages[number]
@@ -70,20 +64,6 @@ def _split(
     )
     halves = (_split(p.expr, p.operands, p.results, names) for p in (first, second))
     return tuple(piece for half in halves for piece in half)
-
-
-def _too_large(expr: Expr) -> int | None:
-    """The first stage that a unit cannot hold."""
-    linked = link_stages(tuple(map(shaped_stage, expr.stages)))
-    common = common_loops(linked)
-    for number, shaped in enumerate(linked):
-        if needs_memory(linked, number, common):
-            inner = tuple(extent(v) for v in shaped.stage.iters if v not in common)
-            held = as_int(element_count(inner))
-            element = max(s.dtype.bytes for s in shaped.stage.body)
-            if held is None or held * element > _LARGEST:
-                return number
-    return None
 
 
 def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> Piece:

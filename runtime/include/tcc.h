@@ -17,8 +17,9 @@
  *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
- * any thread.  All artifacts of a process share one pool of worker threads.  After fork the child
- * starts its own workers when it first needs them.
+ * any thread.  All artifacts of a process share one pool of worker threads; runs at the same time
+ * share the CPUs.  Idle workers spin for TCC_SPIN_MICROSECONDS (2000 if not set; read once) before
+ * they sleep.  After fork the child starts its own workers when it first needs them.
  *
  * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
  * `last_error` holds the reason for the calling thread until its next call into this artifact.
@@ -121,7 +122,7 @@ typedef struct tcc_api {
     void (*model_release)(tcc_model *model);
 
     /* Threads that this model's kernels may use; 0 is the default: TCC_NUM_THREADS, else the CPUs
-     * of the process's affinity mask.  Takes effect at the next run. */
+     * of the process's affinity mask, or of its control group's quota if that is less.  Takes effect at the next run. */
     tcc_status (*model_set_threads)(tcc_model *model, int32_t threads);
 
     int32_t (*input_count)(const tcc_model *model);

@@ -35,6 +35,8 @@ static void aim_constants(tcc_instance *instance) {
     }
 }
 
+int64_t tcc_launch_room(int64_t operands) { return operands / 8 * 8 + 16; } /* no line in common */
+
 static tcc_status allocate_tables(tcc_instance *instance) {
     const tcc_program *program = &instance->model->program;
     const struct {
@@ -44,8 +46,8 @@ static tcc_status allocate_tables(tcc_instance *instance) {
     } tables[] = {
         {(void **)&instance->registers, program->n_registers, sizeof(int64_t)},
         {(void **)&instance->spans, program->n_buffers, sizeof(tcc_span)},
-        {(void **)&instance->launch_buffers, program->max_buffers, sizeof(void *)},
-        {(void **)&instance->launch_ints, program->max_ints, sizeof(int64_t)},
+        {(void **)&instance->launch_buffers, 2 * tcc_launch_room(program->max_buffers), sizeof(void *)},
+        {(void **)&instance->launch_ints, 2 * tcc_launch_room(program->max_ints), sizeof(int64_t)},
         {(void **)&instance->tensors, program->max_tensors, sizeof(tcc_op_tensor)},
         {(void **)&instance->dims, program->max_dims, sizeof(int64_t)},
         {(void **)&instance->results, program->max_results, sizeof(int64_t)},
@@ -72,6 +74,7 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
     instance->pool.poison = flags & TCC_POISON;
     tcc_status status = allocate_tables(instance);
     if (status == TCC_OK) status = tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes);
+    if (status == TCC_OK) status = tcc_arena_reserve(&instance->arena, (size_t)model->program.known_arena);
     if (status == TCC_OK) status = set_threads(instance);
     if (status != TCC_OK) {
         tcc_instance_destroy(instance);
@@ -150,8 +153,10 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         (n_outputs != program->n_outputs || (n_outputs && !outputs)))
         return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d outputs, got %d", program->n_outputs,
                         n_outputs);
-    tcc_run run = {instance, inputs, outputs, allocator};
+    tcc_run run = {.instance = instance, .inputs = inputs, .outputs = outputs, .allocator = allocator};
+    tcc_crew_enter(&run.crew);
     tcc_status status = run_program(&run);
+    tcc_crew_leave(&run.crew);
     tcc_pool_reset(&instance->pool);
     return status;
 }

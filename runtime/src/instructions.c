@@ -93,10 +93,10 @@ static tcc_status read_view(tcc_reader *reader, tcc_code *code) {
 
 static tcc_status read_launch(tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
-    int64_t kernel, serial, n_buffers, n_ints;
+    int64_t kernel, n_buffers, n_ints;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, program->n_kernels, &kernel));
     TCC_RETURN_IF_ERROR(read_register(reader, &code->as.launch.grid));
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 2, &serial));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, INT64_MAX, &code->as.launch.least));
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &n_buffers));
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &n_ints));
     TCC_RETURN_IF_ERROR(
@@ -105,7 +105,6 @@ static tcc_status read_launch(tcc_reader *reader, tcc_code *code) {
         tcc_read_indices(reader, n_ints, program->n_registers, &code->as.launch.ints));
     if (n_buffers > 1 << 20 || n_ints > 1 << 20) return damaged("has too many operands");
     code->as.launch.kernel = reader->kernels[kernel];
-    code->as.launch.serial = serial;
     code->as.launch.n_buffers = (int32_t)n_buffers;
     code->as.launch.n_ints = (int32_t)n_ints;
     raise_to(&program->max_buffers, n_buffers);
@@ -308,5 +307,7 @@ tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body) {
     count_writes(&body, writes, constants);
     fill_static_shapes(program->inputs, program->n_inputs, writes, constants);
     fill_static_shapes(program->outputs, program->n_outputs, writes, constants);
+    if (writes[program->arena] == 1 && constants[program->arena] > 0)
+        program->known_arena = constants[program->arena];
     return refuse_arena_writes(&program->body, marks);
 }

@@ -100,23 +100,24 @@ static tcc_status view(tcc_run *run, const tcc_code *code) {
 
 static tcc_status launch(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
-    void **buffers = instance->launch_buffers;
-    int64_t *ints = instance->launch_ints;
+    const tcc_program *program = &instance->model->program;
     int64_t units = instance->registers[code->as.launch.grid];
     if (units <= 0) return TCC_OK;
+    /* the launch before may still read its half of the tables */
+    run->odd = !run->odd;
+    void **buffers = instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers);
+    int64_t *ints = instance->launch_ints + run->odd * tcc_launch_room(program->max_ints);
     for (int32_t i = 0; i < code->as.launch.n_buffers; i++) {
         buffers[i] = instance->spans[code->as.launch.buffers[i]].data;
         if (TCC_UNLIKELY(!buffers[i])) return broken("uses a buffer that has no memory yet");
     }
     for (int32_t i = 0; i < code->as.launch.n_ints; i++)
         ints[i] = instance->registers[code->as.launch.ints[i]];
-    if (code->as.launch.serial || units == 1 || instance->threads == 1) {
-        code->as.launch.kernel(buffers, ints, 0, units, instance->scratch.base);
-        return TCC_OK;
-    }
-    tcc_job job = {code->as.launch.kernel, buffers, ints, units, instance->scratch.base,
+    tcc_job job = {code->as.launch.kernel,   buffers, ints, units, instance->scratch.base,
                    instance->scratch_stride, instance->threads};
-    tcc_threads_launch(&job);
+    int64_t worth = units / code->as.launch.least; /* threads that find enough to do */
+    if (worth < job.threads) job.threads = (int32_t)worth;
+    tcc_crew_launch(&run->crew, &job);
     return TCC_OK;
 }
 
@@ -182,8 +183,10 @@ static tcc_status loop(tcc_run *run, const tcc_code *code) {
     for (; trip < registers[code->as.loop.trips]; trip++) {
         bool go_on = true;
         registers[code->as.loop.counter] = trip;
-        if (code->as.loop.condition >= 0)
+        if (code->as.loop.condition >= 0) {
+            tcc_crew_settle(&run->crew);
             TCC_RETURN_IF_ERROR(read_condition(run, code->as.loop.condition, &go_on));
+        }
         if (!go_on) break;
         TCC_RETURN_IF_ERROR(tcc_interpret(run, code->as.loop.body));
     }
@@ -198,13 +201,17 @@ static tcc_status branch(tcc_run *run, const tcc_code *code) {
 }
 
 static tcc_status execute(tcc_run *run, const tcc_code *code) {
-    switch (code->kind) {
+    switch (code->kind) { /* what neither reads nor frees data may run ahead of the workers */
     case TCC_CODE_LET: return evaluate(run, code);
-    case TCC_CODE_READ: return read_int(run, code);
     case TCC_CODE_CHECK: return check(run, code);
-    case TCC_CODE_ALLOCATE: return allocate(run, code);
     case TCC_CODE_VIEW: return view(run, code);
     case TCC_CODE_LAUNCH: return launch(run, code);
+    default: break;
+    }
+    tcc_crew_settle(&run->crew);
+    switch (code->kind) {
+    case TCC_CODE_READ: return read_int(run, code);
+    case TCC_CODE_ALLOCATE: return allocate(run, code);
     case TCC_CODE_CALL: return call(run, code);
     case TCC_CODE_COPY: return copy(run, code);
     case TCC_CODE_BRANCH: return branch(run, code);

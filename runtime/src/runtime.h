@@ -44,7 +44,8 @@ typedef struct tcc_arena {
     size_t mapped;
 } tcc_arena;
 
-/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost. */
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Its pages are
+ * there when this returns, as far as memory allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 void tcc_arena_release(tcc_arena *arena);
 
@@ -69,7 +70,14 @@ void tcc_pool_reset(tcc_pool *pool);
 /* Gives free blocks back to the system. */
 void tcc_pool_trim(tcc_pool *pool);
 
-/* ---- threads.c: the process's workers ----------------------------------------------------------- */
+/* ---- cpus.c: how many threads --------------------------------------------------------------------- */
+
+/* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else
+ * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy. */
+#define TCC_MAX_THREADS 256
+int32_t tcc_threads_resolve(int32_t wanted);
+
+/* ---- threads.c: launches on the process's workers --------------------------------------------------- */
 
 typedef void (*tcc_kernel)(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end,
                            void *scratch);
@@ -84,12 +92,26 @@ typedef struct tcc_job {
     int32_t threads; /* at most this many, the caller included */
 } tcc_job;
 
-/* Threads that `wanted` (0: the default) stands for: 1 to TCC_MAX_THREADS. */
-#define TCC_MAX_THREADS 256
-int32_t tcc_threads_resolve(int32_t wanted);
-/* Runs units 0 .. units-1, each once, and returns when all are done.  Where another caller has the
- * workers the calling thread does all. */
-void tcc_threads_launch(const tcc_job *job);
+typedef struct tcc_workers tcc_workers;
+
+/* One run's hold on the workers. */
+typedef struct tcc_crew {
+    tcc_workers *workers; /* NULL: none in this process */
+    bool owner;           /* this run has them */
+    int32_t others;       /* runs it makes room for */
+    int32_t calm;         /* launches since another run was seen */
+} tcc_crew;
+
+/* Every run enters before its first launch and leaves after its last. */
+void tcc_crew_enter(tcc_crew *crew);
+void tcc_crew_leave(tcc_crew *crew);
+/* Runs units 0 .. units-1, each once, after all earlier launches of the crew.  It may return while
+ * workers still run some of them: what else looks at the data settles first, and `buffers` and `ints`
+ * stay as they are until the launch after the next.  Where another run has the workers the calling
+ * thread does all. */
+void tcc_crew_launch(tcc_crew *crew, const tcc_job *job);
+/* Waits until all launches are done. */
+void tcc_crew_settle(tcc_crew *crew);
 
 /* ---- program.c: the decoded host program --------------------------------------------------------- */
 
@@ -157,7 +179,7 @@ struct tcc_code {
             int32_t n_buffers, n_ints;
             const int64_t *buffers, *ints;
             int64_t grid;
-            bool serial;
+            int64_t least; /* units that are worth a thread: at least 1 */
         } launch;
         struct {
             tcc_op op;
@@ -187,6 +209,7 @@ typedef struct tcc_program {
     tcc_body body;     /* the rest */
     int64_t max_buffers, max_ints, max_tensors, max_dims, max_results, max_rank; /* of any instruction */
     int64_t state_bytes;
+    int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
     void *memory; /* list of what decoding allocated */
 } tcc_program;
 
@@ -268,7 +291,7 @@ struct tcc_instance {
     tcc_pool pool;
     int64_t *registers;
     tcc_span *spans;         /* by buffer id */
-    void **launch_buffers;   /* room for the largest instruction */
+    void **launch_buffers;   /* twice the room for the largest launch: two may be in flight */
     int64_t *launch_ints;
     struct tcc_op_tensor *tensors;
     int64_t *dims;
@@ -284,8 +307,12 @@ typedef struct tcc_run {
     const tcc_tensor *inputs;
     tcc_tensor *outputs; /* NULL: all from the allocator */
     const tcc_allocator *allocator;
+    tcc_crew crew;
+    bool odd; /* which half of the launch tables is next */
 } tcc_run;
 
+/* Words in one half of a launch table for launches of at most so many operands. */
+int64_t tcc_launch_room(int64_t operands);
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
 void tcc_instance_destroy(tcc_instance *instance);
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,

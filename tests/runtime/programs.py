@@ -142,10 +142,10 @@ class Builder:
         grid: Register,
         buffers: Sequence[BufferId],
         ints: Sequence[Register] = (),
-        serial: bool = False,
+        least: int = 1,
     ) -> None:
         number = KERNEL_NAMES.index(kernel)
-        self.body.append(Launch(number, grid, tuple(buffers), tuple(ints), serial))
+        self.body.append(Launch(number, grid, tuple(buffers), tuple(ints), least))
 
     def program(self) -> Program:
         return Program(

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,12 +19,13 @@ enum { MOST = 3000, STRIDE = 4096 };
 static int launches, threads, pause_us;
 static atomic_int failures;
 
+/* Unit u of step n is due when all units of the steps before it are done, its mirror's too. */
 static void count(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     uint8_t *hits = b[0];
     int64_t *room = scratch;
     for (int64_t u = begin; u < end; u++) {
         *room = u + n[0]; /* a thread that shares this scratch would change it */
-        hits[u]++;
+        if (hits[u]++ != n[0]) atomic_fetch_add(&failures, 1);
         if (*room != u + n[0]) atomic_fetch_add(&failures, 1);
     }
 }
@@ -32,14 +34,25 @@ static void *caller(void *argument) {
     unsigned seed = (unsigned)(uintptr_t)argument;
     uint8_t *hits = calloc(MOST, 1);
     char *scratch = calloc(64, STRIDE);
+    int64_t ints[2][1];
+    void *buffers[2][1] = {{hits}, {hits}};
     for (int i = 0; i < launches; i++) {
-        int64_t units = rand_r(&seed) % (i % 7 ? 40 : MOST), ints[1] = {i};
-        void *buffers[1] = {hits};
-        for (int64_t u = 0; u < units; u++) hits[u] = 0;
-        tcc_job job = {count, buffers, ints, units, scratch, STRIDE, threads};
-        tcc_threads_launch(&job);
+        int64_t units = rand_r(&seed) % (i % 7 ? 40 : MOST);
+        int chain = 1 + rand_r(&seed) % 5; /* each launch counts on what the one before it left */
+        memset(hits, 0, (size_t)units);
+        tcc_crew crew;
+        tcc_crew_enter(&crew);
+        for (int step = 0; step < chain; step++) {
+            ints[step % 2][0] = step;
+            int32_t limit = 1 + rand_r(&seed) % threads;
+            tcc_job job = {count, buffers[step % 2], ints[step % 2], units, scratch, STRIDE,
+                           step % 2 ? limit : threads};
+            tcc_crew_launch(&crew, &job);
+        }
+        if (i % 2) tcc_crew_settle(&crew);
+        tcc_crew_leave(&crew);
         for (int64_t u = 0; u < units; u++)
-            if (hits[u] != 1) atomic_fetch_add(&failures, 1);
+            if (hits[u] != chain) atomic_fetch_add(&failures, 1);
         if (pause_us && i % 50 == 0) usleep((useconds_t)pause_us);
     }
     free(hits);

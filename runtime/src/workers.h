@@ -1,0 +1,105 @@
+/* The process's workers and how a launch passes between threads; threads.c and workers.c only.
+ *
+ * A run's launches are numbered by *tickets*.  A launch lies in one of two slots, by the parity of
+ * its ticket, so that the caller can hand out launch t while t-1 still has units in flight.  Every
+ * thread walks the tickets in order and crosses from one to the next by reading how far the others
+ * are: no thread is told anything, and a launch costs each thread one cache line of every other.
+ *
+ * Thread s owns the s-th range of a launch's units, cut into at most PIECES pieces.  `claim` of its
+ * seat says which are taken; it is in the owner's cache unless someone steals from it:
+ *
+ *   ticket << 17 | owner has taken some << 16 | thieves at work << 8 | pieces left
+ *
+ * A claim of an older ticket means that nothing of this launch's range is taken yet; so nobody has to
+ * prepare ranges.  Claims only ever change to a later state, which makes a successful compare-and-swap
+ * prove that the launch it is for is still open, and with it that its slot still holds it. */
+#ifndef TCC_WORKERS_H
+#define TCC_WORKERS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "runtime.h"
+
+enum { WORKERS_VERSION = 2, PIECES = 16, LINE_PAIR = 128 };
+
+#define CLAIM_TICKET 17
+#define CLAIM_INSIDE UINT64_C(0x10000)
+#define CLAIM_THIEF UINT64_C(0x100)
+#define CLAIM_THIEVES UINT64_C(0xFF00)
+#define CLAIM_LEFT UINT64_C(0xFF)
+
+/* One cache line; all but `ticket` are read together with it and proved by a claim or a second look
+ * at the ticket. */
+typedef struct tcc_slot {
+    _Alignas(LINE_PAIR) _Atomic uint64_t ticket;
+    _Atomic(tcc_kernel) kernel;
+    _Atomic(void *const *) buffers;
+    _Atomic(const int64_t *) ints;
+    _Atomic int64_t units;
+    _Atomic(char *) scratch;
+    _Atomic size_t scratch_stride;
+    _Atomic uint16_t threads;  /* of this launch */
+    _Atomic uint16_t previous; /* of the launch before it; 0 where that was waited for */
+} tcc_slot;
+
+typedef struct tcc_seat {
+    _Alignas(LINE_PAIR) _Atomic uint64_t claim;
+    _Alignas(LINE_PAIR) _Atomic uint64_t done; /* the last launch whose range is done, if its owner
+                                                  took part; written by the owner alone */
+} tcc_seat;
+
+/* Version 2 of the shared object; another layout has a note type of its own. */
+struct tcc_workers {
+    uint32_t version;
+    void (*launch)(tcc_workers *workers, const tcc_job *job);
+    void (*settle)(tcc_workers *workers);
+    int64_t spin;    /* nanoseconds that an idle worker spins before it sleeps */
+    bool refused;    /* the system gave no more threads: do not ask at every launch */
+    uint64_t ticket; /* of the last launch; these three belong to the owner of `busy` */
+    uint16_t open;   /* threads of the last launch; 0 once it is settled */
+    int64_t alone_until; /* when the owner counts on its workers again (tcc_now); 0: now */
+    _Alignas(LINE_PAIR) atomic_bool busy;     /* a run has the workers */
+    _Alignas(LINE_PAIR) _Atomic int32_t runs; /* in progress, with workers or without */
+    _Atomic int32_t started;                  /* workers alive; the owner of `busy` starts more */
+    _Alignas(LINE_PAIR) _Atomic uint64_t asleep[TCC_MAX_THREADS / 64];
+    _Atomic uint32_t bell[TCC_MAX_THREADS];
+    tcc_slot slots[2];
+    tcc_seat seats[TCC_MAX_THREADS];
+};
+
+static inline void tcc_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static inline int64_t tcc_now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* ---- workers.c ---------------------------------------------------------------------------------- */
+
+/* The process's workers, made at the first call; NULL without memory for them. */
+tcc_workers *tcc_workers_find(void);
+/* Starts threads until `wanted` are alive or the system refuses.  For the owner of `busy`. */
+void tcc_workers_start(tcc_workers *workers, int32_t wanted);
+/* Wakes those of the first `threads` seats that sleep. */
+void tcc_workers_wake(tcc_workers *workers, int32_t threads);
+
+/* ---- threads.c ---------------------------------------------------------------------------------- */
+
+void tcc_workers_launch(tcc_workers *workers, const tcc_job *job);
+void tcc_workers_settle(tcc_workers *workers);
+/* What worker `self` does for launch `ticket`, which it found in its slot.  Returns the number of
+ * threads that it may help now, or 0: it has no part in the launch, or the launch was over. */
+int32_t tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t ticket);
+/* Takes over pieces of launch `ticket` that their owners have not begun; false if none are left. */
+bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t threads);
+
+#endif
