@@ -8,8 +8,10 @@ Row `decompose` of the op table says what an op becomes.  A transposed convoluti
 weights becomes one convolution without inserted zeros: with stride s each output o of an axis lies
 in the residue (o + before) mod s and depends on every s-th element of the kernel only, so the
 convolution computes all residues as channels, and an index map interleaves them.  Shorter
-sub-kernels get zeros.  Requires folded constants.  Establishes that no op with a `decompose` is
-left, nor a conv_transpose with constant weights and dilation 1.
+sub-kernels get zeros.  Where the first output is no residue 0, residues read windows shifted
+against each other: `phase_conv` says so, and computes no output that is cropped.  Requires folded
+constants.  Establishes that no op with a `decompose` is left, nor a conv_transpose with constant
+weights and dilation 1.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from tcc.ir.op import Array
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
+from tcc.ops.phases import PhaseConvAttrs
 
 
 def decompose(graph: Graph) -> Graph:
@@ -91,6 +94,10 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] 
     (y,) = node.op.infer([None if v is None else v.type for v in inputs], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None
+    if any(a.skip for a in axes):
+        phases = _phases(b, inputs, weights, y, axes, attrs.group)
+        if phases is not None:
+            return b.add(OPS["phase_conv"], *phases, loc=node.loc)
     cropped = _crop(b, x, axes, node.loc)
     if cropped is None:
         return None
@@ -114,6 +121,37 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] 
     return (value,)
 
 
+def _phases(
+    b: GraphBuilder,
+    inputs: Inputs,
+    weights: Array,
+    y: TensorType,
+    axes: Sequence[_Axis],
+    groups: int,
+) -> tuple[list[Value | None], PhaseConvAttrs] | None:
+    """Operands and attributes of a `phase_conv`; None where phases differ in their outputs."""
+    if any(n % a.stride is not const(0) for n, a in zip(y.shape[2:], axes, strict=True)):
+        return None
+    split = _split_kernels(weights, axes, groups)
+    for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
+        split = np.roll(split, -axis.skip, at)
+    rank, channels = len(axes), y.shape[1].const
+    order = (*range(1, rank + 1), 0, *range(rank + 1, split.ndim))
+    moved = split.transpose(order).reshape(
+        *split.shape[1 : rank + 1], channels, *split.shape[rank + 2 :]
+    )
+    source = inputs[1]
+    assert source is not None
+    filters = b.constant(np.ascontiguousarray(moved), source.name, source.type.dtype)
+    attrs = PhaseConvAttrs(
+        tuple(n // a.stride for n, a in zip(y.shape[2:], axes, strict=True)),
+        tuple(a.skip for a in axes),
+        tuple(a.before for a in axes),
+        groups,
+    )
+    return [inputs[0], filters, *inputs[2:]], attrs
+
+
 def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis], loc: str) -> Value | None:
     """`x` without the elements that padding by a negative number drops.
 
@@ -135,7 +173,13 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis], loc: str) -> Value |
 
 
 def _sub_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
-    """Filters [group * residue * channel, inputs of a group, taps...] of kernels
+    """Filters [group * residue * channel, inputs of a group, taps...]."""
+    split = _split_kernels(weights, axes, groups)
+    return np.ascontiguousarray(split).reshape(-1, *split.shape[len(axes) + 2 :])
+
+
+def _split_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
+    """Filters [group, residues..., channel, inputs of a group, taps...] of kernels
     [group * input, channel, kernel...]: sub-kernels are reversed, short ones filled with zeros."""
     inputs, channels = weights.shape[0] // groups, weights.shape[1]
     full = [(0, a.taps * a.stride - a.kernel) for a in axes]
@@ -143,8 +187,7 @@ def _sub_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
     split = padded.reshape(groups, inputs, channels, *(n for a in axes for n in (a.taps, a.stride)))
     taps = tuple(range(3, split.ndim, 2))
     residues = tuple(range(4, split.ndim, 2))
-    moved = np.flip(split, taps).transpose(0, *residues, 2, 1, *taps)
-    return np.ascontiguousarray(moved).reshape(-1, inputs, *(a.taps for a in axes))
+    return np.flip(split, taps).transpose(0, *residues, 2, 1, *taps)
 
 
 def _repeated(b: GraphBuilder, bias: Value, axes: Sequence[_Axis], groups: int) -> Value | None:

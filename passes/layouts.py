@@ -6,21 +6,23 @@
 Requires a partitioned graph.  Establishes a layout for each stored value: row-major for what the
 caller, the C functions or control flow see; channels last for what windows read and write, so that
 no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
-reader's operand belongs to the caller, a copy of it is made.
+reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation
+without a kernel lie in parts of its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute, var_of
-from tcc.ir.layout import Layout, permuted, row_major, with_halo
+from tcc.ir.layout import Layout, part_of, permuted, row_major, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read
 from tcc.passes.fuse.compose import compose
+from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, classify
 from tcc.passes.fuse.split import split
 
@@ -48,11 +50,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The steps of a graph in order, and the layouts of the values they store."""
+    """The steps of a graph in order, and the layouts of the values they store.
+
+    `wholes` gives, for a value that is a part of another's storage, that other value.
+    """
 
     graph: Graph
     steps: tuple[Step, ...]
     layouts: Mapping[Value, Layout]
+    wholes: Mapping[Value, Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,13 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
     users = graph.users()
     steps: list[Step] = []
     windows: set[Value] = set()
+    joins: list[Join] = []
     for group in groups:
+        if group.join is not None:
+            copies, join = _joined(group.join, _location(group))
+            steps += (Step(copy, None) for copy in copies)
+            joins.append(join)
+            continue
         if classify(group.sink).kind is Kind.OPAQUE:
             steps.append(Step(None, group.sink))
             continue
@@ -77,14 +89,21 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
+    wholes = {p.value: join for join in joins for p in join.parts}
     pinned = _pinned(graph, steps)
-    last = _channels_last(steps, windows, pinned)
-    halos = _halos(graph, steps)
+    for join in reversed(joins):  # parts of what others see lie as those see it
+        pinned.update(p.value for p in join.parts if join.whole in pinned)
+    last = _channels_last(steps, windows, pinned, joins)
+    halos = _of_wholes(_halos(graph, steps), joins, pinned)
     steps, halos = _copy_pinned(steps, pinned, halos)
     layouts: dict[Value, Layout] = {}
-    for value in _stored(graph, steps):
+    for value in (*_stored(graph, steps), *(j.whole for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
-    return Placed(graph, tuple(steps), layouts)
+    for join in reversed(joins):
+        for p in join.parts:
+            shape = p.value.type.shape
+            layouts[p.value] = part_of(layouts[join.whole], shape, join.axis, p.start)
+    return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:
@@ -128,12 +147,50 @@ def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
     return pinned
 
 
+# ---- concatenations without a kernel ---------------------------------------------------------
+
+
+def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
+    """`join` with a copy for each part that is stored elsewhere, and the kernels of the copies."""
+    copies: list[Kernel] = []
+    parts: list[Part] = []
+    for number, old in enumerate(join.parts):
+        value = old.value
+        if not old.placed:
+            value = Value(f"{join.whole.name}.part{number}", old.value.type)
+            copies.append(_copy(old.value, value, f"{loc} (part {number})"))
+        parts.append(Part(value, old.start, True))
+    return copies, replace(join, parts=tuple(parts))
+
+
+def _of_wholes(
+    halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
+) -> dict[Value, _Halo]:
+    """Halos of parts become halos of what they are parts of; reads beyond a part along the joined
+    axis stay checked, for other elements lie there."""
+    found = dict(halos)
+    for join in joins:
+        if join.whole in pinned:
+            continue
+        own = [found.pop(p.value) for p in join.parts if p.value in found]
+        own = [
+            _Halo((*h.widths[: join.axis], (0, 0), *h.widths[join.axis + 1 :]), h.fill) for h in own
+        ]
+        own += [found.pop(join.whole)] if join.whole in found else []
+        if own and len({h.fill for h in own}) == 1:
+            found[join.whole] = _widest(own)
+    return found
+
+
 # ---- channels last --------------------------------------------------------------------------
 
 
-def _channels_last(steps: Sequence[Step], windows: set[Value], pinned: set[Value]) -> set[Value]:
-    """Results of windows, and what is computed from them point by point."""
+def _channels_last(
+    steps: Sequence[Step], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
+) -> set[Value]:
+    """Results of windows, what is computed from them point by point, and what joins such values."""
     found: set[Value] = set()
+    wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
         if step.kernel is None:
             continue
@@ -142,6 +199,9 @@ def _channels_last(steps: Sequence[Step], windows: set[Value], pinned: set[Value
                 continue
             if value in windows or _follows(step.kernel, found) or _blends(step.kernel, found):
                 found.add(value)
+                while value in wholes:
+                    value = wholes[value]
+                    found.add(value)
     return found
 
 
@@ -199,12 +259,15 @@ def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
     agreed: dict[Value, _Halo] = {}
     for value, halos in wanted.items():
         if len({h.fill for h in halos}) == 1:
-            widest = tuple(
-                (max(h.widths[d][0] for h in halos), max(h.widths[d][1] for h in halos))
-                for d in range(value.type.rank)
-            )
-            agreed[value] = _Halo(widest, halos[0].fill)
+            agreed[value] = _widest(halos)
     return agreed
+
+
+def _widest(halos: Sequence[_Halo]) -> _Halo:
+    """The halo that holds all of `halos`, which have one fill."""
+    axes = zip(*(h.widths for h in halos), strict=True)
+    widths = tuple((max(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
+    return _Halo(widths, halos[0].fill)
 
 
 def _padded_reads(step: Step) -> list[tuple[Value, Read]]:
@@ -227,10 +290,10 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)
-        step = None if linear is None else as_int(linear[0])
-        if step is None or var.extent is None:
-            if var.extent is None and linear is not None:
-                continue
+        if linear is None or var.extent is None:  # left to the bounds of what it is part of
+            continue
+        step = as_int(linear[0])
+        if step is None:
             return None
         end = extent(var) - 1
         first = substitute(first, {var: const(0) if step > 0 else end})
@@ -269,7 +332,8 @@ def _copy_pinned(
         for value in kernel.operands:
             if value in sources and value not in made:
                 made.add(value)
-                result.append(Step(_copy(value, copies[value], kernel.loc), None))
+                loc = f"{kernel.loc} (padding)"
+                result.append(Step(_copy(value, copies[value], loc), None))
         operands = tuple(copies[v] if v in sources else v for v in kernel.operands)
         result.append(Step(Kernel(kernel.expr, operands, kernel.results, kernel.loc), None))
     moved = {copies.get(v, v): h for v, h in halos.items()}
@@ -280,4 +344,4 @@ def _copy(source: Value, target: Value, loc: str) -> Kernel:
     builder = ExprBuilder(source.type)
     at = builder.iters(*source.type.shape)
     builder.stage(at, builder.read(0, *at))
-    return Kernel(builder.done(), (source,), (target,), f"{loc} (padding)")
+    return Kernel(builder.done(), (source,), (target,), loc)

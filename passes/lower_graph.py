@@ -145,7 +145,16 @@ class Frame:
         return self.new_buffer(Arena(-1, top.size(size)), label)
 
     def define(self, value: Value) -> BufferId:
-        """The buffer that `value` is about to be written to."""
+        """The buffer that `value` is about to be written to; its halo is filled.
+
+        What is a part of another value lies in that value's buffer.
+        """
+        whole = self.placed.wholes.get(value)
+        if whole is not None:
+            self.buffers[value] = (
+                self.buffers[whole] if whole in self.buffers else self.define(whole)
+            )
+            return self.buffers[value]
         buffer = self.targets.get(value)
         if buffer is None:
             size = storage_count(self.layout(value)) * value.type.dtype.bytes
@@ -155,6 +164,9 @@ class Frame:
                 self.size(dim)
             self.out.append(Allocate(buffer, self.bytes_of(value)))
         self.buffers[value] = buffer
+        where = self.layout(value)
+        if where.fill is not None and as_int(element_count(value.type.shape)) != 0:
+            self.fill_halo(value, where, buffer)
         return buffer
 
     def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
@@ -200,16 +212,13 @@ class Frame:
     # ---- launches ----------------------------------------------------------------------------
 
     def launch(self, planned: PlannedKernel) -> None:
-        """Runs a kernel; halos of its results are filled first."""
+        """Runs a kernel."""
         if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in planned.results:
                 self.define(value)
             return
         reads = tuple(self.read(v, where) for v, where in planned.operands)
         writes = tuple(self.define(v) for v, _ in planned.results)
-        for (value, where), buffer in zip(planned.results, writes, strict=True):
-            if where.fill is not None:
-                self.fill_halo(value, where, buffer)
         self.run(planned, (*reads, *writes))
 
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:

@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.index import nonnegative
 from tcc.ir.op import Array
 from tcc.ir.rewrite import Rule, Site, inlined
-from tcc.ir.types import F32, tensor
+from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.passes.rules_movement import first_operand, if_example, result_types, take
 
 Result = Sequence[Value]
 # Powers that a few products give.
 _MOST_PRODUCTS = 3
+# A factor of a matrix product this many times smaller than the other is scaled in its place.
+_RARELY = 8
 
 
 def _operand(site: Site, number: int) -> Value | None:
@@ -98,6 +101,58 @@ def _products(site: Site, count: int) -> Result:
     return (value,)
 
 
+# ---- factors of products of matrices -------------------------------------------------------------
+
+
+def _scaled_factor(site: Site) -> tuple[int, Value, Value] | None:
+    """The operand of a matmul that is a value times one constant number, that value, and the
+    number; where the other operand is much smaller and can take the number instead.
+
+    Only numbers near one, and types wide enough, so that nothing overflows that did not before.
+    """
+    if site.node.op.name != "matmul":
+        return None
+    for number in (1, 0):
+        product, other = site.producer(number), site.inputs[1 - number]
+        if product is None or product.op.name != "mul" or other is None:
+            continue
+        for side in (1, 0):
+            value, factor = product.inputs[1 - side], product.inputs[side]
+            array = None if factor is None else site.builder.array(factor)
+            if value is None or factor is None or array is None or array.size != 1:
+                continue
+            sized = value.type == product.outputs[0].type and other.type.rank >= factor.type.rank
+            if sized and _near_one(array) and _much_smaller(other, value):
+                return number, value, factor
+    return None
+
+
+def _near_one(array: Array) -> bool:
+    wide = array.dtype in (np.float32, np.float64)
+    return wide and bool(2.0**-10 <= abs(array.reshape(-1)[0]) <= 2.0**10)
+
+
+def _much_smaller(small: Value, large: Value) -> bool:
+    sizes = (element_count(v.type.shape) for v in (large, small))
+    count = next(sizes) - next(sizes) * _RARELY
+    return nonnegative(count)
+
+
+def _factor_moved(site: Site, found: tuple[int, Value, Value]) -> Result:
+    number, value, factor = found
+    (scaled,) = site.builder.add(OPS["mul"], [site.inputs[1 - number], factor], loc=site.node.loc)
+    operands = [scaled, value] if number == 1 else [value, scaled]
+    return site.builder.add(site.node.op, operands, site.node.attrs, loc=site.node.loc)
+
+
+def _scaled_factor_example() -> Graph:
+    b = GraphBuilder("example")
+    x, y = b.input("x", tensor(F32, 1, 4)), b.input("y", tensor(F32, 4, 40))
+    factor = b.constant(np.asarray(0.5, np.float32), "c")
+    (scaled,) = b.add(OPS["mul"], [y, factor])
+    return b.finish(b.add(OPS["matmul"], [x, scaled], names=["z"]))
+
+
 # ---- nodes of one operand, and pairs ------------------------------------------------------------
 
 
@@ -173,6 +228,7 @@ ARITHMETIC = (
     Rule("neutral constant", _neutral, take, _with_constant("add", [-0.0, -0.0, -0.0])),
     Rule("exact reciprocal", _reciprocal, _product, _with_constant("div", [2.0, -0.5, 8.0])),
     Rule("small power", _small_power, _products, _with_constant("pow", 3)),
+    Rule("scaled factor", _scaled_factor, _factor_moved, _scaled_factor_example),
     Rule("one operand", _alone, take, _in_a_row("max")),
     Rule("undone", _undone, take, _in_a_row("neg", "neg")),
     Rule("if with a constant", _known_if, _branch, if_example),

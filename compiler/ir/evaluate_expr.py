@@ -6,11 +6,11 @@ dimensions last.  Grids are cut along the first iterator where they would not fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, unconditional
 from tcc.ir.graph import carrier
 from tcc.ir.index import Var, evaluate
 from tcc.ir.op import Array
@@ -36,7 +36,8 @@ def evaluate_expr(
 ) -> tuple[Array, ...]:
     """The arrays of `expr.outputs` for arrays of the operands and values of the size symbols.
 
-    Raises IndexError where a read without `fill` leaves its source.
+    Raises IndexError where a read without `fill` leaves its source, save under a branch of
+    `select`: what it gives there is NaN, or the largest integer.
     """
     env = dict(sizes or {})
     results: list[tuple[Array, ...]] = []
@@ -68,7 +69,7 @@ def _evaluate_stage(
     for rows in np.array_split(np.arange(outer[0] if outer else 1), max(cuts, 1)):
         ranges = [rows if outer else None, *(np.arange(n) for n in outer[1:])][: len(outer)]
         grid = _grid(stage, [*ranges, *(np.arange(n) for n in inner)], env)
-        body = _Body(operands, results, grid)
+        body = _Body(operands, results, grid, must=unconditional(stage))
         shape = tuple([len(rows), *outer[1:]][: len(outer)])
         full = (*shape, *inner)
         values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
@@ -127,8 +128,10 @@ class _Body:
         results: Sequence[tuple[Array, ...]],
         grid: Mapping[str, Any],
         args: Sequence[Array] = (),
+        must: Collection[Scalar] = (),
     ) -> None:
         self._operands, self._results, self._grid, self._args = operands, results, grid, args
+        self._must = must
         self._known: dict[Scalar, Any] = {}
 
     def value(self, root: Scalar) -> Any:
@@ -170,12 +173,20 @@ class _Body:
         inside: Any = np.True_
         for index, size in zip(at, array.shape, strict=True):
             inside = inside & (index >= 0) & (index < size)
-        if node.fill is None:
+        if node.fill is None and (node in self._must or np.all(inside)):
             return array[tuple(at)] if at else array
+        fill = np.asarray(_poison(node.dtype) if node.fill is None else node.fill, array.dtype)
         if array.size == 0:
-            return np.broadcast_to(np.asarray(node.fill, array.dtype), np.shape(inside))
+            return np.broadcast_to(fill, np.shape(inside))
         clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
-        return np.where(inside, array[tuple(clipped)], np.asarray(node.fill, array.dtype))
+        return np.where(inside, array[tuple(clipped)], fill)
+
+
+def _poison(dtype: DType) -> float | int | bool:
+    """What no result may depend on."""
+    if dtype.kind is Kind.FLOAT:
+        return float("nan")
+    return True if dtype is BOOL else int(np.iinfo(dtype.carrier).max)
 
 
 def _literal(scalar: Scalar) -> Any:

@@ -21,12 +21,14 @@ from types import MappingProxyType
 
 from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
 from tcc.ir.scalar import (
+    Apply,
     Read,
     Scalar,
     Source,
     StageRef,
     apply,
     argument,
+    children,
     literal,
     read,
     substitute_indices,
@@ -254,3 +256,17 @@ def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:
         for t in expr.params
     )
     return Expr(params, tuple(map(moved, expr.stages)), expr.outputs)
+
+
+def unconditional(stage: Stage) -> set[Scalar]:
+    """The scalars evaluated whatever the conditions of selects are."""
+    found: set[Scalar] = set()
+    stack = list(stage.body)
+    while stack:
+        scalar = stack.pop()
+        if scalar in found:
+            continue
+        found.add(scalar)
+        lazy = isinstance(scalar, Apply) and scalar.function == "select"
+        stack.extend(children(scalar)[:1] if lazy else children(scalar))
+    return found

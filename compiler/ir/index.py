@@ -14,13 +14,13 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
+
+from tcc.ir.index_text import name_text, sum_text
 
 _T = TypeVar("_T")
 # Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
@@ -127,21 +127,7 @@ def _build(terms: Mapping[Monomial, int], const: int) -> Index:
     if len(kept) > 1:
         kept.sort(key=lambda term: tuple(a.key for a in term[0]))
     frozen = tuple(kept)
-    return _intern(
-        ("index", frozen, const), lambda: Index(frozen, const, _index_key(frozen, const))
-    )
-
-
-def _index_key(terms: tuple[tuple[Monomial, int], ...], const: int) -> str:
-    text = ""
-    for monomial, coeff in terms:
-        product = "*".join(atom.key for atom in monomial)
-        size = product if abs(coeff) == 1 else f"{abs(coeff)}*{product}"
-        sign = "-" if coeff < 0 else ("+" if text else "")
-        text += sign + size
-    if const or not text:
-        text += f"{const:+d}" if text else str(const)
-    return text
+    return _intern(("index", frozen, const), lambda: Index(frozen, const, sum_text(frozen, const)))
 
 
 def _factor_key(index: Index) -> str:
@@ -150,12 +136,6 @@ def _factor_key(index: Index) -> str:
     ((monomial, coeff),) = index.terms if len(index.terms) == 1 else (((), 0),)
     atom = not index.const and coeff == 1 and len(monomial) == 1
     return index.key if alone or atom else f"({index.key})"
-
-
-def _name_key(name: str) -> str:
-    """`name` itself where it reads as one word, else quoted."""
-    word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
-    return name if word else json.dumps(name)
 
 
 @lru_cache(1 << 14)
@@ -181,7 +161,7 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     return of_atom(
         _intern(
             ("sym", name, lo, hi, divisor),
-            lambda: Var(name, lo, hi, divisor, None, _name_key(name)),
+            lambda: Var(name, lo, hi, divisor, None, name_text(name)),
         )
     )
 
@@ -193,7 +173,7 @@ def iterator(name: str, extent: IndexLike) -> Index:
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
     return of_atom(
-        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, _name_key(name)))
+        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name_text(name)))
     )
 
 
@@ -231,6 +211,10 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if exact and rest is not exact[0]:
         return sum((floordiv(part, den) for part in (*exact, left)), whole)
     rest, den = _reduce(rest, den)
+    digits = _digits(rest, den)
+    if digits is not None:
+        upper, _, size = digits
+        return add(whole, floordiv(upper, const(den.const // size)))
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
@@ -245,6 +229,10 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     _, rest = _exact(_divide(num, den)[1], den)
     if within(rest, den):
         return rest
+    digits = _digits(rest, den)
+    if digits is not None:
+        upper, lower, size = digits
+        return add(mul(mod(upper, const(den.const // size)), size), lower)
     factor = math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
     if factor > 1 and not den.terms:
         return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
@@ -333,6 +321,18 @@ def _reduce(rest: Index, den: Index) -> tuple[Index, Index]:
         return rest, den
     factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
     return (_scale_down(rest, factor), const(den.const // factor)) if factor > 1 else (rest, den)
+
+
+def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
+    """`64*i + j` over 256 as (i, j, 64), where `0 <= j < 64`: then `// 256` is `i // 4` and `% 256`
+    is `64*(i % 4) + j`."""
+    if den.terms or len(rest.terms) < 2:
+        return None
+    for size in sorted({abs(c) for _, c in rest.terms if den.const % c == 0}, reverse=True):
+        lower = _build({m: c for m, c in rest.terms if c % size}, rest.const % size)
+        if size > 1 and len(lower.terms) < len(rest.terms) and within(lower, const(size)):
+            return _scale_down(rest - lower, size), lower, size
+    return None
 
 
 def _nested_quotient(rest: Index, den: Index) -> Index | None:

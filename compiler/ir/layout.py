@@ -8,8 +8,11 @@ logical index (i0, i1, ...) lies at `indices`, expressions over the variables `i
     with a zero halo    sizes (n, h+2, w+2, c)        indices (i0, i2+1, i3+1, i1)     fill 0
     packed weights      sizes (co/64, k, 64)          indices (i0//64, i1, i0%64)      fill 0
 
+    part of a joined value  sizes (n, h, w, 96)       indices (i0, i2, i3, i1+64)      shared (1,)
+
 Permutation, blocking and padding are all this one map; packing a weight is evaluating it.
-Storage that is no element's holds `fill`.
+Storage that is no element's holds `fill`, except that along the `shared` axes of a part other
+values' elements lie before and after its own.
 """
 
 from __future__ import annotations
@@ -22,12 +25,16 @@ from tcc.ir.types import element_count
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage."""
+    """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage.
+
+    `shared` are the logical axes along which storage goes on with elements of other values.
+    """
 
     sizes: tuple[Index, ...]
     indices: tuple[Index, ...]
     axes: tuple[Var, ...]
     fill: float | None = None
+    shared: tuple[int, ...] = ()
 
 
 def axis_vars(shape: tuple[Index, ...]) -> tuple[Index, ...]:
@@ -60,6 +67,16 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
     sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))
     indices = tuple(index + a for index, (a, _) in zip(base.indices, halo, strict=True))
     return Layout(sizes, indices, base.axes, fill)
+
+
+def part_of(whole: Layout, shape: tuple[Index, ...], axis: int, start: Index) -> Layout:
+    """Where a value of `shape` lies in a joined value stored as `whole`, from `start` along `axis`
+    on; its storage is all of `whole`."""
+    axes = axis_vars(shape)
+    shifted = tuple(i + start if n == axis else i for n, i in enumerate(axes))
+    inner = layout(shape, whole.sizes, place(whole, shifted), whole.fill)
+    shared = tuple(sorted({*whole.shared, axis}))
+    return Layout(inner.sizes, inner.indices, inner.axes, inner.fill, shared)
 
 
 def place(where: Layout, logical: tuple[Index, ...]) -> tuple[Index, ...]:

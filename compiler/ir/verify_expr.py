@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tcc.errors import InternalError
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, unconditional
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.prove import inside
 from tcc.ir.scalar import (
@@ -18,7 +18,6 @@ from tcc.ir.scalar import (
     Read,
     Scalar,
     StageRef,
-    children,
     walk,
 )
 from tcc.ir.text import scalar_text, source_text
@@ -67,7 +66,7 @@ def _stage(expr: Expr, number: int, stage: Stage) -> Iterator[str]:
             yield from _scope(extent(var), set(variables[:n]))
     yield from _monoid(stage)
     scope = set(variables)
-    must = _unconditional(stage)
+    must = unconditional(stage)
     for scalar in walk(*stage.body):
         for problem in _scalar(expr, number, scalar, scope, scalar in must):
             yield f"{scalar_text(scalar)}: {problem}"
@@ -98,20 +97,6 @@ def _monoid(stage: Stage) -> Iterator[str]:
         problem for s in walk(*combined) if isinstance(s, Apply) for problem in _apply(s)
     ):
         yield f"{stage.monoid} does not combine {', '.join(t.name for t in dtypes)}"
-
-
-def _unconditional(stage: Stage) -> set[Scalar]:
-    """The scalars evaluated whatever the conditions of selects are."""
-    found: set[Scalar] = set()
-    stack = list(stage.body)
-    while stack:
-        scalar = stack.pop()
-        if scalar in found:
-            continue
-        found.add(scalar)
-        lazy = isinstance(scalar, Apply) and scalar.function == "select"
-        stack.extend(children(scalar)[:1] if lazy else children(scalar))
-    return found
 
 
 def _scalar(expr: Expr, number: int, scalar: Scalar, scope: set[Var], must: bool) -> Iterator[str]:

@@ -254,8 +254,7 @@ def _concat_expr(types: Types, attrs: ConcatAttrs) -> Expr:
     end = const(0)
     for number in range(len(types)):
         at = [*i[: attrs.axis], i[attrs.axis] - end, *i[attrs.axis + 1 :]]
-        single = len(types) == 1
-        reads.append(b.read(number, *at, fill=None if single else 0))
+        reads.append(b.read(number, *at))  # where it is outside, the select drops it
         end = end + required(types, number).shape[attrs.axis]
         ends.append(end)
     body = reads[-1]

@@ -12,6 +12,7 @@ join keeps every element computed about once:
 * plain index maps join every group that reads them, unless that makes a contraction's loads
   irregular.
 
+A concatenation that `join` gives no kernel is a group of its own that nothing joins.
 A group holds one anchor.  Only its sink's outputs are stored.
 """
 
@@ -31,6 +32,7 @@ from tcc.ir.scalar import Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
+from tcc.passes.fuse.join import Join, find_joins
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.nest import product, weight
 
@@ -60,6 +62,7 @@ class Group:
     sink: Node
     members: list[Node] = field(default_factory=list)
     anchor: Node | None = None
+    join: Join | None = None
 
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> tuple[Value, ...]:
         """The sink's outputs that something reads."""
@@ -81,6 +84,7 @@ class _Partition:
             self.kept.update(captures(node))
         self.position = {node: n for n, node in enumerate(graph.nodes)}
         self.traits = {node: classify(node) for node in graph.nodes}
+        self.joins = find_joins(graph, seen_by_others(graph))
         self.groups: dict[Node, list[Group]] = {}
         self.sound: dict[Expr, bool] = {}
 
@@ -94,7 +98,7 @@ class _Partition:
                 for group in targets:
                     self._add(node, group)
             else:
-                group = Group(node)
+                group = Group(node, join=self.joins.get(node))
                 order.append(group)
                 self._add(node, group)
         return tuple(reversed(order))
@@ -124,6 +128,8 @@ class _Partition:
             group.anchor = node
 
     def _joins(self, node: Node, group: Group) -> bool:
+        if node in self.joins or group.join is not None:
+            return False
         own, sink = self.traits[node].kind, self.traits[group.sink].kind
         if own is Kind.OPAQUE or sink is Kind.OPAQUE:
             return False
@@ -192,6 +198,16 @@ def _regular(group: TileGroup, number: int) -> bool:
         for access in stage.accesses.values()
         for var in loops
     )
+
+
+def seen_by_others(graph: Graph) -> set[Value]:
+    """Values that more than kernels look at: the caller, bodies, calls and states."""
+    seen = {*graph.inputs, *graph.outputs}
+    seen.update(v for pair in graph.aliases for v in pair)
+    for node in graph.nodes:
+        if classify(node).kind is Kind.OPAQUE:
+            seen.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+    return seen
 
 
 def classify(node: Node) -> Traits:

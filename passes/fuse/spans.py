@@ -105,15 +105,14 @@ def tiles(
         return []
     if known is not None:
         stmts: list[Stmt] = []
-        start = 0
+        done = 0
         for count, size in even(known, block, whole):
-            stop = start + count * size
+            start, done = done, done + count * size
             if count == 1:
                 stmts += emit(Span(region.var, region.base + start, size, tiled))
             else:
                 at = counter(region.size)
-                stmts.append(_loop(at, region, const(start), const(stop), size, tiled, emit))
-            start = stop
+                stmts.append(_loop(at, region, const(start), const(done), size, tiled, emit))
         return stmts
     # The loop variable is the position itself: its range then says how far it goes.
     stop = region.base + region.size

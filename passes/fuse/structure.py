@@ -149,8 +149,9 @@ def _read_access(
 
 def _access(source: int, node: Read, storage: Storage) -> Access:
     guards = _logical_guards(node, storage.shape)
+    own = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)
     stored = place(storage.layout, node.indices)
-    if guards and _fills_agree(node, storage):
+    if guards and own and _fills_agree(node, storage):
         in_storage = [
             Guard(i, n)
             for i, n in zip(stored, storage.layout.sizes, strict=True)

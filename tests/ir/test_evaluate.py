@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError, UserError
 from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.evaluate_expr import evaluate_expr
+from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const, symbol
 from tcc.ir.op import OpSpec
+from tcc.ir.scalar import apply, index_value, literal
 from tcc.ir.types import BOOL, F32, I64, tensor
 
 Ops = Mapping[str, OpSpec]
@@ -185,3 +188,26 @@ def test_drops_arrays_after_their_last_use(ops: Ops) -> None:
     got = evaluate_graph(b.finish([value]), {x.name: f32(1, 2)}, observe)
     np.testing.assert_array_equal(got[value.name], [64, 128])
     assert most <= 2
+
+
+def test_what_select_drops_may_be_read_anywhere_and_is_seen_where_it_is_kept() -> None:
+    def shifted(limit: int) -> Expr:
+        """x[i - 2] for i from `limit` on, else 0."""
+        b = ExprBuilder(tensor(F32, 4))
+        (i,) = b.iters(4)
+        early = apply("lt", index_value(i, I64), index_value(const(limit), I64))
+        b.stage((i,), apply("select", early, literal(0, F32), b.read(0, i - 2)))
+        return b.done()
+
+    (right,) = evaluate_expr(shifted(2), [f32(1, 2, 3, 4)])
+    np.testing.assert_array_equal(right, [0, 0, 1, 2])
+    (wrong,) = evaluate_expr(shifted(1), [f32(1, 2, 3, 4)])
+    np.testing.assert_array_equal(wrong, [0, np.nan, 1, 2])
+
+
+def test_a_read_that_nothing_drops_must_stay_inside() -> None:
+    b = ExprBuilder(tensor(F32, 4))
+    (i,) = b.iters(4)
+    b.stage((i,), b.read(0, i + 1))
+    with pytest.raises(IndexError):
+        evaluate_expr(b.done(), [f32(1, 2, 3, 4)])

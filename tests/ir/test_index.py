@@ -221,6 +221,9 @@ D, H = iterator("d", 64), iterator("h", N)
         (mod(W * N, N), const(0)),
         ((P % 8) // 8, const(0)),
         (symbol("one", 3, 3), const(3)),
+        ((4 * W + iterator("j", 4)) // 16, W // 4),
+        ((4 * W + iterator("j", 4)) % 16, 4 * (W % 4) + iterator("j", 4)),
+        ((4096 * H + D + 64 * iterator("k", 64)) // 16384, H // 4),
     ],
 )
 def test_simplifies(index: Index, want: Index) -> None:
@@ -277,6 +280,7 @@ Z3_RULES = (
     "exact",
     "within",
     "radix",
+    "digits",
     "cancel",
     "least",
 )
@@ -303,6 +307,9 @@ def test_rules_hold_for_all_integers(rule: str) -> None:
             "within": z3.Implies(z3.And(x >= 0, x < a), z3.And(x / a == 0, x % a == x)),
             "radix": z3.Implies(z3.And(r >= 0, r < a), z3.And((a * q + r) / a == q,
                                 (a * q + r) % a == r)),
+            # `_digits`
+            "digits": z3.Implies(z3.And(r >= 0, r < a), z3.And(
+                (a * q + r) / (a * b) == q / b, (a * q + r) % (a * b) == a * (q % b) + r)),
             # the limits of d * (x // d): `_term_limit`
             "cancel": z3.And(a * (x / a) <= x, a * (x / a) >= x - (a - 1)),
             # min and max against the mean: `at_most`

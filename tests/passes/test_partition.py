@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.graph import Graph, GraphBuilder, Value, captures
-from tcc.ir.index import symbol
+from tcc.ir.index import as_index, symbol
 from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
 from tcc.ops.activation import GeluAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.movement import ExpandAttrs
+from tcc.ops.phases import PhaseConvAttrs
 from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.partition import Group, Kind, classify, partition
@@ -37,6 +38,19 @@ def test_convolution_norm_relu_and_residual_are_one_kernel() -> None:
     graph = m.finish(m.op("relu", m.op("add", scaled, skip)))
     assert names(graph) == [["conv", "mul", "add", "add", "relu"]]
     assert names(MODELS["conv_norm_relu"]()) == [["conv", "batch_normalization", "relu"]]
+
+
+def test_a_transposed_convolution_is_one_kernel_with_what_follows() -> None:
+    m = Model("up")
+    attrs = PhaseConvAttrs((as_index(4), as_index(5)), (1, 1), (1, 1), 1)
+    up = m.op("phase_conv", m.input("x", 1, 3, 4, 5), m.weight(2, 2, 6, 3, 2, 2), attrs=attrs)
+    graph = m.finish(m.op("tanh", m.op("mul", up, m.weight(6, 1, 1))))
+    assert names(graph) == [["phase_conv", "mul", "tanh"]]
+
+
+def test_cut_and_swapped_halves_join_what_reads_them() -> None:
+    graph = MODELS["split_concat"]()
+    assert names(graph) == [["split", "sigmoid"], ["split", "concat", "add"]]
 
 
 def test_a_value_used_twice_in_the_epilogue_is_computed_once() -> None:

@@ -23,6 +23,7 @@ from tcc.ops.movement import (
 )
 from tcc.ops.normalization import EpsilonAttrs, NormAttrs
 from tcc.ops.pad import PadAttrs
+from tcc.ops.phases import PhaseConvAttrs
 from tcc.ops.pool import PoolAttrs
 from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
@@ -119,6 +120,19 @@ def up_and_down() -> Graph:
     return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)))
 
 
+def phases() -> Graph:
+    """A transposed convolution (k 4, s 2, p 1) as convolutions that take turns."""
+    m = Model("phases")
+    h = symbol("h", 1, 9)
+    x = m.op("relu", m.conv(m.input("x", 1, 3, h, 5), 6, 3, pad=1))
+    attrs = PhaseConvAttrs((h, as_index(5)), (1, 1), (1, 1), 1)
+    up = m.op("phase_conv", x, m.weight(2, 2, 4, 6, 2, 2), m.weight(4), attrs=attrs)
+    thirds = PhaseConvAttrs((2 * h, as_index(10)), (2, 0), (0, 0), 2)
+    return m.finish(
+        m.op("tanh", up), m.op("phase_conv", up, m.weight(3, 1, 4, 2, 1, 1), attrs=thirds)
+    )
+
+
 def padded_pools() -> Graph:
     m = Model("padded_pools")
     x = m.input("x", symbol("n", 1), 3, 7, 7)
@@ -201,6 +215,50 @@ def split_concat() -> Graph:
     return m.finish(m.op("add", swapped, x))
 
 
+def joined_maps() -> Graph:
+    """A concat in parts of which kernels store; a part has padded readers of its own, and a skip of
+    the caller and a second use of one operand are copied."""
+    m = Model("joined_maps")
+    n, h = symbol("n", 1, 3), symbol("h", 4, 24)
+    x = m.input("x", n, 3, h, 6)
+    a = m.op("relu", m.conv(x, 5, 3, pad=1))
+    b = m.conv(a, 4, 3, pad=1)
+    both = m.op("concat", a, x, b, a, attrs=ConcatAttrs(1))
+    return m.finish(m.op("relu", m.conv(both, 4, 3, pad=1)), m.conv(b, 2, 5, pad=2))
+
+
+def joined_twice() -> Graph:
+    """Features that grow: each joined value is a part of the next, the last one is given out."""
+    m = Model("joined_twice")
+    x = m.input("x", symbol("n", 1, 3), 3, 5, 5)
+    features = m.conv(x, 4, 3, pad=1)
+    for _ in range(3):
+        more = m.conv(m.op("relu", features), 3, 3, pad=1)
+        features = m.op("concat", features, more, attrs=ConcatAttrs(1))
+    return m.finish(features)
+
+
+def joined_along_windows() -> Graph:
+    """Windows slide along the axis that is joined: what lies beyond a part is no padding."""
+    m = Model("joined_along_windows")
+    x = m.input("x", 2, 3, 7, 9)
+    a = m.conv(x, 4, 3, pad=1)
+    b = m.conv(x, 4, 3, pad=1)
+    both = m.op("concat", a, b, attrs=ConcatAttrs(2))
+    return m.finish(m.conv(a, 2, 3, pad=1), m.conv(b, 2, 3, pad=1), m.conv(both, 2, 3, pad=1))
+
+
+def joined_rows() -> Graph:
+    """Products of open sizes side by side and one below the other."""
+    m = Model("joined_rows")
+    s, t = symbol("s", 1, 40), symbol("t", 1, 40)
+    x, y = m.input("x", s, 6), m.input("y", t, 6)
+    rows = [m.op("matmul", v, m.weight(6, 8)) for v in (x, y)]
+    below = m.op("concat", *rows, attrs=ConcatAttrs(0))
+    beside = m.op("concat", m.op("matmul", below, m.weight(8, 3)), below, attrs=ConcatAttrs(1))
+    return m.finish(m.op("softmax", beside, attrs=AxisAttrs(1)), m.op("exp", rows[0]))
+
+
 def slices() -> Graph:
     m = Model("slices")
     n = symbol("n", 4, 40)
@@ -238,8 +296,17 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
     {
         f.__name__: f
         for f in (
-            *(conv_norm_relu, residual_block, depthwise, dilated, up_and_down, padded_pools),
+            *(
+                conv_norm_relu,
+                residual_block,
+                depthwise,
+                dilated,
+                up_and_down,
+                phases,
+                padded_pools,
+            ),
             *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
+            *(joined_maps, joined_twice, joined_along_windows, joined_rows),
             *(split_concat, slices, gathered, shared_value),
         )
     }

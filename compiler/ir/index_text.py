@@ -1,0 +1,32 @@
+"""The text of integer expressions, which is also the order in which they sort."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class _Keyed(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+def sum_text(terms: Iterable[tuple[Iterable[_Keyed], int]], const: int) -> str:
+    """`2*a*b-c+3` of the products `((a, b), 2), ((c,), -1)` and the constant 3."""
+    text = ""
+    for factors, coeff in terms:
+        product = "*".join(factor.key for factor in factors)
+        size = product if abs(coeff) == 1 else f"{abs(coeff)}*{product}"
+        sign = "-" if coeff < 0 else ("+" if text else "")
+        text += sign + size
+    if const or not text:
+        text += f"{const:+d}" if text else str(const)
+    return text
+
+
+def name_text(name: str) -> str:
+    """`name` itself where it reads as one word, else quoted."""
+    word = re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and name not in ("min", "max", "none")
+    return name if word else json.dumps(name)
