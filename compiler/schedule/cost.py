@@ -336,9 +336,10 @@ class _Pricing:
         loops = list(around)
         for name in (*nest.order, *rest):
             var = named[name]
-            step = min(runs.pop(name) if name in runs else blocks.get(name, 1), inside[var])
+            block = runs.pop(name) if name in runs else blocks.get(name, 1)
+            step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
             loops.append(LoopOver(var, ceil(inside[var] / step), step))
-            inside[var] = step
+            inside[var] = min(step, inside[var])
         touches = tuple(t for work in stages for t in self._touches(nest, work))
         outer = {v: self.trips[v] for v in named.values()} | dict(whole)
         return walk_of(loops, len(around), touches, outer)
