@@ -325,6 +325,13 @@ def test_a_sum_of_nothing_has_a_price(runs: int) -> None:
     assert 0 < price.seconds < priced(matmul(4, 4096, 64), gemm_schedule(4, runs=8)).seconds
 
 
+@pytest.mark.parametrize(("m", "n"), [(0, 64), (4, 0), (0, 0)])
+def test_no_results_have_a_price(m: int, n: int) -> None:
+    price = priced(matmul(m, 16, n), gemm_schedule(max(1, m)))
+    assert price.flops == 0
+    assert 0 < price.seconds <= priced(matmul(4, 16, 64), gemm_schedule(4)).seconds
+
+
 def test_reads_of_open_sizes_have_a_price() -> None:
     group = matmul(64, 64, 64)
     (stage,) = group.stages
