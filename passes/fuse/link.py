@@ -70,9 +70,17 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     for number in range(len(stages) - 1, -1, -1):
         linked[number] = _split_own(linked[number])
         reader = _first_reader(linked, number)
+        if reader is None and number < len(stages) - 1:
+            reader = _beside(linked[number], linked[-1])
         if reader is not None:
             linked[number] = _follow(linked[number], reader)
     return tuple(linked)
+
+
+def _beside(shaped: Shaped, last: Shaped) -> tuple[Index, ...] | None:
+    """A result that no stage reads loops as the last one does, where it has the same shape."""
+    sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
+    return last.logical if sizes[0] == sizes[1] else None
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> tuple[Index, ...] | None:

@@ -35,7 +35,7 @@ from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
-from tcc.passes.fuse.residence import stays_near
+from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.nest import product, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
@@ -196,7 +196,8 @@ class _Partition:
         if own in (Kind.REDUCTION, Kind.CONTRACTION):
             if group.anchors:
                 return self._persists(node, group) and self._sound([node], group)
-            return self._reads_once(node, group) and self._sound([node], group)
+            rows = own is Kind.REDUCTION and Trait.WINDOW not in node.op.traits
+            return (rows or self._reads_once(node, group)) and self._sound([node], group)
         fed = self._anchors_fed(node, group)
         if not fed:
             return self._worth_repeating(node, group) and self._sound([node], group)
@@ -265,6 +266,8 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
     try:
         group = build_group(expr, operands, results, collapsed=False)
         if not all(_regular(group, n) for n in range(len(group.stages))):
+            return False
+        if len(group.stages) > 1 and not busy(group, registers):
             return False
         if not any(b.scope is Scope.LOCAL for b in group.buffers):
             return True
