@@ -127,7 +127,7 @@ class _Pricing:
         self.unit = {v: schedule.unit(v.name) for v in self.parallel}
         self.counts = [ceil(self.trips[v] / n) for v, n in self.unit.items()]
         self.units = prod(self.counts)
-        self.threads = min(machine.cores, self.units)
+        self.threads = min(machine.cores, max(1, self.units))
         self.exchanged = self._exchanged()
 
     def price(self) -> Price:
@@ -336,9 +336,10 @@ class _Pricing:
         loops = list(around)
         for name in (*nest.order, *rest):
             var = named[name]
-            step = min(runs.pop(name) if name in runs else blocks.get(name, 1), inside[var])
+            block = runs.pop(name) if name in runs else blocks.get(name, 1)
+            step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
             loops.append(LoopOver(var, ceil(inside[var] / step), step))
-            inside[var] = step
+            inside[var] = min(step, inside[var])
         touches = tuple(t for work in stages for t in self._touches(nest, work))
         outer = {v: self.trips[v] for v in named.values()} | dict(whole)
         return walk_of(loops, len(around), touches, outer)
@@ -381,7 +382,7 @@ def _shares(counts: list[int], threads: int) -> list[int]:
     """Trips of each parallel loop that one of `threads` threads walks; outer loops are split."""
     left, found = threads, []
     for count in counts:
-        split = min(count, left)
+        split = max(1, min(count, left))
         found.append(ceil(count / split))
         left //= split
     return found
@@ -417,6 +418,8 @@ def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> flo
 
 
 def _parts(total: int, most: int, *, whole: bool) -> list[tuple[int, int]]:
+    if total == 0:
+        return []
     if whole:
         parts = [(most, total // most), (total % most, 1)]
     else:
