@@ -14,3 +14,7 @@ class Registers:
     count: int
     l2: int = 1 << 20
     cores: int = 2
+
+
+# A core with 512-bit vectors, for those who only want to see what a model becomes.
+TYPICAL_CORE = Registers(16, 32)
