@@ -27,17 +27,19 @@ def unite(
 ) -> tuple[Group, ...]:
     """The groups of a loop's body, united where a unit has in hand what the other one needs.
 
-    A group joins the only one that reads its results; what others see stays a result.  `constants`
+    A group joins the only one that reads its results; results of the body stay results.  `constants`
     are those of the body and of the graphs around it.
     """
     users = graph.users()
-    seen = {*graph.outputs, *chain.from_iterable(map(captures, graph.nodes))}
+    captured = set(chain.from_iterable(map(captures, graph.nodes)))
     position = {node: n for n, node in enumerate(graph.nodes)}
     found: list[Group] = []
     for group in reversed(groups):
-        reader = _only_reader(group, graph, users, found)
-        if reader is not None:
-            united = _united(group, reader, graph, users, seen, position)
+        reader = None
+        if captured.isdisjoint(group.results(graph, users)):
+            reader = _only_reader(group, graph, users, found)
+        if reader is not None and group.join is None and reader.join is None:
+            united = _united(group, reader, graph, users, position)
             if _one_kernel(united, graph, users, constants, registers):
                 found[found.index(reader)] = united
                 continue
@@ -59,12 +61,11 @@ def _united(
     reader: Group,
     graph: Graph,
     users: dict[Value, list[Node]],
-    seen: Collection[Value],
     position: dict[Node, int],
 ) -> Group:
     members = sorted({*group.members, *reader.members}, key=position.__getitem__)
     anchors = sorted({*group.anchors, *reader.anchors}, key=position.__getitem__)
-    own = [v for v in group.results(graph, users) if v in seen]
+    own = [v for v in group.results(graph, users) if v in graph.outputs]
     return Group(reader.sink, members, anchors, None, [*reader.extra, *own])
 
 
