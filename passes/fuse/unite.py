@@ -27,7 +27,7 @@ def unite(
 ) -> tuple[Group, ...]:
     """The groups of a loop's body, united where a unit has in hand what the other one needs.
 
-    A group joins the only one that reads its results; results of the body stay results.  `constants`
+    A group joins the only one that reads its results; those of the body stay results.  `constants`
     are those of the body and of the graphs around it.
     """
     users = graph.users()
