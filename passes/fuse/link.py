@@ -70,9 +70,17 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     for number in range(len(stages) - 1, -1, -1):
         linked[number] = _split_own(linked[number])
         reader = _first_reader(linked, number)
+        if reader is None and number < len(stages) - 1:
+            reader = _beside(linked[number], linked[-1])
         if reader is not None:
             linked[number] = _follow(linked[number], reader)
     return tuple(linked)
+
+
+def _beside(shaped: Shaped, last: Shaped) -> tuple[Index, ...] | None:
+    """A result that no stage reads loops as the last one does, where it has the same shape."""
+    sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
+    return last.logical if sizes[0] == sizes[1] else None
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> tuple[Index, ...] | None:
@@ -144,7 +152,7 @@ def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
     taken: set[Var] = set()
     for formula, index in zip(shaped.logical, at, strict=True):
         own = free_vars(formula)
-        digits = _digits(index, radix_size(formula)) if own else None
+        digits = digits_of(index, radix_size(formula)) if own else None
         if digits is None or taken & set(digits):
             continue
         if len(own) == 1:
@@ -160,7 +168,7 @@ def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
     return _substituted(shaped, mapping, loops)
 
 
-def _digits(index: Index, size: Index) -> tuple[Var, ...] | None:
+def digits_of(index: Index, size: Index) -> tuple[Var, ...] | None:
     """The variables of a mixed-radix number that takes every value below `size`, largest first."""
     variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
     step = const(1)
@@ -212,7 +220,7 @@ def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
             found[own[0]] = index
             continue
         rest = index
-        for var in reversed(_digits(formula, radix_size(formula)) or ()):
+        for var in reversed(digits_of(formula, radix_size(formula)) or ()):
             found[var] = rest % extent(var)
             rest = rest // extent(var)
     return tuple(found[v] for v in shaped.stage.iters)

@@ -24,18 +24,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tcc.errors import TccError
-from tcc.ir.expr import Expr, Stage
+from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.group import TileGroup
-from tcc.ir.index import linear_in, nonnegative
+from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Read
+from tcc.ir.scalar import Read, StageRef
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
-from tcc.passes.fuse.residence import stays_near
+from tcc.passes.fuse.link import digits_of
+from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.nest import product, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
@@ -196,7 +197,8 @@ class _Partition:
         if own in (Kind.REDUCTION, Kind.CONTRACTION):
             if group.anchors:
                 return self._persists(node, group) and self._sound([node], group)
-            return self._reads_once(node, group) and self._sound([node], group)
+            rows = own is Kind.REDUCTION and Trait.WINDOW not in node.op.traits
+            return (rows or self._reads_once(node, group)) and self._sound([node], group)
         fed = self._anchors_fed(node, group)
         if not fed:
             return self._worth_repeating(node, group) and self._sound([node], group)
@@ -266,11 +268,25 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
         group = build_group(expr, operands, results, collapsed=False)
         if not all(_regular(group, n) for n in range(len(group.stages))):
             return False
+        if len(group.stages) > 1 and not busy(group, registers):
+            return False
         if not any(b.scope is Scope.LOCAL for b in group.buffers):
             return True
-        return stays_near(build_group(expr, operands, results), registers)
+        return _read_plainly(expr) and stays_near(build_group(expr, operands, results), registers)
     except TccError:
         return False
+
+
+def _read_plainly(expr: Expr) -> bool:
+    """Whether stages read earlier ones element by element: windows overlap, and a unit would make
+    what it needs of its neighbours' again."""
+    return all(
+        as_int(index) == 0 or digits_of(index, extent(var)) is not None
+        for stage in expr.stages
+        for node in reads(stage)
+        if isinstance(node.source, StageRef)
+        for index, var in zip(node.indices, expr.stages[node.source.stage].iters, strict=True)
+    )
 
 
 def _regular(group: TileGroup, number: int) -> bool:

@@ -7,10 +7,12 @@ from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import as_int
 from tcc.passes.fuse.scratch import held_values
 from tcc.schedule.choose import choose
-from tcc.schedule.nest import depends, product, trips
+from tcc.schedule.nest import depends, points, product, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Schedule
 
+# Operations of a kernel that one core does as soon as two would.
+SMALL = 1 << 16
 # Rows of a unit below which weights from far away would come too slowly for the multipliers.
 _ROWS = 48
 
@@ -29,10 +31,19 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     contractions = [s for s in group.stages if product(s) is not None and s.reduce]
     if not contractions:
         return True
+    if any(as_int(extent(v)) is None for v in group.common):
+        return False  # what is left of an open size would go row by row through all weights
     units = _units(group, schedule)
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False
     return all(_rows(group, s, schedule) >= _ROWS for s in contractions if _streams(group, s))
+
+
+def busy(group: TileGroup, registers: Registers) -> bool:
+    """Whether the loops that all stages share give every core something to do, where there is much
+    to do."""
+    amount = sum(work(s) * weight(s) for s in group.stages)
+    return amount < SMALL or points(group.common) >= registers.cores
 
 
 def _units(group: TileGroup, schedule: Schedule) -> int:
