@@ -127,7 +127,7 @@ class _Pricing:
         self.unit = {v: schedule.unit(v.name) for v in self.parallel}
         self.counts = [ceil(self.trips[v] / n) for v, n in self.unit.items()]
         self.units = prod(self.counts)
-        self.threads = min(machine.cores, max(1, self.units))
+        self.threads = min(machine.cores, self.units)
         self.exchanged = self._exchanged()
 
     def price(self) -> Price:
@@ -381,7 +381,7 @@ def _shares(counts: list[int], threads: int) -> list[int]:
     """Trips of each parallel loop that one of `threads` threads walks; outer loops are split."""
     left, found = threads, []
     for count in counts:
-        split = max(1, min(count, left))
+        split = min(count, left)
         found.append(ceil(count / split))
         left //= split
     return found
@@ -417,8 +417,6 @@ def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> flo
 
 
 def _parts(total: int, most: int, *, whole: bool) -> list[tuple[int, int]]:
-    if total == 0:
-        return []
     if whole:
         parts = [(most, total // most), (total % most, 1)]
     else:
