@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from types import MappingProxyType
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -55,6 +54,7 @@ from tcc.ir.program import (
 from tcc.ir.scalar import index_value
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
 from tcc.passes.fuse.partition import partition
+from tcc.passes.fuse.unite import unite
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
@@ -69,8 +69,6 @@ from tcc.schedule.registers import Registers as CoreRegisters
 CONTRACTION_RATE, PLAIN_RATE = 200, 10
 # A thread that gets less to do than this costs more than it saves.
 LEAST_NANOSECONDS = 1000
-
-_NONE: Mapping[Value, Graph] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -280,13 +278,15 @@ class Frame:
 def place_graph(
     graph: Graph,
     precision: Precision = FULL,
-    outer: Mapping[Value, Graph] = _NONE,
+    outer: Mapping[Value, Graph] | None = None,
     registers: CoreRegisters = TYPICAL_CORE,
 ) -> Placed:
-    """Partition, layouts and stored types of a graph; `outer` are the constants of the graphs
-    around it, each with its graph."""
-    constants = {**outer, **dict.fromkeys(graph.constants, graph)}
+    """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
+    graphs around it, each with its graph."""
+    constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
     groups = partition(graph, registers)
+    if outer is not None:
+        groups = unite(graph, groups, constants, registers)
     return narrowed(assign_layouts(graph, groups), precision, constants)
 
 

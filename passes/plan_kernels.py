@@ -26,7 +26,7 @@ from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layouts import Kernel
 from tcc.schedule.choose import Registers, choose
 from tcc.schedule.nest import anchor, depends, product, stride
-from tcc.schedule.schedule import Schedule
+from tcc.schedule.schedule import Nest, Schedule
 
 # Constants smaller than this many elements are left as they are.
 _SMALL = 64
@@ -111,22 +111,29 @@ def pack_constants(
 
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
-    stage = anchor(group)
-    nest = schedule.nest(group.stages.index(stage))
     packed = list(operands)
+    main = anchor(group)
+    for number, stage in enumerate(group.stages):
+        if stage is main or product(stage) is not None:
+            _pack(packed, group, stage, schedule.nest(number))
+    return tuple(packed)
+
+
+def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest) -> None:
+    """Sets the layouts of the constants that one stage reads."""
     if nest.vector is None:
-        return tuple(packed)
+        return
     # A collapsed loop a.b.c runs fastest along c.
     fastest = nest.vector.rpartition(".")[2]
     vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == fastest), None)
     if vector is None:
-        return tuple(packed)
+        return
     block = nest.block(nest.vector)
     panels = product(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
-        if access.buffer >= len(operands):  # what another stage computed
+        if access.buffer >= len(packed):  # what another stage computed
             continue
-        storage = operands[access.buffer]
+        storage = packed[access.buffer]
         if not _packable(group, node, access, storage):
             continue
         step = stride(access, vector)
@@ -136,7 +143,6 @@ def pack_constants(
         pairs = _pair_axis(stage, node, vector) if storage.dtype is BF16 and panels else None
         found = _packed(storage, node, vector, loops, block if panels else 1, pairs)
         packed[access.buffer] = replace(storage, layout=found or storage.layout)
-    return tuple(packed)
 
 
 def _packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:

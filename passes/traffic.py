@@ -128,8 +128,9 @@ def _count_bodies(
     found: list[_Count] = []
     for body in bodies(node):
         inner = _Count(constants=count.constants)
+        outer = dict.fromkeys(constants, graph)
         done = (
-            _count_steps(place_graph(body), inner, constants, trips * times)
+            _count_steps(place_graph(body, outer=outer), inner, constants, trips * times)
             if fused
             else _count_nodes(body, inner, constants, trips * times)
         )

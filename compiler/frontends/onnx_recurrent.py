@@ -1,7 +1,8 @@
 """Converters of LSTM, GRU and RNN: one matmul for the inputs of all steps, then a scan over time.
 
-The scan's body is h R^T plus the step's projected input, the gates, and the new state.  Layout,
-direction, peepholes, clipping, coupled gates and lengths per sequence are resolved here.
+The scan's body is h R^T plus the step's projected input, gate by gate, so that a kernel can have
+one unit of all gates in hand, and the new state.  Layout, direction, peepholes, clipping, coupled
+gates and lengths per sequence are resolved here.
 """
 
 from __future__ import annotations
@@ -75,12 +76,13 @@ class _Cell:
     """What a step needs besides its input and states; operands lie outside the body."""
 
     hidden: int
-    recurrent: tuple[Operand, ...]  # R^T, cut where the step multiplies in parts
+    recurrent: tuple[Operand, ...]  # R^T of each gate
     bias: Operand | None  # of the recurrent part, where it cannot be added beforehand
     peepholes: tuple[Operand, ...]
     activations: tuple[Activation, ...]
     clip: float
     coupled: bool
+    linear_before: bool
 
     def activate(self, ctx: NodeContext, number: int, x: Operand) -> Operand:
         if self.clip:
@@ -88,33 +90,38 @@ class _Cell:
             x = ctx.emit("clip", x, low, high)
         return self.activations[number](ctx, x)
 
-    def gate(self, ctx: NodeContext, gates: Operand, number: int, count: int = 1) -> Operand:
-        return ctx.slice_axis(gates, gates.rank - 1, number * self.hidden, count * self.hidden)
+    def product(self, ctx: NodeContext, number: int, h: Operand) -> Operand:
+        return ctx.emit("matmul", h, self.recurrent[number])
+
+    def enters(self, ctx: NodeContext, number: int, x: Operand) -> Operand:
+        """The gate's part of the projected input."""
+        return ctx.slice_axis(x, x.rank - 1, number * self.hidden, self.hidden)
+
+    def gate(self, ctx: NodeContext, number: int, x: Operand, h: Operand) -> Operand:
+        """What the gate's activation is applied to."""
+        return ctx.emit("add", self.enters(ctx, number, x), self.product(ctx, number, h))
 
 
 def _rnn_step(
     cell: _Cell, ctx: NodeContext, x: Operand, states: Sequence[Operand]
 ) -> tuple[Operand, ...]:
-    total = ctx.emit("add", x, ctx.emit("matmul", states[0], cell.recurrent[0]))
-    return (cell.activate(ctx, 0, total),)
+    return (cell.activate(ctx, 0, cell.gate(ctx, 0, x, states[0])),)
 
 
 def _gru_step(
     cell: _Cell, ctx: NodeContext, x: Operand, states: Sequence[Operand]
 ) -> tuple[Operand, ...]:
     h = states[0]
-    product = ctx.emit("matmul", h, cell.recurrent[0])
-    both = ctx.emit("add", cell.gate(ctx, x, 0, 2), cell.gate(ctx, product, 0, 2))
-    update = cell.activate(ctx, 0, cell.gate(ctx, both, 0))
-    reset = cell.activate(ctx, 0, cell.gate(ctx, both, 1))
-    if len(cell.recurrent) == 1:  # linear before reset
-        inner = cell.gate(ctx, product, 2)
+    update = cell.activate(ctx, 0, cell.gate(ctx, 0, x, h))
+    reset = cell.activate(ctx, 0, cell.gate(ctx, 1, x, h))
+    if cell.linear_before:
+        inner = cell.product(ctx, 2, h)
         if cell.bias is not None:
             inner = ctx.emit("add", inner, cell.bias)
         inner = ctx.emit("mul", reset, inner)
     else:
-        inner = ctx.emit("matmul", ctx.emit("mul", reset, h), cell.recurrent[1])
-    hidden = cell.activate(ctx, 1, ctx.emit("add", cell.gate(ctx, x, 2), inner))
+        inner = cell.product(ctx, 2, ctx.emit("mul", reset, h))
+    hidden = cell.activate(ctx, 1, ctx.emit("add", cell.enters(ctx, 2, x), inner))
     rest = ctx.emit("sub", ctx.filled(1.0, x.dtype), update)
     return (ctx.emit("add", ctx.emit("mul", rest, hidden), ctx.emit("mul", update, h)),)
 
@@ -123,10 +130,9 @@ def _lstm_step(
     cell: _Cell, ctx: NodeContext, x: Operand, states: Sequence[Operand]
 ) -> tuple[Operand, ...]:
     h, c = states
-    gates = ctx.emit("add", x, ctx.emit("matmul", h, cell.recurrent[0]))
 
     def gate(number: int, peephole: int | None, state: Operand) -> Operand:
-        value = cell.gate(ctx, gates, number)
+        value = cell.gate(ctx, number, x, h)
         if peephole is not None and cell.peepholes:
             value = ctx.emit("add", value, ctx.emit("mul", cell.peepholes[peephole], state))
         return value
@@ -208,22 +214,17 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[_Cell, Operand]
             zero = ctx.expand(ctx.filled(0.0, own.dtype), (const(hidden),))
             other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
         projected = ctx.emit("add", projected, ctx.emit("add", own, other))
-    matrices: tuple[Operand, ...]
-    if linear_before:
-        matrices = (_transposed(ctx, recurrence),)
-    else:
-        cut = 2 * hidden
-        parts = (ctx.slice_axis(recurrence, 0, 0, cut), ctx.slice_axis(recurrence, 0, cut, hidden))
-        matrices = tuple(_transposed(ctx, part) for part in parts)
+    parts = [ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(kind.gates)]
     count = len(kind.activations)
     cell = _Cell(
         hidden,
-        matrices,
+        tuple(_transposed(ctx, part) for part in parts),
         late,
         _peepholes(ctx, number, hidden),
         tuple(layer.activations[number * count : (number + 1) * count]),
         ctx.real("clip", 0.0),
         ctx.flag("input_forget") if ctx.node.op_type == "LSTM" else False,
+        linear_before,
     )
     return cell, projected
 

@@ -75,6 +75,8 @@ def _nest(
     sides = sides_of(stage, vector)
     if sides is not None and not sides.both:
         size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
+        if not rows_of(stage, sides):  # each core walks a part of its own, once
+            size //= registers.cores
         far = size > registers.l2 // 2
         return contraction_nest(stages, stage, sides, blocks, inside, far=far)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)

@@ -141,13 +141,18 @@ def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var
 
 
 def _costly(expr: Expr) -> frozenset[int]:
-    """Stages whose work is too much to repeat in each of the reductions that read them."""
+    """Stages whose work is too much to repeat in each of the reductions that read them, and results
+    that other results are made of."""
+    results = {out.stage for out in expr.outputs}
     readers: dict[int, list[Stage]] = {}
     for stage in expr.stages:
         for source in {r.source.stage for r in reads(stage) if isinstance(r.source, StageRef)}:
             readers.setdefault(source, []).append(stage)
     return frozenset(
-        number for number, users in readers.items() if _worth_keeping(expr.stages[number], users)
+        number
+        for number, users in readers.items()
+        if _worth_keeping(expr.stages[number], users)
+        or (number in results and all(s.monoid is None for s in users))
     )
 
 
