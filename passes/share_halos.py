@@ -3,7 +3,7 @@
     fill_halo a; a = ...; ... = a; fill_halo b; b = ...      ->      fill_halo a; a = ...; ... = a;
                                                                      a = ...
 
-Requires a program whose arena is not planned yet, in which everything but `fill_halo` leaves halos as
+Requires a program whose arena is not planned yet, in which all but `fill_halo` leaves halos as
 they are.  Establishes fewer fills: between two such values nothing else may use the buffer, so that
 values share one only where the most that is live at one time stays what it was.
 """

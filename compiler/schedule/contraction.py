@@ -264,7 +264,7 @@ def row_units(
 
 
 def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
-    """Into how many parts of `most` rows or less the rows are cut, where `units` are there already."""
+    """Into how many parts of at most `most` rows they are cut, where `units` are there already."""
     parts = -(-rows // most)
     while (units * parts) % registers.cores and units * parts < FEW * registers.cores:
         if rows // (parts + 1) < most // 12:
