@@ -125,8 +125,8 @@ def compile_model(
     check_runnable(graph)
     with trace.stage("lower"):
         precision = _precision(options, target)
-        placed = place_graph(graph, precision)
         planner = _planner(machine)
+        placed = place_graph(graph, precision, registers=planner.registers)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program = plan_memory(share_halos(program))
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))

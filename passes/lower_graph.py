@@ -62,6 +62,8 @@ from tcc.passes.precision import FULL, Precision, narrowed
 from tcc.passes.state import updates_in_place
 from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import product, trips, weight, work
+from tcc.schedule.registers import TYPICAL_CORE
+from tcc.schedule.registers import Registers as CoreRegisters
 
 # What a core does in a nanosecond: body operations of a contraction, and of anything else.
 CONTRACTION_RATE, PLAIN_RATE = 200, 10
@@ -251,7 +253,9 @@ class Frame:
 
     def child(self, graph: Graph) -> Frame:
         """A frame for a body: it sees the buffers of the graphs around it."""
-        placed = place_graph(graph, self.context.precision, self.constants)
+        placed = place_graph(
+            graph, self.context.precision, self.constants, self.context.planner.registers
+        )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         return Frame(
             self.context,
@@ -274,12 +278,16 @@ class Frame:
 
 
 def place_graph(
-    graph: Graph, precision: Precision = FULL, outer: Mapping[Value, Graph] = _NONE
+    graph: Graph,
+    precision: Precision = FULL,
+    outer: Mapping[Value, Graph] = _NONE,
+    registers: CoreRegisters = TYPICAL_CORE,
 ) -> Placed:
     """Partition, layouts and stored types of a graph; `outer` are the constants of the graphs
     around it, each with its graph."""
     constants = {**outer, **dict.fromkeys(graph.constants, graph)}
-    return narrowed(assign_layouts(graph, partition(graph)), precision, constants)
+    groups = partition(graph, registers)
+    return narrowed(assign_layouts(graph, groups), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:

@@ -58,7 +58,7 @@ class KernelPlanner:
     """Plans kernels for one target and remembers them by structure."""
 
     def __init__(self, registers: Registers) -> None:
-        self._registers = registers
+        self.registers = registers
         self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
 
     def plan(
@@ -88,11 +88,11 @@ class KernelPlanner:
     ) -> tuple[tuple[Storage, ...], Bound]:
         group = build_group(expr, operands, results)
         if any(s.constant for s in operands):
-            schedule = choose(group, self._registers)
+            schedule = choose(group, self.registers)
             loops = build_group(expr, operands, results, collapsed=False)
             operands = pack_constants(loops, schedule, operands)
             group = build_group(expr, operands, results)
-        schedule = choose(group, self._registers)
+        schedule = choose(group, self.registers)
         return operands, Bound(lower(group, schedule), schedule, group)
 
 

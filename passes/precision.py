@@ -124,9 +124,10 @@ class _Narrowing:
             for s in self.placed.steps
         )
         layouts = {narrow.get(v, v): where for v, where in self.placed.layouts.items()}
+        wholes = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.wholes.items()}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.made})
-        return Placed(graph, steps, layouts)
+        return Placed(graph, steps, layouts, wholes)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
         replaced: dict[Value, _Stored] = {
@@ -147,21 +148,28 @@ class _Narrowing:
     # ---- activations --------------------------------------------------------------------------
 
     def _activations(self) -> set[Value]:
-        """Values to store narrow: those that a product of pairs reads."""
+        """Values to store narrow: those that a product of pairs reads, and what shares their
+        storage."""
         if self.precision.floats is not BF16 or not self.precision.pairs:
             return set()
-        pinned = _pinned(self.placed)
-        stored = {v for k in self.kernels for v in k.results if v.type.dtype is F32} - pinned
+        results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
+        able = {v for v in results if v.type.dtype is F32} - _pinned(self.placed)
+        for kernel in self.kernels:
+            for node in _all_reads(kernel):
+                if not _exact(node):
+                    able.discard(_operand(kernel, node))
         wanted = {
             v
             for found in self.products.values()
             for p in found
-            if (v := _paired_with(p, self.placed.layouts)) in stored
+            if (v := _paired_with(p, self.placed.layouts)) in able
         }
-        for kernel in self.kernels:
-            for node in _all_reads(kernel):
-                if not _exact(node):
-                    wanted.discard(_operand(kernel, node))
+        # A whole and its parts are one storage: of one type, narrow only if all of them can be.
+        for shared in _storages(self.placed.wholes):
+            if not shared <= able:
+                wanted -= shared
+            elif shared & wanted:
+                wanted |= shared
         return wanted
 
     # ---- weights ------------------------------------------------------------------------------
@@ -359,6 +367,16 @@ def _pinned(placed: Placed) -> set[Value]:
             node = step.node
             pinned.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
     return pinned
+
+
+def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:
+    """Each whole that is no part itself, with its parts and theirs."""
+    found: dict[Value, set[Value]] = {}
+    for part, whole in wholes.items():
+        while whole in wholes:
+            whole = wholes[whole]
+        found.setdefault(whole, {whole}).add(part)
+    return list(found.values())
 
 
 def _long_loops(stage: Stage) -> list[Var]:

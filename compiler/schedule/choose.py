@@ -140,7 +140,8 @@ def _units(
         units.update(row_units(main, group.common, sides, registers, ROWS))
     elif len(parts) > 1 and rows:
         units.update(dict.fromkeys(rows, 1))
-        units[rows[-1]] = min(trips(rows[-1]), 64)
+        block = blocks[main].get(rows[-1], 1)
+        units[rows[-1]] = 64 // block * block
     return units
 
 

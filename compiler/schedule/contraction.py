@@ -171,7 +171,7 @@ def _most_rows(vectors: int, registers: Registers) -> int:
 
 def runs_of(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> dict[Var, int]:
     """How far the outer reductions run at once, outermost first; empty where all fits one run."""
-    if sides.vector in stage.reduce or sides.both:
+    if sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
     if points(tuple(loops)) <= RUN * 5 // 4:
@@ -190,6 +190,11 @@ def runs_of(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> dict[
                 found[var] = run
         inner *= size
     return dict(reversed(found.items()))
+
+
+def _open_rows(stage: GroupStage, sides: Sides) -> bool:
+    """Whether the number of rows is not known: sums cannot wait, and no part of a panel is due."""
+    return any(as_int(extent(v)) is None for v in rows_of(stage, sides))
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -218,7 +223,7 @@ def contraction_nest(
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         sides.vector.name,
         tuple((v.name, n) for v, n in runs.items()),
-        ahead=far and _streams(stage, sides, blocks),
+        ahead=far and not _open_rows(stage, sides) and _streams(stage, sides, blocks),
     )
 
 

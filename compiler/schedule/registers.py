@@ -18,3 +18,7 @@ class Registers:
     fmas: float = 2.0
     loads: float = 1.15
     latency: float = 4.0
+
+
+# A core with 512-bit vectors, for those who only want to see what a model becomes.
+TYPICAL_CORE = Registers(16, 32)

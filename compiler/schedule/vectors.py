@@ -52,7 +52,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     for other in group.stages:
         if var not in group.common and other is not stage:
             continue
-        broadcast = 1.0 if var in group.common and product(other) is not None else 0.3
+        broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
                 continue

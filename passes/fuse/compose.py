@@ -147,12 +147,16 @@ def _costly(expr: Expr) -> frozenset[int]:
         for source in {r.source.stage for r in reads(stage) if isinstance(r.source, StageRef)}:
             readers.setdefault(source, []).append(stage)
     return frozenset(
-        number
-        for number, users in readers.items()
-        if weight(expr.stages[number]) > CHEAP
-        and any(s.monoid is not None for s in users)
-        and (len(users) > 1 or is_contraction(users[0]))
+        number for number, users in readers.items() if _worth_keeping(expr.stages[number], users)
     )
+
+
+def _worth_keeping(stage: Stage, users: Sequence[Stage]) -> bool:
+    """Factors of products are read one by one, so even a sum is better made in vectors before."""
+    if stage.monoid is None and any(map(is_contraction, users)):
+        return any(isinstance(s, Apply) for s in walk(*stage.body))
+    reduced = any(s.monoid is not None for s in users)
+    return reduced and len(users) > 1 and weight(stage) > CHEAP
 
 
 def inline_pointwise(expr: Expr, kept: frozenset[int] = frozenset()) -> Expr:

@@ -31,6 +31,9 @@ from tcc.ir.scalar import StageRef, substitute_indices
 from tcc.ir.types import element_count
 from tcc.passes.fuse.unroll import unroll
 
+# An index that no iterator follows.
+_LOOSE = const(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
@@ -73,13 +76,19 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> tuple[Index, ...] | None:
+    """The first later read at iterators alone, else the first at all: a product that sums over one
+    axis still walks the others one to one.  Indices that a reduction runs over are left out."""
+    partial = None
     for shaped in stages[number + 1 :]:
         for node in reads(shaped.stage):
             if isinstance(node.source, StageRef) and node.source.stage == number:
                 used = {v for i in node.indices for v in free_vars(i)}
                 if used <= set(shaped.stage.iters):
                     return node.indices
-    return None
+                if partial is None:
+                    own = set(shaped.stage.iters)
+                    partial = tuple(i if set(free_vars(i)) <= own else _LOOSE for i in node.indices)
+    return partial
 
 
 def _split_own(shaped: Shaped) -> Shaped:
@@ -128,19 +137,16 @@ def _substituted(
 
 
 def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
-    """Gives a stage the iterators of the read `at`, where each index is a mixed-radix number of
-    iterators of the reader that no other index uses."""
+    """Gives a stage the iterators of the read `at`, where an index is a mixed-radix number of
+    iterators of the reader that no other index uses; other iterators stay its own."""
     mapping: dict[Var, Index] = {}
     loops: dict[Var, tuple[Var, ...]] = {}
     taken: set[Var] = set()
     for formula, index in zip(shaped.logical, at, strict=True):
         own = free_vars(formula)
-        if not own:
-            continue
-        digits = _digits(index, radix_size(formula))
+        digits = _digits(index, radix_size(formula)) if own else None
         if digits is None or taken & set(digits):
-            return shaped
-        taken.update(digits)
+            continue
         if len(own) == 1:
             mapping[own[0]], loops[own[0]] = index, digits
         elif tuple(map(extent, own)) == tuple(map(extent, digits)):
@@ -149,7 +155,8 @@ def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
             )
             loops.update({v: (d,) for v, d in zip(own, digits, strict=True)})
         else:
-            return shaped
+            continue
+        taken.update(digits)
     return _substituted(shaped, mapping, loops)
 
 

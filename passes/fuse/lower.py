@@ -89,8 +89,16 @@ class _Lowering:
             return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
         if unit == 1:
             return emit(full)
-        rest = emit(Region(var, tile * unit, size - tile * unit, unit))
-        return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(rest))]
+        condition = (tile * unit + (unit - 1), size)
+        if not self.held:
+            rest = emit(Region(var, tile * unit, size - tile * unit, unit))
+            return [If(*condition, tuple(emit(full)), tuple(rest))]
+        # What is left of an open size may be anything: scratch is certain to hold one element.
+        counter = self.counter(size)
+        (loop,) = free_vars(counter)
+        one = emit(Region(var, counter, const(1)))
+        rest = [Loop(loop, tile * unit, size, 1, (), (), tuple(one), (), ())]
+        return [If(*condition, tuple(emit(full)), tuple(rest))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:
         passed: dict[StageRef, Ready] = {}

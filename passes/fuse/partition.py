@@ -13,11 +13,13 @@ join keeps every element computed about once:
   irregular.
 
 A concatenation that `join` gives no kernel is a group of its own that nothing joins.
-A group holds one anchor.  Only its sink's outputs are stored.
+* an anchor joins another if the rows of one unit are what the other needs (attention, a product and
+  the normalisation of its rows); pointwise work between them is stored too where others read it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,8 +35,10 @@ from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
+from tcc.passes.fuse.residence import stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.nest import product, weight
+from tcc.schedule.registers import TYPICAL_CORE, Registers
 
 
 class Kind(Enum):
@@ -55,29 +59,35 @@ class Traits:
     weight: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Group:
     """Nodes that become one kernel, in topological order; `sink` is the last."""
 
     sink: Node
     members: list[Node] = field(default_factory=list)
-    anchor: Node | None = None
+    anchors: list[Node] = field(default_factory=list)
     join: Join | None = None
+    extra: list[Value] = field(default_factory=list)
+
+    @property
+    def anchor(self) -> Node | None:
+        """The first reduction or contraction."""
+        return self.anchors[0] if self.anchors else None
 
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> tuple[Value, ...]:
-        """The sink's outputs that something reads."""
+        """The sink's outputs that something reads, and what else later kernels read."""
         outputs = set(graph.outputs)
-        return tuple(v for v in self.sink.outputs if v in outputs or users.get(v))
+        return (*(v for v in self.sink.outputs if v in outputs or users.get(v)), *self.extra)
 
 
-def partition(graph: Graph) -> tuple[Group, ...]:
+def partition(graph: Graph, registers: Registers = TYPICAL_CORE) -> tuple[Group, ...]:
     """The groups in an order in which they can run; nodes without expression stand alone."""
-    return _Partition(graph).run()
+    return _Partition(graph, registers).run()
 
 
 class _Partition:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, registers: Registers) -> None:
+        self.graph, self.registers = graph, registers
         self.users = graph.users()
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
         for node in graph.nodes:
@@ -86,7 +96,7 @@ class _Partition:
         self.traits = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph))
         self.groups: dict[Node, list[Group]] = {}
-        self.sound: dict[Expr, bool] = {}
+        self.sound: dict[tuple[Expr, tuple[bool, ...]], bool] = {}
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -94,9 +104,13 @@ class _Partition:
             if not self._needed(node):
                 continue
             targets = self._user_groups(node)
+            first = self._first_of_several(node)
             if targets and all(self._joins(node, g) for g in targets):
                 for group in targets:
                     self._add(node, group)
+            elif first is not None and self._joins_stored(node, first):
+                self._add(node, first)
+                first.extra += node.outputs
             else:
                 group = Group(node, join=self.joins.get(node))
                 order.append(group)
@@ -120,12 +134,58 @@ class _Partition:
                 found += (g for g in self.groups.get(user, ()) if g not in found)
         return found if len(found) == 1 or self.traits[node].kind is Kind.MAP else []
 
+    def _first_of_several(self, node: Node) -> Group | None:
+        """The first to run of several groups that read the node."""
+        if any(v in self.kept for v in node.outputs):
+            return None
+        users = (u for v in node.outputs for u in self.users.get(v, ()))
+        found = dict.fromkeys(g for u in users for g in self.groups.get(u, ()))
+        if len(found) < 2:
+            return None
+        return min(found, key=lambda g: self.position[g.sink])
+
+    def _joins_stored(self, node: Node, group: Group) -> bool:
+        """Whether pointwise work joins the first group that reads it, which then stores it for the
+        later ones: where a reduction reads its rows, and the product it completes comes too."""
+        if self.traits[node].kind is not Kind.POINTWISE or len(node.outputs) != 1:
+            return False
+        if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
+            return False
+        if not self._joins(node, group):
+            return False
+        completed = self._completed(node, (Kind.CONTRACTION,), group)
+        return completed is not None and self._sound(completed, group, stored=node.outputs)
+
+    def _prepares(self, node: Node, group: Group) -> bool:
+        """Whether pointwise work makes a factor from the results of an anchor that comes too, so
+        that a unit makes each row of the factor once."""
+        chain = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group)
+        return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
+
+    def _completed(self, node: Node, kinds: tuple[Kind, ...], group: Group) -> list[Node] | None:
+        """The node, the anchor of `kinds` whose results it completes, and what lies between."""
+        chain = [node]
+        producers = {v: n for n in self.graph.nodes for v in n.outputs}
+        for member in chain:
+            for value in member.inputs:
+                source = producers.get(value) if value is not None else None
+                if source is None or source in chain or value in self.kept:
+                    continue
+                users = {u for v in source.outputs for u in self.users.get(v, ())}
+                if not users <= {*chain, *group.members}:
+                    continue
+                if self.traits[source].kind in kinds:
+                    return None if Trait.WINDOW in source.op.traits else [*chain, source]
+                if self.traits[source].kind in (Kind.POINTWISE, Kind.MAP):
+                    chain.append(source)
+        return None
+
     def _add(self, node: Node, group: Group) -> None:
         group.members.insert(0, node)
         group.members.sort(key=self.position.__getitem__)
         self.groups.setdefault(node, []).append(group)
         if self.traits[node].kind in (Kind.REDUCTION, Kind.CONTRACTION):
-            group.anchor = node
+            group.anchors.insert(0, node)
 
     def _joins(self, node: Node, group: Group) -> bool:
         if node in self.joins or group.join is not None:
@@ -134,23 +194,40 @@ class _Partition:
         if own is Kind.OPAQUE or sink is Kind.OPAQUE:
             return False
         if own in (Kind.REDUCTION, Kind.CONTRACTION):
-            once = group.anchor is None and self._reads_once(node, group)
-            return once and self._sound(node, group)
-        if group.anchor is None or not self._feeds_anchor(node, group):
-            return self._worth_repeating(node, group) and self._sound(node, group)
-        if self.traits[group.anchor].kind is Kind.CONTRACTION and own is not Kind.MAP:
-            return False
-        return self.traits[node].weight <= CHEAP and self._sound(node, group)
+            if group.anchors:
+                return self._persists(node, group) and self._sound([node], group)
+            return self._reads_once(node, group) and self._sound([node], group)
+        fed = self._anchors_fed(node, group)
+        if not fed:
+            return self._worth_repeating(node, group) and self._sound([node], group)
+        if own is not Kind.MAP and any(self.traits[a].kind is Kind.CONTRACTION for a in fed):
+            return self._prepares(node, group)
+        return self.traits[node].weight <= CHEAP and self._sound([node], group)
 
-    def _feeds_anchor(self, node: Node, group: Group) -> bool:
-        """Whether the node's results reach the anchor inside the group."""
+    def _anchors_fed(self, node: Node, group: Group) -> list[Node]:
+        """The anchors that the node's results reach inside the group without passing another."""
         reached = set(node.outputs)
+        found = []
         for member in group.members:
             if reached & {v for v in member.inputs if v is not None}:
-                if member is group.anchor:
-                    return True
-                reached.update(member.outputs)
-        return False
+                if member in group.anchors:
+                    found.append(member)
+                else:
+                    reached.update(member.outputs)
+        return found
+
+    def _persists(self, node: Node, group: Group) -> bool:
+        """Whether an anchor may join others: rows stay in a unit from one to the next.  Windows
+        overlap, and of two products with weights of their own each would wait for the other's."""
+        anchors = (node, *group.anchors)
+        if any(Trait.WINDOW in a.op.traits for a in anchors):
+            return False
+        weighted = [a for a in anchors if self._has_weights(a)]
+        return len(weighted) <= 1
+
+    def _has_weights(self, node: Node) -> bool:
+        constant = any(v in self.graph.constants for v in node.inputs if v is not None)
+        return self.traits[node].kind is Kind.CONTRACTION and constant
 
     def _reads_once(self, node: Node, group: Group) -> bool:
         sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
@@ -163,35 +240,47 @@ class _Partition:
         own = element_count(node.outputs[0].type.shape)
         return nonnegative(own - element_count(group.sink.outputs[0].type.shape))
 
-    def _sound(self, node: Node, group: Group) -> bool:
-        """Whether the joined group has a structure that lowers well."""
-        members = sorted([node, *group.members], key=self.position.__getitem__)
-        expr, _ = compose(members, group.results(self.graph, self.users))
-        found = self.sound.get(expr)
+    def _sound(self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()) -> bool:
+        """Whether the group joined by `nodes` has a structure that lowers well."""
+        members = sorted({*nodes, *group.members}, key=self.position.__getitem__)
+        results = (*group.results(self.graph, self.users), *stored)
+        expr, values = compose(members, results)
+        constants = tuple(v in self.graph.constants for v in values)
+        found = self.sound.get((expr, constants))
         if found is None:
-            found = self.sound[expr] = lowers_well(expr)
+            found = lowers_well(expr, constants, self.registers)
+            self.sound[expr, constants] = found
         return found
 
 
-def lowers_well(expr: Expr) -> bool:
-    """Whether a kernel of `expr`, with everything row-major, holds nothing but blocks between its
-    stages and loads its contractions' operands evenly."""
-    operands = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.params if t]
+def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> bool:
+    """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
+    evenly and holds between its stages no more than a core's cache does."""
+    operands = [
+        Storage(t.dtype, t.shape, row_major(t.shape), constant)
+        for t, constant in zip(expr.params, constants, strict=True)
+        if t
+    ]
     results = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
     try:
         group = build_group(expr, operands, results, collapsed=False)
+        if not all(_regular(group, n) for n in range(len(group.stages))):
+            return False
+        if not any(b.scope is Scope.LOCAL for b in group.buffers):
+            return True
+        return stays_near(build_group(expr, operands, results), registers)
     except TccError:
         return False
-    if any(b.scope is Scope.LOCAL for b in group.buffers):
-        return False
-    return all(_regular(group, n) for n in range(len(group.stages)))
 
 
 def _regular(group: TileGroup, number: int) -> bool:
-    """Whether a contraction's loads advance evenly along every loop."""
+    """Whether a contraction multiplies elements as they lie, at even distances along every loop."""
     stage = group.stages[number]
-    if product(stage) is None:
+    factors = product(stage)
+    if factors is None:
         return True
+    if factors.a is not factors.b and not all(isinstance(s, Read) for s in (factors.a, factors.b)):
+        return False  # a factor is read once for every element it meets
     loops = (*stage.iters, *stage.reduce)
     return all(
         linear_in(access.offset, var) is not None

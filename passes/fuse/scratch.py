@@ -65,6 +65,9 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
         )
     ]
     nests = [own, *(schedule.nest(n) for n in readers)]
+    common = {v.name for v in group.common}
+    if len({n.vector if n.vector in common else None for n in nests}) > 1:
+        return False  # the vector loop is the last axis: blocks would differ in the order of theirs
     return all(
         as_int(extent(v)) is not None
         and all(unit_size(schedule, v) <= n.block(v.name) for n in nests)

@@ -116,11 +116,13 @@ def tiles(
         return stmts
     # The loop variable is the position itself: its range then says how far it goes.
     stop = region.base + region.size
-    whole_blocks = stop - stop % block if region.step % block == 0 else region.base
-    at = counter(stop)
-    stmts = [_loop(at, region, region.base, whole_blocks, block, tiled, emit)]
+    stmts = []
+    rest = region.base
+    if region.step % block == 0:
+        rest = stop - stop % block
+        stmts.append(_loop(counter(stop), region, region.base, rest, block, tiled, emit))
     if tiled:
-        stmts.append(_loop(counter(stop), region, whole_blocks, stop, 1, tiled, emit))
+        stmts.append(_loop(counter(stop), region, rest, stop, 1, tiled, emit))
     return stmts
 
 

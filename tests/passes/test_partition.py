@@ -199,9 +199,9 @@ def test_groups_are_cones_that_can_run_in_order(name: str) -> None:
 
 
 def _check_cone(group: Group, ready: set[Value]) -> None:
-    """One anchor at most; members read stored values or each other; all lead to the sink."""
-    kinds = [classify(n).kind for n in group.members]
-    assert sum(k in (Kind.REDUCTION, Kind.CONTRACTION) for k in kinds) <= 1
+    """Members read stored values or each other; all lead to the sink; anchors are known."""
+    anchors = (Kind.REDUCTION, Kind.CONTRACTION)
+    assert group.anchors == [n for n in group.members if classify(n).kind in anchors]
     inside: set[Value] = set()
     for node in group.members:
         assert {v for v in node.inputs if v} <= ready | inside

@@ -12,6 +12,7 @@ from tcc.ir.graph import Graph, Value, carrier
 from tcc.ir.types import BF16, F16, F32, I8, DType
 from tcc.ir.verify_tile import verify_kernel
 from tcc.ops.activation import GeluAttrs
+from tcc.ops.movement import ConcatAttrs
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
@@ -153,6 +154,41 @@ def test_images_keep_their_halo() -> None:
     full, narrow = run(graph, FULL, image), run(graph, PAIRS, image)
     error = np.abs(full - narrow).max() / np.abs(full).max()
     assert 1e-5 < error < 2e-2
+
+
+def joined_images() -> Graph:
+    """Two convolutions joined for another one."""
+    m = Model("joined")
+    x = m.input("x", 1, 4, 9, 11)
+    a, b = (m.op("relu", m.conv(x, n, 1)) for n in (32, 16))
+    return m.finish(m.conv(m.op("concat", a, b, attrs=ConcatAttrs(1)), 16, 3, pad=1))
+
+
+def test_parts_and_their_whole_are_stored_in_one_type() -> None:
+    graph = joined_images()
+    placed = place_graph(graph, PAIRS)
+    assert {v.type.dtype for pair in placed.wholes.items() for v in pair} == {BF16}
+    assert len(placed.wholes) == 2
+    assert {*placed.wholes, *placed.wholes.values()} <= {*placed.layouts}
+    image = rows(graph)
+    full, narrow = run(graph, FULL, image), run(graph, PAIRS, image)
+    error = np.abs(full - narrow).max() / np.abs(full).max()
+    assert 1e-5 < error < 2e-2
+
+
+def test_a_part_stays_in_f32_where_its_whole_does() -> None:
+    """A product reads the part, the caller the whole."""
+    m = Model("shown")
+    x, y = m.input("x", 6, 32), m.input("y", 6, 32)
+    a, b = (m.op("relu", m.op("matmul", v, m.weight(32, 64))) for v in (x, y))
+    whole = m.op("concat", a, b, attrs=ConcatAttrs(0))
+    w = m.weight(64, 40)
+    graph = m.finish(whole, m.op("matmul", a, w))
+    placed = place_graph(graph, PAIRS)
+    assert {v.type.dtype for pair in placed.wholes.items() for v in pair} == {F32}
+    assert len(placed.wholes) == 2
+    alone = replace(graph, outputs=graph.outputs[1:])
+    assert BF16 in stored(place_graph(alone, PAIRS)).values()
 
 
 def test_depthwise_images_stay_in_f32() -> None:

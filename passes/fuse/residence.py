@@ -1,0 +1,67 @@
+"""Whether what the stages of a group exchange stays near the core that makes it."""
+
+from __future__ import annotations
+
+from tcc.ir.expr import extent
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import as_int
+from tcc.passes.fuse.scratch import held_values
+from tcc.schedule.choose import choose
+from tcc.schedule.nest import depends, product, trips
+from tcc.schedule.registers import Registers
+from tcc.schedule.schedule import Schedule
+
+# Rows of a unit below which weights from far away would come too slowly for the multipliers.
+_ROWS = 48
+
+
+def stays_near(group: TileGroup, registers: Registers) -> bool:
+    """Whether a unit's scratch fits half the second-level cache and, where there is a contraction,
+    units keep all cores busy and use each weight often enough.
+
+    Raises `InternalError` where the scratch is of no known size.
+    """
+    schedule = choose(group, registers)
+    held = held_values(group, schedule)
+    size = sum((as_int(h.buffer.sizes[0]) or 0) * h.buffer.dtype.bytes for h in held.values())
+    if size > registers.l2 // 2:
+        return False
+    contractions = [s for s in group.stages if product(s) is not None and s.reduce]
+    if not contractions:
+        return True
+    if any(as_int(extent(v)) is None for v in group.common):
+        return False  # what is left of an open size would go row by row through all weights
+    units = _units(group, schedule)
+    if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
+        return False
+    return all(_rows(group, s, schedule) >= _ROWS for s in contractions if _streams(group, s))
+
+
+def _units(group: TileGroup, schedule: Schedule) -> int:
+    count = 1
+    for var in group.common:
+        if var.name in schedule.parallel:
+            count *= -(-trips(var) // schedule.unit(var.name))
+    return count
+
+
+def _streams(group: TileGroup, stage: GroupStage) -> bool:
+    """Whether the stage multiplies by a constant."""
+    return any(group.buffers[a.buffer].constant for a in stage.accesses.values())
+
+
+def _rows(group: TileGroup, stage: GroupStage, schedule: Schedule) -> int:
+    """Results of a unit that use one weight."""
+    weights = {
+        v
+        for node, access in stage.accesses.items()
+        if group.buffers[access.buffer].constant
+        for v in depends(stage, node)
+    }
+    count = 1
+    for var in stage.iters:
+        if var not in weights:
+            size = as_int(extent(var)) or trips(var)
+            unit = schedule.unit(var.name) if var.name in schedule.parallel else size
+            count *= min(size, unit)
+    return count

@@ -1,0 +1,230 @@
+"""Hand-written kernels that move data, compiled, against the evaluator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcc.backends.cpu.codegen import compile_assembly
+from tcc.backends.cpu.emit import emit_kernel
+from tcc.ir.index import const, floordiv, iterator, mod, symbol
+from tcc.ir.tile import (
+    Block,
+    Guard,
+    Load,
+    Loop,
+    Prefetch,
+    Store,
+    TileKernel,
+    lanes,
+)
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8
+from tcc.ir.verify_tile import verify_kernel
+
+from tests.backends.cpu.kernels import (
+    RNG,
+    buffer,
+    check_all,
+    copy_kernel,
+    normal,
+    output,
+    var,
+    zeros,
+)
+
+DTYPE_CASES = [BOOL, I8, U8, I32, I64, F16, BF16, F32, F64]
+
+
+@pytest.mark.parametrize("dtype", DTYPE_CASES, ids=str)
+def test_copy(check, dtype):
+    parts = []
+    for cols in (1, 4, 16, 23):
+        shape = (5, cols)
+        x, y = buffer("x", dtype, shape), output("y", dtype, *shape)
+        data = RNG.integers(0, 2 if dtype is BOOL else 100, shape).astype(dtype.carrier)
+        kernel = copy_kernel(x, y, shape, lanes(shape), lanes(shape))
+        parts.append((kernel, [data, np.zeros_like(data)]))
+    check_all(check, parts)
+
+
+@pytest.mark.parametrize("cols", [3, 16, 40])
+def test_transposed_and_strided_loads(check, cols):
+    l0, l1 = lanes((4, cols))
+    x, y = buffer("x", F32, (2 * cols, 4)), output("y", F32, 4, cols)
+    check(
+        copy_kernel(x, y, (4, cols), (2 * l1 + 1, l0), (l0, l1)),
+        [normal(2 * cols, 4), zeros(4, cols)],
+    )
+    z = output("z", F32, cols, 4)
+    w = buffer("w", F32, (4, cols))
+    check(
+        copy_kernel(w, z, (4, cols), (l0, cols - 1 - l1), (l1, l0)),
+        [normal(4, cols), zeros(cols, 4)],
+    )
+
+
+@pytest.mark.parametrize("dtype", [F32, BOOL, F16, I64], ids=str)
+@pytest.mark.parametrize("cols", [4, 16, 23])
+def test_guarded_window(check, dtype, cols):
+    """A padded read: rows and columns before and after the array give the fill."""
+    u = iterator("u", 4)
+    l0, l1 = lanes((3, cols))
+    rows, size = 7, cols + 3
+    x, y = buffer("x", dtype, (rows, size)), output("y", dtype, 4, 3, cols)
+    row, col = 3 * u + l0 - 2, l1 - 1 + u
+    guards = (Guard(row, const(rows)), Guard(col, const(size)))
+    data = RNG.integers(0, 2, (rows, size)).astype(dtype.carrier)
+    kernel = copy_kernel(x, y, (3, cols), (row, col), (u, l0, l1), guards, fill=1, axes=(var(u),))
+    check(kernel, [data, np.zeros((4, 3, cols), dtype.carrier)])
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 40, 41])
+def test_guarded_tail_of_a_symbolic_size(check, count):
+    size = symbol("n")
+    u = iterator("u", (size + 15) // 16)
+    (l0,) = lanes((16,))
+    x, y = buffer("x", F32, (size,)), output("y", F32, size)
+    at = u * 16 + l0
+    guards = (Guard(at, size),)
+    kernel = copy_kernel(
+        x, y, (16,), (at,), (at,), guards, guards, sizes=(var(size),), axes=(var(u),)
+    )
+    check(kernel, [normal(count), zeros(count)], {"n": count})
+
+
+def test_mirrored_and_broadcast_guards(check):
+    l0, l1 = lanes((3, 20))
+    x, y = buffer("x", F32, (5, 9)), output("y", F32, 3, 20)
+    col = 13 - l1
+    check(
+        copy_kernel(x, y, (3, 20), (l0, col), (l0, l1), (Guard(col, const(9)),), fill=-2.5),
+        [normal(5, 9), zeros(3, 20)],
+    )
+    check(
+        copy_kernel(
+            x, y, (3, 20), (l0 + 1, const(4)), (l0, l1), (Guard(l1 - 3, const(9)),), fill=4.0
+        ),
+        [normal(5, 9), zeros(3, 20)],
+    )
+    check(
+        copy_kernel(
+            x, y, (3, 20), (l0 - 1, const(4)), (l0, l1), (Guard(l0 - 1, const(1)),), fill=4.0
+        ),
+        [normal(5, 9), zeros(3, 20)],
+    )
+
+
+def test_split_and_merged_axes(check):
+    """Storage order that differs from the block's: // and % of a unit's lanes."""
+    u = iterator("u", 6)
+    l0, l1 = lanes((2, 32))
+    flat = u * 32 + l1
+    x = buffer("x", F32, (2, 3, 64))
+    y = output("y", F32, 2, 3, 8, 8)
+    kernel = copy_kernel(
+        x,
+        y,
+        (2, 32),
+        (l0, floordiv(flat, 64), mod(flat, 64)),
+        (l0, floordiv(flat, 64), mod(floordiv(flat, 8), 8), mod(flat, 8)),
+        axes=(var(u),),
+    )
+    check(kernel, [normal(2, 3, 64), zeros(2, 3, 8, 8)])
+
+
+def test_steps_of_a_loop_are_known_to_the_simplifier(check, target):
+    k = iterator("k", 128)
+    block = Block("x", F32, (32,))
+    (l0,) = lanes((32,))
+    x, y = buffer("x", F32, (2, 64)), output("y", F32, 128)
+    flat = k + l0
+    body = (
+        Loop(
+            var(k), const(0), const(128), 32, (), (),
+            (Load(block, x, (floordiv(flat, 64), mod(flat, 64))), Store(y, (flat,), block)), (), (),
+        ),
+    )  # fmt: skip
+    kernel = TileKernel((x, y), (), (), (var(iterator("u", 1)),), body)
+    check(kernel, [normal(2, 64), zeros(128)])
+    assert "extractelement" not in emit_kernel(kernel, "k", target).llvm
+
+
+@pytest.mark.parametrize("dtype", [I32, I64, U8], ids=str)
+def test_gather_and_scatter(check, dtype):
+    table, out = buffer("t", F32, (9, 20)), output("y", F32, 9, 20)
+    ids = buffer("i", dtype, (4,))
+    t = iterator("t", 9)
+    rows, x = Block("rows", dtype, (4, 1)), Block("x", F32, (4, 20))
+    _, l1 = lanes((4, 20))
+    (r0, _) = lanes((4, 1))
+    indirect = ((var(t), rows),)
+    body = (
+        Load(rows, ids, (r0,)),
+        Load(x, table, (t, l1), indirect=indirect),
+        Store(out, (t, 19 - l1), x, (Guard(t, const(6)),), indirect),
+    )
+    kernel = TileKernel((table, ids, out), (), (), (var(iterator("u", 1)),), body)
+    check(kernel, [normal(9, 20), np.array([3, 0, 8, 5], dtype.carrier), zeros(9, 20)])
+
+
+def test_gather_with_a_place_for_each_lane(check):
+    table, out = buffer("t", F32, (50,)), output("y", F32, 2, 19)
+    ids = buffer("i", I32, (2, 19))
+    t = iterator("t", 50)
+    where, x = Block("w", I32, (2, 19)), Block("x", F32, (2, 19))
+    at = lanes((2, 19))
+    body = (
+        Load(where, ids, at),
+        Load(x, table, (t,), (Guard(t, const(50)),), 7.0, ((var(t), where),)),
+        Store(out, at, x),
+    )
+    kernel = TileKernel((table, ids, out), (), (), (var(iterator("u", 1)),), body)
+    check(kernel, [normal(50), RNG.integers(-20, 70, (2, 19)).astype(np.int32), zeros(2, 19)])
+
+
+def test_symbolic_strides(check):
+    m, n = symbol("m", 1), symbol("n", 1)
+    u, v = iterator("u", m), iterator("v", n // 4)
+    l0, l1 = lanes((1, 4))
+    x, y = buffer("x", F32, (m, n)), output("y", F32, n, m)
+    kernel = copy_kernel(
+        x, y, (1, 4), (u + l0, v * 4 + l1), (v * 4 + l1, u + l0),
+        sizes=(var(m), var(n)), axes=(var(u), var(v)),
+    )  # fmt: skip
+    check(kernel, [normal(5, 12), zeros(12, 5)], {"m": 5, "n": 12})
+
+
+# ---- hints -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "name"), [(1, "prefetcht0"), (2, "prefetcht1")], ids=["level 1", "level 2"]
+)
+def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, name):
+    u, i = iterator("u", 4), iterator("i", 8)
+    x_buf, at_buf = buffer("x", F32, (4, 8, 16)), buffer("at", I64, (4,))
+    out_buf = output("y", F32, 4, 8, 16)
+    at, block = Block("at", I64, (1, 1)), Block("x", F32, (1, 16))
+    t = iterator("t", 8)
+    place = (u, i, lanes(block.shape)[1])
+    body = (
+        Load(at, at_buf, (u,)),
+        Loop(
+            var(i), const(0), const(8), 1, (), (),
+            (
+                Prefetch(x_buf, (u - 1000, i + 2**40, const(0)), level=level),
+                Prefetch(x_buf, (u, t, const(0)), ((var(t), at),), level),
+                Load(block, x_buf, place),
+                Store(out_buf, place, block),
+            ),
+            (), (),
+        ),
+    )  # fmt: skip
+    kernel = TileKernel((x_buf, at_buf, out_buf), (), (), (var(u),), body)
+    assert verify_kernel(kernel) == ()
+    x = normal(4, 8, 16)
+    far = np.array([0, -(1 << 62), 1 << 62, 7])
+    (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
+    np.testing.assert_array_equal(y, x)
+    assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
+    # Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
+    assert assembly.count(name + "\t") >= 2
