@@ -164,7 +164,10 @@ def compile_model(
 
 def _planner(machine: Machine) -> KernelPlanner:
     return KernelPlanner(
-        Registers(machine.lanes, machine.registers, machine.l2.size, machine.cores)
+        Registers(
+            machine.lanes, machine.registers, machine.l2.size, machine.cores,
+            machine.fmas, machine.loads, machine.fma_latency,
+        )  # fmt: skip
     )
 
 

@@ -16,7 +16,7 @@ class Registers:
     l2: int = 1 << 20
     cores: int = 2
     fmas: float = 2.0
-    loads: float = 1.15
+    loads: float = 1.3
     latency: float = 4.0
 
 
