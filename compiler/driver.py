@@ -165,8 +165,13 @@ def compile_model(
 def _planner(machine: Machine) -> KernelPlanner:
     return KernelPlanner(
         Registers(
-            machine.lanes, machine.registers, machine.l2.size, machine.cores,
-            machine.fmas, machine.loads, machine.fma_latency,
+            machine.lanes,
+            machine.registers,
+            machine.l2.size,
+            machine.cores,
+            machine.fmas,
+            machine.loads,
+            machine.fma_latency,
         )  # fmt: skip
     )
 
