@@ -37,6 +37,7 @@ from tcc.passes.pipeline import run_pipeline
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import Precision
+from tcc.passes.share_halos import share_halos
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
@@ -127,7 +128,7 @@ def compile_model(
         planner = _planner(machine)
         placed = place_graph(graph, precision, registers=planner.registers)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
-        program = plan_memory(program)
+        program = plan_memory(share_halos(program))
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
         tiles = [bound.kernel for bound in kernels.bounds]
@@ -163,7 +164,15 @@ def compile_model(
 
 def _planner(machine: Machine) -> KernelPlanner:
     return KernelPlanner(
-        Registers(machine.lanes, machine.registers, machine.l2.size, machine.cores)
+        Registers(
+            machine.lanes,
+            machine.registers,
+            machine.l2.size,
+            machine.cores,
+            machine.fmas,
+            machine.loads,
+            machine.fma_latency,
+        )
     )
 
 

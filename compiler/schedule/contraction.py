@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from itertools import pairwise
+from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
@@ -26,6 +27,10 @@ from tcc.schedule.vectors import lanes_of, vector_block
 RUN = 256
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
+# With so many units for each core, an odd one matters little.
+FEW = 8
+# A narrower panel reads the other operand more often: it has to save some of the cycles.
+WORTH = 0.98
 # Rows of a unit: enough to use a panel some forty times.
 ROWS = 256
 
@@ -67,7 +72,7 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     lanes = lanes_of(stage, registers)
     if sides.vector in stage.reduce:
         return _dot_blocks(stage, sides, registers, lanes)
-    block = vector_block(sides.vector, stage, registers)
+    block = panel_of(stage, sides, registers)
     blocks = {sides.vector: block}
     rows = rows_of(stage, sides)
     if rows:
@@ -77,6 +82,62 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     if inner and not sides.both and as_int(extent(inner[-1])) is not None:
         blocks[inner[-1]] = STEPS
     return blocks
+
+
+def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
+    """Columns of a panel, at most four vectors: the widest of those that take about the fewest
+    cycles, with what is left over at the ends and the busiest core's share of the panels."""
+    most = vector_block(sides.vector, stage, registers)
+    size = as_int(extent(sides.vector))
+    lanes = lanes_of(stage, registers)
+    rows = rows_of(stage, sides)
+    if size is None or most <= lanes or not rows or sides.both:
+        return most
+    longest = trips(_longest(rows))
+    best, least = most, inf
+    for vectors in range(-(-most // lanes), 0, -1):
+        panel = min(size, vectors * lanes)
+        cycles = _cycles(size, panel, longest, lanes, registers)
+        cycles *= _imbalance(stage, sides, panel, points(rows), registers)
+        if cycles < least * WORTH:
+            best, least = panel, cycles
+    return best
+
+
+def _cycles(size: int, panel: int, rows: int, lanes: int, registers: Registers) -> float:
+    """Cycles of a step of the sum over all columns and a loop of rows."""
+    total = 0.0
+    for width, count in ((panel, size // panel), (size % panel, 1)):
+        vectors = -(-width // lanes)
+        if not vectors:
+            continue
+        blocks = -(-rows // _most_rows(vectors, registers))
+        less, more = divmod(rows, blocks)
+        total += count * more * _step(vectors, less + 1, registers)
+        total += count * (blocks - more) * _step(vectors, less, registers)
+    return total
+
+
+def _step(vectors: int, rows: int, registers: Registers) -> float:
+    """Cycles of rows x vectors products: arithmetic, its latency, or the loads of both sides."""
+    sums = rows * vectors / registers.fmas
+    return max(sums, registers.latency, (rows + vectors) / registers.loads)
+
+
+def _imbalance(
+    stage: GroupStage, sides: Sides, panel: int, rows: int, registers: Registers
+) -> float:
+    """The busiest core's share over an even one, where each takes as many neighbouring units."""
+    size = trips(sides.vector)
+    others = points(tuple(v for v in stage.iters if v in sides.this and v is not sides.vector))
+    count = -(-size // panel)
+    parts = parts_of(count * others, rows, registers, ROWS)
+    units, cores = count * others * parts, registers.cores
+    if units >= FEW * cores:
+        return 1.0
+    widths = [min(panel, size - n * panel) for n in range(count) for _ in range(parts)] * others
+    ends = [-(-units * n // cores) for n in range(cores + 1)]
+    return max(sum(widths[i:j]) for i, j in pairwise(ends)) * cores / sum(widths)
 
 
 def _dot_blocks(
@@ -195,13 +256,9 @@ def row_units(
     rows = [v for v in rows_of(stage, sides) if v in common]
     total = points(tuple(rows))
     others = [v for v in common if v not in rows]
-    block = vector_block(sides.vector, stage, registers)
+    block = panel_of(stage, sides, registers)
     units = prod(-(-trips(v) // (block if v is sides.vector else 1)) for v in others)
-    parts = -(-total // most)
-    while (units * parts) % registers.cores and units * parts < 8 * registers.cores:
-        if total // (parts + 1) < most // 8:
-            break
-        parts += 1
+    parts = parts_of(units, total, registers, most)
     left = -(-total // parts)
     found: dict[Var, int] = {}
     for var in reversed(rows):
@@ -209,6 +266,16 @@ def row_units(
         found[var] = max(1, min(size, left))
         left = -(-left // size) if left >= size else 1
     return found
+
+
+def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
+    """Into how many parts of at most `most` rows they are cut, where `units` are there already."""
+    parts = -(-rows // most)
+    while (units * parts) % registers.cores and units * parts < FEW * registers.cores:
+        if rows // (parts + 1) < most // 12:
+            break
+        parts += 1
+    return parts
 
 
 # ---- the order of units -------------------------------------------------------------------------
@@ -233,7 +300,11 @@ def panels_outer(
         1 if other <= registers.l2 else panels
     )
     inner = other + this * (1 if this <= registers.l2 else parts)
-    return outer <= inner
+    if outer != inner:
+        return outer < inner
+    # Cores that share rows each read the whole vector operand; those that share panels read the
+    # other one, and what they make lies elsewhere than where the next kernel's rows are wanted.
+    return this > other + points(stage.iters) * size
 
 
 def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:

@@ -195,6 +195,30 @@ def test_blocks_are_at_most_four_vectors(registers: Registers) -> None:
 # ---- loop order ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "panel"),
+    [
+        (3136, 256, 64),  # whole panels, many units: the widest
+        (3136, 144, 48),  # 48 three times and not 64, 64 and a vector of 16
+        (49, 96, 48),  # one for each of two cores, and not 64 for the one and 32 for the other
+        (7, 960, 48),  # seven rows at once take 48 columns, 64 only four and three
+        (3136, 24, 24),  # no wider than the result
+        (1, 1000, 64),  # one row: the latency of the sums asks for many of them
+    ],
+)
+def test_panels_divide_the_columns_and_the_work(rows: int, columns: int, panel: int) -> None:
+    _, schedule = only(matmul(rows, 64, columns))
+    vector = schedule.nests[0].vector
+    assert vector is not None
+    assert schedule.nests[0].block(vector) == schedule.unit(vector) == panel
+
+
+def test_cores_share_rows_where_the_weights_are_small() -> None:
+    """The longer of the loops that are not the vector's is outside."""
+    assert outermost(matmul(784, 64, 384)) == 784
+    assert outermost(matmul(49, 960, 960)) == 960
+
+
 def outermost(graph: Graph) -> int | None:
     group, schedule = only(graph)
     loops = {v.name: v for v in group.common}

@@ -1,0 +1,129 @@
+"""Shared halos: which values of a chain share a buffer, and what the halos hold when it runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from tcc.ir.program import (
+    Arena,
+    Buffer,
+    BufferId,
+    CallOp,
+    Copy,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Program,
+    TensorRef,
+)
+from tcc.ir.types import F32
+from tcc.passes.share_halos import share_halos
+
+KINDS = 3  # of halos: a buffer of kind k has k + 1 times 64 bytes and the fill k
+
+
+def fill(buffer: BufferId, kind: int) -> CallOp:
+    return CallOp("fill_halo", (), (TensorRef(buffer, F32, (kind,)),), (kind, 1, 1))
+
+
+def program(
+    kinds: Sequence[int], reads: Sequence[Sequence[int]], *, copied: bool = False
+) -> Program:
+    """Step n fills the halo of value n, of the kind kinds[n], and computes it from values reads[n].
+
+    `copied`: the last value is copied at the end.
+    """
+    buffers = [Buffer(Input(0))] + [Buffer(Arena(-1, kind)) for kind in kinds]
+    body: list[Instr] = [Let(k, IntOp.CONST, (k + 1) * 64) for k in range(KINDS)]
+    for number, kind in enumerate(kinds):
+        body.append(fill(number + 1, kind))
+        used = tuple(r + 1 for r in reads[number]) or (0,)
+        body.append(Launch(0, 0, (*used, number + 1), ()))
+    if copied:
+        body.append(Copy(0, len(kinds), 0))
+    return Program((), (), KINDS, tuple(buffers), ("k",), 0, -1, tuple(body))
+
+
+def fills(found: Program) -> list[BufferId]:
+    return [i.outputs[0].buffer for i in found.body if isinstance(i, CallOp)]
+
+
+def results(found: Program) -> list[BufferId]:
+    return [i.buffers[-1] for i in found.body if isinstance(i, Launch)]
+
+
+def run(found: Program) -> list[tuple[object, ...]]:
+    """What each launch computes, as a term of what it read, with the halos it saw."""
+    values: dict[BufferId, object] = {0: "input"}
+    halos: dict[BufferId, int] = {}
+    seen: list[tuple[object, ...]] = []
+    for instr in found.body:
+        if isinstance(instr, CallOp):
+            halos[instr.outputs[0].buffer] = instr.ints[0]
+        elif isinstance(instr, Launch):
+            *used, target = instr.buffers
+            term = (*((values[b], halos.get(b)) for b in used), halos[target])
+            values[target] = term
+            seen.append(term)
+    return seen
+
+
+def peak(found: Program) -> int:
+    """The most bytes between the first and the last use of buffers at one time."""
+    uses: dict[BufferId, list[int]] = {}
+    for position, instr in enumerate(found.body):
+        if isinstance(instr, CallOp):
+            uses.setdefault(instr.outputs[0].buffer, []).append(position)
+        elif isinstance(instr, Launch):
+            for buffer in instr.buffers:
+                uses.setdefault(buffer, []).append(position)
+    size = {}
+    for number, buffer in enumerate(found.buffers):
+        if isinstance(buffer.place, Arena):
+            size[number] = (buffer.place.size + 1) * 64
+    return max(
+        sum(size[n] for n, at in uses.items() if n in size and at[0] <= p <= at[-1])
+        for p in range(len(found.body))
+    )
+
+
+def test_every_other_value_of_a_chain_shares() -> None:
+    found = share_halos(program([1, 1, 1, 1], [[], [0], [1], [2]]))
+    assert results(found) == [1, 2, 1, 2]
+    assert fills(found) == [1, 2]
+
+
+def test_other_kinds_do_not_share() -> None:
+    given = program([0, 1, 2], [[], [0], [1]])
+    assert share_halos(given) is given
+
+
+def test_a_value_that_is_still_needed_keeps_its_buffer() -> None:
+    found = share_halos(program([1, 1, 1], [[], [0], [0, 1]]))
+    assert results(found) == [1, 2, 3]
+
+
+def test_sharing_takes_no_more_memory() -> None:
+    # Between the two small values a large one is computed from a large one.
+    given = program([0, 2, 2, 0], [[], [0], [1], [2]])
+    assert share_halos(given) is given
+
+
+def test_what_copies_touch_stays() -> None:
+    found = share_halos(program([1, 1, 1], [[], [0], [1]], copied=True))
+    assert results(found) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_compute_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    kinds = [rng.randrange(KINDS) for _ in range(12)]
+    reads = [[rng.randrange(max(0, n - 3), n) for _ in range(2)] if n else [] for n in range(12)]
+    given = program(kinds, reads)
+    found = share_halos(given)
+    assert run(found) == run(given)
+    assert peak(found) <= peak(given)
