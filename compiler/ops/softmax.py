@@ -26,17 +26,21 @@ def _infer(types: Sequence[TensorType | None], attrs: AxisAttrs) -> tuple[Tensor
 
 def shifted_exponentials(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
     """The stages of the largest element along `axis` and of the sum of exp(x - largest)."""
-    top = total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
+    top = _largest(b, x, axis)
     norm = total(b, x.shape, (axis,), "sum", lambda at: fn("exp", _below(b, top, at, axis)))
     return top, norm
 
 
 def _shares(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
     """The stages of exp(x - largest along `axis`) and of its sum."""
-    top = total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
+    top = _largest(b, x, axis)
     at = b.iters(*x.shape)
     share = b.stage(at, fn("exp", _below(b, top, at, axis)))
     return share, total(b, x.shape, (axis,), "sum", lambda at: b.read(share, *at))
+
+
+def _largest(b: ExprBuilder, x: TensorType, axis: int) -> StageRef:
+    return total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
 
 
 def _below(b: ExprBuilder, top: StageRef, at: tuple[Index, ...], axis: int) -> Scalar:

@@ -12,10 +12,10 @@ blocks of smaller sizes (static extents) or of one element (symbolic ones).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tcc.ir.expr import MONOIDS, extent
-from tcc.ir.group import TileGroup
+from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, free_vars, iterator
 from tcc.ir.scalar import StageRef
 from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
@@ -198,19 +198,7 @@ class _NestLowering:
         outer = self._outer(spans)
         axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
-            around = Surroundings(
-                self.parent.group,
-                stage,
-                self.nest,
-                outer,
-                self.regions,
-                runs,
-                self.parent.buffers,
-                self.parent.held,
-                ready,
-                self.parent.block,
-                self.parent.counter,
-            )
+            around = self._around(stage, outer, runs, ready)
             sums = self._sums(number) if self.nest.runs else None
             lowering = StageLowering(around)
             if sums is None:
@@ -226,6 +214,28 @@ class _NestLowering:
                 if in_registers(self.parent.group, self.parent.schedule, number):
                     self.passed[StageRef(number, component)] = made
         return stmts
+
+    def _around(
+        self,
+        stage: GroupStage,
+        outer: tuple[Span, ...],
+        runs: Regions,
+        ready: Mapping[StageRef, Ready],
+    ) -> Surroundings:
+        parent = self.parent
+        return Surroundings(
+            parent.group,
+            stage,
+            self.nest,
+            outer,
+            self.regions,
+            runs,
+            parent.buffers,
+            parent.held,
+            ready,
+            parent.block,
+            parent.counter,
+        )
 
     def _sums(self, number: int) -> tuple[StageRef, ...]:
         stage = self.parent.group.stages[number]
@@ -251,19 +261,7 @@ class _NestLowering:
         outer = self._outer(spans)
         for number, stage in self.stages:
             loads, blocks = self._load(number, outer)
-            around = Surroundings(
-                self.parent.group,
-                stage,
-                self.nest,
-                outer,
-                self.regions,
-                {},
-                self.parent.buffers,
-                self.parent.held,
-                {},
-                self.parent.block,
-                self.parent.counter,
-            )
+            around = self._around(stage, outer, {}, {})
             stmts += [*loads, *StageLowering(around).stores(blocks)]
         return stmts
 

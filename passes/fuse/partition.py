@@ -90,6 +90,7 @@ class _Partition:
     def __init__(self, graph: Graph, registers: Registers) -> None:
         self.graph, self.registers = graph, registers
         self.users = graph.users()
+        self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
         for node in graph.nodes:
             self.kept.update(captures(node))
@@ -105,11 +106,10 @@ class _Partition:
             if not self._needed(node):
                 continue
             targets = self._user_groups(node)
-            first = self._first_of_several(node)
             if targets and all(self._joins(node, g) for g in targets):
                 for group in targets:
                     self._add(node, group)
-            elif first is not None and self._joins_stored(node, first):
+            elif (first := self._first_of_several(node)) and self._joins_stored(node, first):
                 self._add(node, first)
                 first.extra += node.outputs
             else:
@@ -166,10 +166,9 @@ class _Partition:
     def _completed(self, node: Node, kinds: tuple[Kind, ...], group: Group) -> list[Node] | None:
         """The node, the anchor of `kinds` whose results it completes, and what lies between."""
         chain = [node]
-        producers = {v: n for n in self.graph.nodes for v in n.outputs}
         for member in chain:
             for value in member.inputs:
-                source = producers.get(value) if value is not None else None
+                source = self.producers.get(value) if value is not None else None
                 if source is None or source in chain or value in self.kept:
                     continue
                 users = {u for v in source.outputs for u in self.users.get(v, ())}
