@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
-from tcc.ir.index import as_index, symbol
+from tcc.ir.index import Index, as_index, symbol
 from tcc.ir.layout import Layout, part_of, row_major
 from tcc.ops.movement import ConcatAttrs, SliceAttrs
 from tcc.passes import layouts as layouts_module
@@ -131,12 +131,12 @@ def test_compiled_kernels_agree(name: str, compiled: Compiled) -> None:
             np.testing.assert_allclose(given[output], wanted, rtol=0, atol=2e-5)
 
 
-def _unshared(whole: Layout, *rest: object) -> Layout:
-    return replace(part_of(whole, *rest), shared=())  # type: ignore[arg-type]
+def _unshared(whole: Layout, shape: tuple[Index, ...], axis: int, start: Index) -> Layout:
+    return replace(part_of(whole, shape, axis, start), shared=())
 
 
-def _unmoved(whole: Layout, shape: tuple[object, ...], axis: int, _start: object) -> Layout:
-    return part_of(whole, shape, axis, as_index(0))  # type: ignore[arg-type]
+def _unmoved(whole: Layout, shape: tuple[Index, ...], axis: int, _start: Index) -> Layout:
+    return part_of(whole, shape, axis, as_index(0))
 
 
 @pytest.mark.parametrize("bug", [_unshared, _unmoved])

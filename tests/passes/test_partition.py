@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.graph import Graph, GraphBuilder, Value, captures
-from tcc.ir.index import as_index, symbol
+from tcc.ir.index import IndexLike, as_index, symbol
 from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
 from tcc.ops.activation import GeluAttrs
@@ -95,10 +95,10 @@ def test_reshapes_and_transposes_join_producers_and_readers() -> None:
 
 
 @pytest.mark.parametrize("n", [6, symbol("n", 2)], ids=["fixed", "open"])
-def test_costly_work_is_not_repeated_for_a_larger_result(n: object) -> None:
+def test_costly_work_is_not_repeated_for_a_larger_result(n: IndexLike) -> None:
     def spread(op: str) -> Graph:
         m = Model("spread")
-        x, y = m.input("x", 8), m.input("y", n, 8)  # type: ignore[arg-type]
+        x, y = m.input("x", 8), m.input("y", n, 8)
         return m.finish(m.op("add", m.op(op, x), y))
 
     assert names(spread("exp")) == [["exp"], ["add"]]
@@ -106,9 +106,9 @@ def test_costly_work_is_not_repeated_for_a_larger_result(n: object) -> None:
 
 
 @pytest.mark.parametrize("n", [6, symbol("n", 2)], ids=["fixed", "open"])
-def test_costly_work_joins_a_reader_of_its_size(n: object) -> None:
+def test_costly_work_joins_a_reader_of_its_size(n: IndexLike) -> None:
     m = Model("chain")
-    x = m.input("x", n, 8)  # type: ignore[arg-type]
+    x = m.input("x", n, 8)
     graph = m.finish(m.op("add", m.op("tanh", m.op("exp", x)), x))
     assert names(graph) == [["exp", "tanh", "add"]]
 
