@@ -24,6 +24,7 @@ from tcc.schedule.nest import anchor, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.window import window_units
 
 __all__ = ["Registers", "choose"]
 
@@ -136,7 +137,8 @@ def _units(
     if sides is None or sides.both:
         if len(parts) > 1:
             return {v: n for v, n in units.items() if v is vectors.get(main)}
-        return units
+        window = window_units(main, vectors.get(main), blocks[main], group.common, registers)
+        return {**units, **window}
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows and all(as_int(extent(v)) is not None for v in rows):
         units.update(row_units(main, group.common, sides, registers, ROWS))
