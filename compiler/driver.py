@@ -30,6 +30,7 @@ from tcc.ir.text import graph_text
 from tcc.ir.types import DTYPES
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
+from tcc.passes.in_place import update_in_place
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
 from tcc.passes.lower_node import check_runnable, lower_node
@@ -129,10 +130,10 @@ def compile_model(
         planner = _planner(machine)
         placed = place_graph(graph, precision, registers=planner.registers)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
+        program, tiles = update_in_place(program, kernels.bounds)
         program = plan_memory(share_halos(program))
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
-        tiles = [bound.kernel for bound in kernels.bounds]
         code = compile_kernels(tiles, names, target, options.jobs)
     with trace.stage("pack weights"):
         packed = [part() for part in weights.parts()]
