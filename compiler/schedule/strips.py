@@ -1,0 +1,123 @@
+"""How many rows a unit makes where stages read each other through windows.
+
+Neighbouring units make the rows at their border twice, so strips are best high; but what the stages
+exchange has to stay in a core's second-level cache, and all cores are to end at one time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Var, as_int
+from tcc.ir.scalar import Read, StageRef, walk
+from tcc.schedule.nest import points, product, reads_here, row_loop, trips, weight, work
+from tcc.schedule.registers import Registers
+from tcc.schedule.schedule import Schedule
+
+# A core's cycles to write a byte for a later kernel and to read it there: from memory or a shared
+# cache, and from the second-level caches, which another core's may be.
+_FAR = 0.25
+_NEAR = 0.1
+# Cycles that one more kernel takes to start on all cores.
+_LAUNCH = 6000
+# The share of the second-level cache that a strip may take.
+_SHARE = 0.6
+
+
+def without_rows(stage: GroupStage, rows: Var | None) -> GroupStage:
+    """`stage` without the loops that run row by row, which no register block runs along."""
+    if rows is None:
+        return stage
+    own = (rows,) if stage.strip is None else (rows, stage.strip.rows)
+    return replace(stage, iters=tuple(v for v in stage.iters if v not in own))
+
+
+def strip_rows(
+    group: TileGroup, rows: Var, parts: Sequence[Sequence[int]], registers: Registers
+) -> int:
+    """Rows of a unit: those that make the busiest core end first, among those whose strips fit."""
+    exchanged = _exchanged(group, parts)
+    room = registers.l2 * _SHARE
+    sizes = range(1, trips(rows) + 1)
+    fitting = [n for n in sizes if sum(_strip_bytes(s, n) for s in exchanged) <= room]
+    return min(fitting, default=1, key=lambda n: (_busiest(group, rows, n, registers), n))
+
+
+def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> float:
+    """Cycles that the stages of `group` save as one kernel, over kernels that exchange their
+    results through memory: the traffic, the launches, less the rows that are made twice."""
+    exchanged = _exchanged(group, [n.stages for n in schedule.nests])
+    saved = 0.0
+    for stage in exchanged:
+        size = points(stage.iters) * _element(stage)
+        price = _NEAR if size <= registers.l2 * registers.cores // 2 else _FAR
+        saved += size * price / registers.cores + _LAUNCH
+    rows = row_loop(group)
+    if rows is None:
+        return saved
+    alone = sum(_cycles(s, registers) for s in group.stages) / registers.cores
+    return saved + alone - _busiest(group, rows, schedule.unit(rows.name), registers)
+
+
+def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
+    """Whether what a unit's nests exchange, and the weights that all units use, stay in a core's
+    second-level cache."""
+    rows = row_loop(group)
+    if rows is None:
+        return True
+    count = schedule.unit(rows.name)
+    exchanged = _exchanged(group, [n.stages for n in schedule.nests])
+    strips = sum(_strip_bytes(s, count) for s in exchanged)
+    constants = [b for b in group.buffers if b.constant]
+    weights = sum((as_int(b.size) or 0) * b.dtype.bytes for b in constants)
+    return strips <= registers.l2 * _SHARE and strips + weights <= registers.l2
+
+
+def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupStage]:
+    """Stages whose results another of the nests `parts` reads."""
+    nest = {number: n for n, part in enumerate(parts) for number in part}
+    found: dict[int, None] = {}
+    for number, stage in enumerate(group.stages):
+        for node in walk(*stage.body):
+            if isinstance(node, Read) and isinstance(node.source, StageRef):
+                source = node.source.stage
+                if nest[source] != nest[number] or not reads_here(group, stage, node):
+                    found[source] = None
+    return [group.stages[n] for n in sorted(found)]
+
+
+def _busiest(group: TileGroup, rows: Var, count: int, registers: Registers) -> float:
+    """Cycles of the core that makes most, with units of `count` rows."""
+    others = prod(trips(v) for v in group.common if v is not rows)
+    units = others * -(-trips(rows) // count)
+    unit = sum(_cycles(s, registers) * _share(s, rows, count) for s in group.stages) / others
+    return -(-units // registers.cores) * unit
+
+
+def _share(stage: GroupStage, rows: Var, count: int) -> float:
+    """The share of a stage's rows that a unit of `count` rows makes."""
+    own, made = (rows, count)
+    if stage.strip is not None:
+        own, made = stage.strip.rows, stage.strip.count(count)
+    return min(1.0, made / trips(own))
+
+
+def _cycles(stage: GroupStage, registers: Registers) -> float:
+    """Cycles of all of a stage on one core, from near caches."""
+    steps = work(stage) / registers.lanes
+    if product(stage) is not None and stage.reduce:
+        return steps / registers.fmas
+    return steps * weight(stage) / registers.fmas
+
+
+def _strip_bytes(stage: GroupStage, count: int) -> int:
+    """Bytes of scratch for a stage of which a unit makes what `count` rows need."""
+    strip = stage.strip
+    return 0 if strip is None else strip.width * strip.count(count) * _element(stage)
+
+
+def _element(stage: GroupStage) -> int:
+    return sum(s.dtype.bytes for s in stage.body)
