@@ -52,6 +52,8 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> flo
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
     saved = 0.0
     for stage in exchanged:
+        if all(group.stages[n].monoid is None for n in schedule.nest(group.stages.index(stage)).stages):
+            continue  # no kernel of its own would have made it
         size = points(stage.iters) * _element(stage)
         price = _NEAR if size <= registers.l2 * registers.cores // 2 else _FAR
         saved += size * price / registers.cores + _LAUNCH
