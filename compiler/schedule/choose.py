@@ -41,7 +41,8 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     rows = row_loop(group)
     blocks = {s: _blocks(without_rows(s, rows), vectors.get(s), registers) for s in group.stages}
     if rows is not None:
-        units = {rows: strip_rows(group, rows, parts, registers)}
+        units = {v: n for v, n in blocks[main].items() if v in group.common}
+        units[rows] = strip_rows(group, rows, units, parts, registers)
         parallel = tuple(v.name for v in group.common)
     else:
         units = _units(group, main, sides, parts, blocks, vectors, registers)

@@ -6,9 +6,9 @@ exchange has to stay in a core's second-level cache, and all cores are to end at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
@@ -36,14 +36,25 @@ def without_rows(stage: GroupStage, rows: Var | None) -> GroupStage:
 
 
 def strip_rows(
-    group: TileGroup, rows: Var, parts: Sequence[Sequence[int]], registers: Registers
+    group: TileGroup,
+    rows: Var,
+    units: Mapping[Var, int],
+    parts: Sequence[Sequence[int]],
+    registers: Registers,
 ) -> int:
-    """Rows of a unit: those that make the busiest core end first, among those whose strips fit."""
+    """Rows of a unit that covers `units` of the other common loops: those that make the busiest
+    core end first, among those whose strips fit."""
     exchanged = _exchanged(group, parts)
     room = registers.l2 * _SHARE
-    sizes = range(1, trips(rows) + 1)
-    fitting = [n for n in sizes if sum(_strip_bytes(s, n) for s in exchanged) <= room]
-    return min(fitting, default=1, key=lambda n: (_busiest(group, rows, n, registers), n))
+    found, least = 1, inf
+    for count in range(1, trips(rows) + 1):
+        sizes = {**units, rows: count}
+        if sum(_strip_bytes(group, s, sizes) for s in exchanged) > room:
+            break
+        cycles = _busiest(group, rows, sizes, registers)
+        if cycles < least:
+            found, least = count, cycles
+    return found
 
 
 def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> float:
@@ -61,7 +72,7 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> flo
     if rows is None:
         return saved
     alone = sum(_cycles(s, registers) for s in group.stages) / registers.cores
-    return saved + alone - _busiest(group, rows, schedule.unit(rows.name), registers)
+    return saved + alone - _busiest(group, rows, _unit_sizes(group, schedule), registers)
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
@@ -70,9 +81,9 @@ def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bo
     rows = row_loop(group)
     if rows is None:
         return True
-    count = schedule.unit(rows.name)
+    sizes = _unit_sizes(group, schedule)
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
-    strips = sum(_strip_bytes(s, count) for s in exchanged)
+    strips = sum(_strip_bytes(group, s, sizes) for s in exchanged)
     constants = [b for b in group.buffers if b.constant]
     weights = sum((as_int(b.size) or 0) * b.dtype.bytes for b in constants)
     return strips <= registers.l2 * _SHARE and strips + weights <= registers.l2
@@ -91,11 +102,17 @@ def _exchanged(group: TileGroup, parts: Sequence[Sequence[int]]) -> list[GroupSt
     return [group.stages[n] for n in sorted(found)]
 
 
-def _busiest(group: TileGroup, rows: Var, count: int, registers: Registers) -> float:
-    """Cycles of the core that makes most, with units of `count` rows."""
-    others = prod(trips(v) for v in group.common if v is not rows)
-    units = others * -(-trips(rows) // count)
-    unit = sum(_cycles(s, registers) * _share(s, rows, count) for s in group.stages) / others
+def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
+    return {v: schedule.unit(v.name) for v in group.common}
+
+
+def _busiest(
+    group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: Registers
+) -> float:
+    """Cycles of the core that makes most, with units of `sizes`."""
+    others = prod(-(-trips(v) // sizes.get(v, 1)) for v in group.common if v is not rows)
+    units = others * -(-trips(rows) // sizes[rows])
+    unit = sum(_cycles(s, registers) * _share(s, rows, sizes[rows]) for s in group.stages) / others
     return -(-units // registers.cores) * unit
 
 
@@ -115,10 +132,15 @@ def _cycles(stage: GroupStage, registers: Registers) -> float:
     return steps * weight(stage) / registers.fmas
 
 
-def _strip_bytes(stage: GroupStage, count: int) -> int:
-    """Bytes of scratch for a stage of which a unit makes what `count` rows need."""
+def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
+    """Bytes of scratch for a stage of which a unit of `sizes` makes what others need."""
     strip = stage.strip
-    return 0 if strip is None else strip.width * strip.count(count) * _element(stage)
+    if strip is None:
+        return 0
+    others = prod(
+        min(trips(v), sizes.get(v, 1)) for v in group.common if v in stage.iters and v is not strip.rows
+    )
+    return strip.width * strip.count(sizes[strip.loop]) * others * _element(stage)
 
 
 def _element(stage: GroupStage) -> int:

@@ -22,10 +22,11 @@ from tcc.schedule.registers import Registers
 def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
     else one of its own.  Stages without a smooth loop have none."""
-    if row_loop(group) is None:  # whole rows leave no common loop that is worth a vector
-        best = _best_loop(group, stage, (*group.common, *_own(group, stage)))
-        if best is None or best in group.common:
-            return {} if best is None else dict.fromkeys(group.stages, best)
+    rows = row_loop(group)
+    common = tuple(v for v in group.common if v is not rows)
+    best = _best_loop(group, stage, (*common, *_own(group, stage)))
+    if best in common or (best is None and rows is None):
+        return {} if best is None else dict.fromkeys(group.stages, best)
     found = {s: _best_loop(group, s, _own(group, s)) for s in group.stages}
     return {s: v for s, v in found.items() if v is not None}
 
