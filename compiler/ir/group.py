@@ -43,11 +43,15 @@ class GroupBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a read or a store touches a buffer: an offset in elements, and its guards."""
+    """Where a read or a store touches a buffer: an offset in elements, and its guards.
+
+    Local memory is of one unit; `along` are the common loops that choose the unit it is of.
+    """
 
     buffer: int
     offset: Index
     guards: tuple[Guard, ...] = ()
+    along: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

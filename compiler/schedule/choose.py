@@ -42,6 +42,7 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     blocks = {s: _blocks(without_rows(s, rows), vectors.get(s), registers) for s in group.stages}
     if rows is not None:
         units = {v: n for v, n in blocks[main].items() if v in group.common}
+        blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
         units[rows] = strip_rows(group, rows, units, parts, registers)
         parallel = tuple(v.name for v in group.common)
     else:

@@ -118,7 +118,7 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
             if access is None:  # the block of an earlier stage varies with all its iterators
                 found.update(v for i in node.indices for v in free_vars(i))
                 continue
-            found.update(free_vars(access.offset))
+            found.update((*free_vars(access.offset), *access.along))
             found.update(v for g in access.guards for v in free_vars(g.index))
         elif hasattr(node, "index"):
             found.update(free_vars(node.index))

@@ -13,7 +13,7 @@ from math import inf, prod
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
-from tcc.schedule.nest import points, product, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import depends, points, product, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Schedule
 
@@ -63,7 +63,9 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> flo
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
     saved = 0.0
     for stage in exchanged:
-        if all(group.stages[n].monoid is None for n in schedule.nest(group.stages.index(stage)).stages):
+        if all(
+            group.stages[n].monoid is None for n in schedule.nest(group.stages.index(stage)).stages
+        ):
             continue  # no kernel of its own would have made it
         size = points(stage.iters) * _element(stage)
         price = _NEAR if size <= registers.l2 * registers.cores // 2 else _FAR
@@ -106,9 +108,7 @@ def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
     return {v: schedule.unit(v.name) for v in group.common}
 
 
-def _busiest(
-    group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: Registers
-) -> float:
+def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: Registers) -> float:
     """Cycles of the core that makes most, with units of `sizes`."""
     others = prod(-(-trips(v) // sizes.get(v, 1)) for v in group.common if v is not rows)
     units = others * -(-trips(rows) // sizes[rows])
@@ -127,9 +127,12 @@ def _share(stage: GroupStage, rows: Var, count: int) -> float:
 def _cycles(stage: GroupStage, registers: Registers) -> float:
     """Cycles of all of a stage on one core, from near caches."""
     steps = work(stage) / registers.lanes
-    if product(stage) is not None and stage.reduce:
-        return steps / registers.fmas
-    return steps * weight(stage) / registers.fmas
+    factors = product(stage)
+    if factors is None or not stage.reduce:
+        return steps * weight(stage) / registers.fmas
+    # Where both factors run over all of the result, each product loads one of its own.
+    a, b = (depends(stage, f) & {*stage.iters} for f in (factors.a, factors.b))
+    return steps / (registers.loads / 2 if a <= b or b <= a else registers.fmas)
 
 
 def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) -> int:
@@ -138,7 +141,9 @@ def _strip_bytes(group: TileGroup, stage: GroupStage, sizes: Mapping[Var, int]) 
     if strip is None:
         return 0
     others = prod(
-        min(trips(v), sizes.get(v, 1)) for v in group.common if v in stage.iters and v is not strip.rows
+        min(trips(v), sizes.get(v, 1))
+        for v in group.common
+        if v in stage.iters and v is not strip.rows
     )
     return strip.width * strip.count(sizes[strip.loop]) * others * _element(stage)
 

@@ -87,7 +87,7 @@ def _pinned(group: TileGroup) -> set[Var]:
     pinned: set[Var] = set()
     for stage in group.stages:
         if stage.strip is not None:
-            pinned.update((stage.strip.loop, stage.strip.rows))
+            pinned.update((*group.common, stage.strip.rows))
         for scalar in walk(*stage.body):
             match scalar:
                 case IndexValue():

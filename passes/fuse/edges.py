@@ -1,8 +1,8 @@
 """Strips of rows: which rows of a stage a unit makes, and what lies around them in scratch.
 
-    fills  # # # # #        rows before the first of the loop, and after its last
-           # a a a #        rows of the stage, with what later windows see beside them
-           # a a a #
+fills  # # # # #        rows before the first of the loop, and after its last
+       # a a a #        rows of the stage, with what later windows see beside them
+       # a a a #
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Edges:
                 made[size] = self.names.block(dtype, (size,))
             return made[size]
 
-        stores = self._units([v for v, _ in self.held.steps], {}, strip, block)
+        # Lanes of the vector loop lie side by side: all of them are filled at once.
+        lanes_of = {v: self.regions[v].base for v, step in self.held.steps if step < self.held.inner}
+        others = [v for v, _ in self.held.steps if v not in lanes_of]
+        stores = self._units(others, lanes_of, strip, block)
         return [*(Compute(b, value, ()) for b in made.values()), *stores]
 
     def _units(
@@ -96,18 +99,21 @@ class Edges:
         self, mapping: Mapping[Var, Index], strip: Strip, block: Callable[[int], Block]
     ) -> list[Stmt]:
         region, width = self.regions[strip.rows], strip.width
+        line = width * self.held.inner
         extent = const(0) if strip.rows.extent is None else strip.rows.extent
         first = minimum(region.size, maximum(0, -region.base))
         last = maximum(0, minimum(region.size, extent - region.base))
 
+        start = self.held.offset(mapping, region.base * width, self.regions)
+
         def at(place: Index) -> Index:
-            return self.held.offset(mapping, region.base * width + place, self.regions)
+            return start + place
 
         def outside(row: Index) -> list[Stmt]:
-            return self._segment(row * width, width, at, block)
+            return self._segment(row * line, line, at, block)
 
         def beside(row: Index) -> list[Stmt]:
-            return self._gaps(strip.row, row * width, at, block)
+            return self._gaps(strip.row, row * line, at, block)
 
         return [
             *self._loop(region.size, const(0), first, outside),
@@ -126,7 +132,7 @@ class Edges:
         if not any(before or after for before, _, after in axes):
             return []
         (before, size, after), *rest = axes
-        inner = prod(sum(axis) for axis in rest)
+        inner = prod(sum(axis) for axis in rest) * self.held.inner
         return [
             *self._segment(place, before * inner, at, block),
             *self._segment(place + (before + size) * inner, after * inner, at, block),

@@ -282,9 +282,7 @@ class _Partition:
         return self.traits[node].kind in (Kind.REDUCTION, Kind.CONTRACTION)
 
 
-def _row_major(
-    expr: Expr, constants: Sequence[bool]
-) -> tuple[list[Storage], list[Storage]]:
+def _row_major(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
     """Storage of operands and results before their layouts are chosen."""
     operands = [
         Storage(t.dtype, t.shape, row_major(t.shape), constant)

@@ -87,7 +87,9 @@ def _strips(
     for number in range(last - 1, -1, -1):
         reach = _reach(stages, number, uses.get(number, []), reaches)
         plain = reach == _Reach(loop, 1, 0, 0)
-        if reach is None or (not plain and (number in stored or loop in stages[number].stage.iters)):
+        if reach is None or (
+            not plain and (number in stored or loop in stages[number].stage.iters)
+        ):
             return None
         reaches[number] = reach
     if len({(r.rows, r) for r in reaches.values()}) != len({r.rows for r in reaches.values()}):
@@ -124,9 +126,7 @@ def _reach(
             return None
         if not set(free_vars(linear[1])) <= set(stages[use.reader].stage.reduce):
             return None
-        found = _Reach(
-            var, step * reader.scale, step * reader.low + low, step * reader.high + high
-        )
+        found = _Reach(var, step * reader.scale, step * reader.low + low, step * reader.high + high)
         own = found if own is None else _both(own, found)
         if own is None:
             return None

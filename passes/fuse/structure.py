@@ -123,7 +123,12 @@ class Kept:
     def access(self, component: int, at: tuple[Index, ...]) -> Access:
         """Where the element at values `at` of the stage's iterators lies."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
-        return Access(self.buffers[component], _flatten(tuple(indices), self.sizes))
+        offset = _flatten(tuple(indices), self.sizes)
+        if self.strip is None:
+            return Access(self.buffers[component], offset)
+        others = (i for n, i in enumerate(at) if n not in self.order)
+        along = tuple(dict.fromkeys(v for i in others for v in free_vars(i)))
+        return Access(self.buffers[component], offset, along=along)
 
 
 def _kept(
@@ -163,9 +168,7 @@ def _widest(
     """The access of what is computed that varies with most loops of the stage."""
     loops = {*stage.iters, *stage.reduce}
     moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
-    return max(
-        moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)})
-    )
+    return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
 
 
 # ---- accesses ---------------------------------------------------------------------------------
