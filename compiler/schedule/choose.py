@@ -20,9 +20,10 @@ from tcc.schedule.contraction import (
     runs_of,
     sides_of,
 )
-from tcc.schedule.nest import anchor, trips, weight, work
+from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
 from tcc.schedule.vectors import vector_block, vector_loops
 from tcc.schedule.window import window_units
@@ -39,9 +40,18 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     vectors = _vectors(group, main)
     sides = sides_of(main, vectors.get(main))
     parts = _parts(group, main, sides, registers)
-    blocks = {s: _blocks(group, s, vectors.get(s), registers) for s in group.stages}
-    units = _units(group, main, sides, parts, blocks, vectors, registers)
-    parallel = _parallel(group, main, vectors.get(main), sides, units, registers)
+    rows = row_loop(group)
+    blocks = {
+        s: _blocks(group, without_rows(s, rows), vectors.get(s), registers) for s in group.stages
+    }
+    if rows is not None:
+        units = {v: n for v, n in blocks[main].items() if v in group.common}
+        blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
+        units[rows] = strip_rows(group, rows, units, parts, registers)
+        parallel = tuple(v.name for v in group.common)
+    else:
+        units = _units(group, main, sides, parts, blocks, vectors, registers)
+        parallel = _parallel(group, main, vectors.get(main), sides, units, registers)
     inside = frozenset(
         v
         for s in group.stages
@@ -110,7 +120,7 @@ def _parts(
             before = [group.stages[n] for n in found[-1]]
             same = set(stage.iters) == set(before[0].iters)
             waits = any(s is main and _waits(s, sides, registers) for s in before)
-            if same and not waits and not _reads_away(stage, found[-1]):
+            if same and not waits and not _reads_away(group, stage, found[-1]):
                 found[-1].append(number)
                 continue
         found.append([number])
@@ -121,13 +131,13 @@ def _waits(stage: GroupStage, sides: Sides | None, registers: Registers) -> bool
     return sides is not None and bool(runs_of(stage, sides, blocks_of(stage, sides, registers)))
 
 
-def _reads_away(stage: GroupStage, numbers: list[int]) -> bool:
+def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
     """Whether a stage reads one of `numbers` anywhere but at the point it was just computed."""
     return any(
         isinstance(node, Read)
         and isinstance(node.source, StageRef)
         and node.source.stage in numbers
-        and node in stage.accesses
+        and not reads_here(group, stage, node)
         for node in walk(*stage.body)
     )
 
