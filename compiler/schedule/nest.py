@@ -8,7 +8,7 @@ from math import prod
 from tcc.ir.expr import Stage, extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
-from tcc.ir.scalar import Apply, Read, Scalar, walk
+from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
 TYPICAL = 128
@@ -91,8 +91,9 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            if access is None:  # the block of an earlier stage varies with all its iterators
+            if isinstance(node.source, StageRef):  # a block, or scratch that each unit has its own of
                 found.update(v for i in node.indices for v in free_vars(i))
+            if access is None:
                 continue
             found.update(free_vars(access.offset))
             found.update(v for g in access.guards for v in free_vars(g.index))
