@@ -24,6 +24,7 @@ from tcc.schedule.nest import anchor, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.walks import choose_walk
 
 __all__ = ["Registers", "choose"]
 
@@ -33,6 +34,8 @@ UNIT_WORK = 1 << 14
 
 def choose(group: TileGroup, registers: Registers) -> Schedule:
     """A schedule for `group`."""
+    if group.walk is not None:
+        return choose_walk(group, group.walk, registers)
     main = anchor(group)
     vectors = vector_loops(group, main)
     sides = sides_of(main, vectors.get(main))

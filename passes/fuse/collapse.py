@@ -82,7 +82,7 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 def _pinned(group: TileGroup) -> set[Var]:
     """Iterators that something other than a plain offset depends on."""
-    pinned: set[Var] = set()
+    pinned: set[Var] = set() if group.walk is None else {group.walk.loop}
     for stage in group.stages:
         for scalar in walk(*stage.body):
             match scalar:

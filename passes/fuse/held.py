@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from tcc.ir.expr import Expr, extent
-from tcc.ir.index import as_int
-from tcc.ir.types import element_count
-from tcc.passes.fuse.link import common_loops, link_stages, shaped_stage
-from tcc.passes.fuse.structure import needs_memory
+from tcc.ir.expr import Expr
+from tcc.passes.fuse.link import common_loops, needs_memory
+from tcc.passes.fuse.online import held_bytes, linked_stages, walked
 
 # The most bytes of one stage that a unit holds: they should stay in a core's cache.
 _LARGEST = 1 << 19
 
 
 def too_large(expr: Expr) -> int | None:
-    """The first stage that a unit cannot hold."""
-    if len(expr.stages) == 1:
+    """The first stage that a unit cannot hold, nor walk along a run at a time."""
+    if len(expr.stages) == 1 or walked(expr) is not None:
         return None
-    linked = link_stages(tuple(map(shaped_stage, expr.stages)))
+    linked = linked_stages(expr)
     common = common_loops(linked)
-    for number, shaped in enumerate(linked):
+    for number in range(len(linked)):
         if needs_memory(linked, number, common):
-            inner = tuple(extent(v) for v in shaped.stage.iters if v not in common)
-            held = as_int(element_count(inner))
-            element = max(s.dtype.bytes for s in shaped.stage.body)
-            if held is None or held * element > _LARGEST:
+            held = held_bytes(linked, number, common)
+            if held is None or held > _LARGEST:
                 return number
     return None

@@ -25,13 +25,13 @@ from tcc.passes.fuse.link import (
     Shaped,
     common_loops,
     link_stages,
-    loop_index,
     loops_at,
+    needs_memory,
     radix_size,
     shaped_stage,
-    stage_reads,
 )
 
+from tcc.passes.fuse.online import walked
 
 @dataclass(frozen=True, slots=True)
 class Storage:
@@ -47,22 +47,26 @@ def build_group(
     expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
+    online = walked(expr)
+    expr = expr if online is None else online.expr
     linked = link_stages(_shaped(expr))
     common = common_loops(linked)
+    walk = None if online is None else online.walk
+    cut = common if walk is None else (*common, walk.loop)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
         for s in storages
     ]
     held = {
-        number: _local(buffers, shaped.stage, common)
+        number: _local(buffers, shaped.stage, cut)
         for number, shaped in enumerate(linked)
         if needs_memory(linked, number, common)
     }
     stages = []
     for number, shaped in enumerate(linked):
         stage = shaped.stage
-        accesses = {r: _read_access(r, operands, linked, held, common) for r in reads(stage)}
+        accesses = {r: _read_access(r, operands, linked, held, cut) for r in reads(stage)}
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -72,14 +76,14 @@ def build_group(
             ]
             if number in held:
                 at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
-                targets.append(_local_access(held[number][component], stage, at, common))
+                targets.append(_local_access(held[number][component], stage, at, cut))
             stores.append(tuple(targets))
         placed = {r: a for r, a in accesses.items() if a is not None}
         grouped = GroupStage(
             stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores)
         )
         stages.append(grouped)
-    group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, ()))
+    group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), walk))
     return _with_sizes(collapse(group) if collapsed else group)
 
 
@@ -96,18 +100,8 @@ def _shaped(expr: Expr) -> tuple[Shaped, ...]:
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
 
 
-def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
-    """Whether a later stage reads this one anywhere but at the point it was just computed."""
-    own = stages[number]
-    plain = tuple(map(loop_index, own.stage.iters))
-    read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
-    if not read_at:
-        return False
-    return set(own.stage.iters) != set(common) or any(loops_at(own, at) != plain for at in read_at)
-
-
-def _local(buffers: list[GroupBuffer], stage: Stage, common: tuple[Var, ...]) -> tuple[int, ...]:
-    size = element_count(tuple(extent(v) for v in stage.iters if v not in common))
+def _local(buffers: list[GroupBuffer], stage: Stage, cut: tuple[Var, ...]) -> tuple[int, ...]:
+    size = element_count(tuple(extent(v) for v in stage.iters if v not in cut))
     if as_int(size) is None:
         raise InternalError("a value held in a unit's scratch must have a static size")
     numbers = []
@@ -118,9 +112,9 @@ def _local(buffers: list[GroupBuffer], stage: Stage, common: tuple[Var, ...]) ->
 
 
 def _local_access(
-    buffer: int, stage: Stage, at: tuple[Index, ...], common: tuple[Var, ...]
+    buffer: int, stage: Stage, at: tuple[Index, ...], cut: tuple[Var, ...]
 ) -> Access:
-    pairs = [(v, i) for v, i in zip(stage.iters, at, strict=True) if v not in common]
+    pairs = [(v, i) for v, i in zip(stage.iters, at, strict=True) if v not in cut]
     return Access(buffer, _flatten(tuple(i for _, i in pairs), tuple(extent(v) for v, _ in pairs)))
 
 
@@ -132,7 +126,7 @@ def _read_access(
     operands: Sequence[Storage],
     stages: Sequence[Shaped],
     held: Mapping[int, tuple[int, ...]],
-    common: tuple[Var, ...],
+    cut: tuple[Var, ...],
 ) -> Access | None:
     """Where a read finds its element; None if it is the block just computed."""
     source = node.source
@@ -142,7 +136,7 @@ def _read_access(
         return None
     shaped = stages[source.stage]
     at = loops_at(shaped, node.indices)
-    place = _local_access(held[source.stage][source.component], shaped.stage, at, common)
+    place = _local_access(held[source.stage][source.component], shaped.stage, at, cut)
     shape = tuple(map(radix_size, shaped.logical))
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
