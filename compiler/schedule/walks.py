@@ -16,7 +16,7 @@ from tcc.schedule.contraction import Sides, blocks_of, contraction_nest, sides_o
 from tcc.schedule.nest import all_accesses, product, stride, trips
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
-from tcc.schedule.vectors import lanes_of, vector_block
+from tcc.schedule.vectors import vector_block
 
 # Steps of a walk in a run: exponentials and sums of 64 rows then stay in the first two caches.
 _RUN = 128
@@ -64,9 +64,7 @@ def _units(group: TileGroup, lanes: Var, registers: Registers) -> dict[Var, int]
     return {rows: min(4 * registers.lanes, max(1, trips(rows)))}
 
 
-def _nest(
-    group: TileGroup, number: int, lanes: Var, walk: Walk, registers: Registers
-) -> Nest:
+def _nest(group: TileGroup, number: int, lanes: Var, walk: Walk, registers: Registers) -> Nest:
     stage = group.stages[number]
     own = lanes if number in walk.before else _vector(stage, lanes, walk)
     sides = sides_of(stage, own)

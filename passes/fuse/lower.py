@@ -206,6 +206,8 @@ class _NestLowering:
 
     def step(self, run: Region) -> list[Stmt]:
         """One run."""
+        if not self.totals:
+            return self.run()
         return self._loops(self.loops, {}, {run.var: run}, self._compute)
 
     def finish(self) -> list[Stmt]:

@@ -93,7 +93,7 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
     return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
 
 
-# ---- factors that a unit turns around --------------------------------------------------------------
+# ---- factors that a unit turns around ----------------------------------------------------------
 
 
 def _with_factors(found: Walked) -> Walked:
@@ -113,9 +113,7 @@ def _with_factors(found: Walked) -> Walked:
 def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
     stage = found.expr.stages[number]
     used = [
-        v
-        for v in (*stage.iters, *stage.reduce)
-        if any(v in free_vars(i) for i in factor.indices)
+        v for v in (*stage.iters, *stage.reduce) if any(v in free_vars(i) for i in factor.indices)
     ]
     copy = Stage(tuple(used), (), None, (factor,))
     at = tuple(iterator(v.name, extent(v)) for v in used)
@@ -148,7 +146,7 @@ def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
     return Walked(Expr(found.expr.params, (copy, *stages), outputs), walk)
 
 
-# ---- what the lowering relies on -------------------------------------------------------------------
+# ---- what the lowering relies on ---------------------------------------------------------------
 
 
 def _fits(found: Walked) -> bool:

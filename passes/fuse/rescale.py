@@ -3,8 +3,8 @@
     l = sum(j) exp(s[j] - m)      m -> m'      l' = l * exp(m - m')
     sum(j) exp(s[j] - m) * v[j]   m -> m'      the same factor
 
-A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The factor comes from rules of
-algebra on the scalar, never from the names of ops, and is then tried on numbers.
+A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The factor comes from rules
+of algebra on the scalar, never from the names of ops, and is then tried on numbers.
 """
 
 from __future__ import annotations

@@ -42,7 +42,11 @@ def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
         away = _read_elsewhere(group, schedule, number)
-        if nest.runs or _waits(group, number) or (away and not in_registers(group, schedule, number)):
+        if (
+            nest.runs
+            or _waits(group, number)
+            or (away and not in_registers(group, schedule, number))
+        ):
             for component in range(len(stage.body)):
                 name = f"s{len(found)}"
                 found[StageRef(number, component)] = _held(name, group, schedule, number, component)

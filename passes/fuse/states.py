@@ -4,9 +4,9 @@
     l = sum(j) exp(s[j] - m)        ->       l' = l * exp(m - m') + sum(run) exp(s - m')
     o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(run) exp(s - m') * v
 
-The chain may hold stages that make values for each j (scores, exponentials): a unit then holds those
-of a run only.  A sum may join if its terms depend on one earlier maximum or minimum of the walk in
-such a way that `rescale` finds a factor, or on none.
+The chain may hold stages that make values for each j (scores, exponentials): a unit then holds
+those of a run only.  A sum may join if its terms depend on one earlier maximum or minimum of the
+walk in such a way that `rescale` finds a factor, or on none.
 
 While nothing has been seen, the state is its identity, an infinity; terms take 0 for it then, so
 that runs that are masked throughout leave zeros, as terms of -inf do beside a finite maximum.  What
@@ -165,7 +165,9 @@ class _Derivation:
                     return False
         outside = _above(self.expr, self.inside) - set(self.inside)
         return not any(
-            source_of(node) in self.loops for n in outside for node in _stage_refs(self.expr.stages[n])
+            source_of(node) in self.loops
+            for n in outside
+            for node in _stage_refs(self.expr.stages[n])
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
@@ -193,12 +195,12 @@ class _Derivation:
         if not states:
             return True
         (state, *more) = states
-        assert isinstance(state, Read) and isinstance(state.source, StageRef)
-        of = self.expr.stages[state.source.stage]
+        assert isinstance(state, Read)
+        of = self.expr.stages[source_of(state)]
         if more or stage.monoid != "sum" or len(bodies) != 1 or of.monoid not in ("max", "min"):
             return False
         factor = rescaling(bodies[0], state)
-        if factor is None or any(self._rescaled_itself(n) for n in (state.source.stage,)):
+        if factor is None or self._rescaled_itself(source_of(state)):
             return False
         self.found[number] = Rescale(number, state, factor)
         return True
@@ -251,7 +253,7 @@ class _Derivation:
         )
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
-        """Readers after the walk, and results, see sums of infinite states as the split form does."""
+        """Results and readers after the walk see sums of infinite states as in the split form."""
 
         def leaf(node: Scalar) -> Scalar:
             if not isinstance(node, Read) or not isinstance(node.source, StageRef):

@@ -30,8 +30,8 @@ from tcc.passes.fuse.link import (
     radix_size,
     shaped_stage,
 )
-
 from tcc.passes.fuse.online import walked
+
 
 @dataclass(frozen=True, slots=True)
 class Storage:
@@ -111,9 +111,7 @@ def _local(buffers: list[GroupBuffer], stage: Stage, cut: tuple[Var, ...]) -> tu
     return tuple(numbers)
 
 
-def _local_access(
-    buffer: int, stage: Stage, at: tuple[Index, ...], cut: tuple[Var, ...]
-) -> Access:
+def _local_access(buffer: int, stage: Stage, at: tuple[Index, ...], cut: tuple[Var, ...]) -> Access:
     pairs = [(v, i) for v, i in zip(stage.iters, at, strict=True) if v not in cut]
     return Access(buffer, _flatten(tuple(i for _, i in pairs), tuple(extent(v) for v, _ in pairs)))
 
