@@ -55,7 +55,18 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
         case "mul" | "div":
             a, b = (_ratio(x, state) for x in scalar.args)
             return None if a is None or b is None else _simple(scalar.function, a, b)
+        case "select":
+            return _ratio(scalar.args[2], state) if cleans(scalar) else None
     return None
+
+
+def cleans(scalar: Scalar) -> bool:
+    """Whether `scalar` is 0 where a value is NaN, and that value elsewhere."""
+    if not isinstance(scalar, Apply) or scalar.function != "select":
+        return False
+    test, zero, value = scalar.args
+    tested = isinstance(test, Apply) and test.function == "is_nan" and test.args[0] is value
+    return tested and isinstance(zero, Const) and zero.value == 0
 
 
 def _shift(scalar: Scalar, state: Read) -> Scalar | None:

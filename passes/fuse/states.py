@@ -35,7 +35,7 @@ from tcc.ir.scalar import (
     transform,
     walk,
 )
-from tcc.passes.fuse.rescale import rescaling
+from tcc.passes.fuse.rescale import cleans, rescaling
 
 # The iterator that all stages of a walk share; no other has such a name.
 _LOOP = "walk"
@@ -136,6 +136,7 @@ class _Derivation:
         self.totals = [n for n, v in loops.items() if v in expr.stages[n].reduce]
         self.inside = sorted(loops)
         self.found: dict[int, Rescale] = {}
+        self.clean: set[int] = set()  # sums that take 0 for NaN, where states are infinite too
 
     def run(self) -> Walked | None:
         if not self._is_chain() or not all(map(self._follows, self.totals)):
@@ -203,6 +204,8 @@ class _Derivation:
         if factor is None or self._rescaled_itself(source_of(state)):
             return False
         self.found[number] = Rescale(number, state, factor)
+        if any(map(cleans, walk(bodies[0]))):
+            self.clean.add(number)
         return True
 
     def _rescaled_itself(self, number: int) -> bool:
@@ -278,7 +281,7 @@ class _Derivation:
         """A sum after the walk times the factor of no change."""
         assert isinstance(node.source, StageRef)
         found = self.found.get(node.source.stage)
-        if found is None:
+        if found is None or node.source.stage in self.clean:
             return node
         own = self.expr.stages[node.source.stage]
         at = dict(zip(own.iters, node.indices, strict=True))
