@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import nonnegative
 from tcc.ir.op import Array
 from tcc.ir.rewrite import Rule, Site, inlined
+from tcc.ir.scalar import apply, literal
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.passes.rules_movement import first_operand, if_example, result_types, take
@@ -170,6 +173,48 @@ def _undone(site: Site) -> Value | None:
     return before.inputs[0] if before and before.op is site.node.op else None
 
 
+# ---- values instead of NaN ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleaned:
+    """`value` with `instead` where it is NaN."""
+
+    value: Value
+    instead: float
+
+
+def _cleaned(site: Site) -> _Cleaned | None:
+    """where(is_nan(x), constant, x): the kernel then knows the constant."""
+    if site.node.op.name != "where" or site.inputs[2] is None:
+        return None
+    test, value, array = site.producer(0), _operand(site, 2), site.array(1)
+    if test is None or test.op.name != "is_nan" or array is None or array.size != 1:
+        return None
+    if value is None or value.type.dtype is not F32 or test.inputs[0] is not value:
+        return None
+    return _Cleaned(value, float(array.reshape(())))
+
+
+def _without_nan(site: Site, found: _Cleaned) -> Result:
+    builder = ExprBuilder(found.value.type)
+    at = builder.iters(*found.value.type.shape)
+    x = builder.read(0, *at)
+    clean = apply("select", apply("is_nan", x), literal(found.instead, x.dtype), x)
+    builder.stage(at, clean)
+    op = OPS["expression"]
+    return site.builder.add(op, [found.value], op.attrs(builder.done()), loc=site.node.loc)
+
+
+def _cleaned_example() -> Graph:
+    b = GraphBuilder("example")
+    x = b.input("x", tensor(F32, 2, 3))
+    (root,) = b.add(OPS["sqrt"], [x])
+    (test,) = b.add(OPS["is_nan"], [root])
+    zero = b.constant(np.asarray(0.0, np.float32), "c")
+    return b.finish(b.add(OPS["where"], [test, zero, root], names=["y"]))
+
+
 # ---- control flow -------------------------------------------------------------------------------
 
 
@@ -231,5 +276,6 @@ ARITHMETIC = (
     Rule("scaled factor", _scaled_factor, _factor_moved, _scaled_factor_example),
     Rule("one operand", _alone, take, _in_a_row("max")),
     Rule("undone", _undone, take, _in_a_row("neg", "neg")),
+    Rule("constant instead of NaN", _cleaned, _without_nan, _cleaned_example),
     Rule("if with a constant", _known_if, _branch, if_example),
 )

@@ -100,11 +100,40 @@ class GroupStage:
     strip: Strip | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """How the sums so far of a stage follow when the total `state` changes: times `factor`, over
+    `Arg(0)`, the state before, and `Arg(1)`, after.  `state` is read at iterators of the stage."""
+
+    stage: int
+    state: Read
+    factor: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Stages that go along `loop` together, a run at a time: each of `stages` has it as an iterator
+    or reduces over it.  `before` are the stages they need that do not; all others come after."""
+
+    loop: Var
+    before: tuple[int, ...]
+    stages: tuple[int, ...]
+    rescales: tuple[Rescale, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TileGroup:
-    """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs."""
+    """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs.
+
+    With a `walk`, units hold of the stages along its loop what one run makes."""
 
     buffers: tuple[GroupBuffer, ...]
     stages: tuple[GroupStage, ...]
     common: tuple[Var, ...]
     sizes: tuple[Var, ...]
+    walk: Walk | None = None
+
+    @property
+    def cut(self) -> tuple[Var, ...]:
+        """The loops of which a unit holds a part: the common ones and that of the walk."""
+        return self.common if self.walk is None else (*self.common, self.walk.loop)

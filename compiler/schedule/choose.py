@@ -26,6 +26,7 @@ from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
 from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.walks import choose_walk
 from tcc.schedule.window import window_units
 
 __all__ = ["Registers", "choose"]
@@ -36,6 +37,8 @@ UNIT_WORK = 1 << 14
 
 def choose(group: TileGroup, registers: Registers) -> Schedule:
     """A schedule for `group`."""
+    if group.walk is not None:
+        return choose_walk(group, group.walk, registers)
     main = anchor(group)
     vectors = _vectors(group, main)
     sides = sides_of(main, vectors.get(main))

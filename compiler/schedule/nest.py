@@ -115,8 +115,11 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            if access is None:  # the block of an earlier stage varies with all its iterators
+            if isinstance(
+                node.source, StageRef
+            ):  # a block, or scratch that each unit has its own of
                 found.update(v for i in node.indices for v in free_vars(i))
+            if access is None:
                 continue
             found.update((*free_vars(access.offset), *access.along))
             found.update(v for g in access.guards for v in free_vars(g.index))

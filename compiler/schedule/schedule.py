@@ -36,11 +36,13 @@ class Schedule:
     of each that one unit covers (one where it is not named); of other loops a unit covers all.
     Within a unit the `nests` run in order, each over the whole of what the unit covers.  What
     stages of different nests exchange lies in the unit's scratch, of the size of a unit.
+    `run`: elements of a group's walk that its nests take at a time.
     """
 
     units: tuple[tuple[str, int], ...]
     parallel: tuple[str, ...]
     nests: tuple[Nest, ...]
+    run: int = 0
 
     def unit(self, name: str) -> int:
         return dict(self.units).get(name, 1)

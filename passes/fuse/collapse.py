@@ -11,7 +11,7 @@ from dataclasses import replace
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, bounds, const, free_vars, iterator, linear_in, substitute
-from tcc.ir.scalar import IndexValue, Read, Scalar, read, rebuild, walk
+from tcc.ir.scalar import IndexValue, Read, Scalar, StageRef, read, rebuild, walk
 from tcc.passes.fuse.link import coefficient
 
 
@@ -84,7 +84,7 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 def _pinned(group: TileGroup) -> set[Var]:
     """Iterators that something other than a plain offset depends on."""
-    pinned: set[Var] = set()
+    pinned: set[Var] = set() if group.walk is None else {group.walk.loop}
     for stage in group.stages:
         if stage.strip is not None:
             pinned.update((*group.common, stage.strip.rows))
@@ -149,16 +149,17 @@ def _moved(access: Access, mapping: Mapping[Var, Index]) -> Access:
 
 
 def _with_blocks_at(stage: GroupStage, mapping: Mapping[Var, Index]) -> GroupStage:
-    """`stage` with accesses moved, and reads of blocks just computed at the new iterators."""
+    """`stage` with accesses moved, and reads of earlier stages at the new iterators."""
     done: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
     for old in walk(*stage.body):
         new = done[old] = rebuild(old, done.__getitem__)
         if isinstance(old, Read) and isinstance(new, Read):
             access = stage.accesses.get(old)
-            if access is None:
+            if isinstance(new.source, StageRef):
                 at = tuple(substitute(i, mapping) for i in new.indices)
-                done[old] = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
-            else:
+                new = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+                done[old] = new
+            if access is not None:
                 accesses[new] = _moved(access, mapping)
     return replace(stage, body=tuple(done[s] for s in stage.body), accesses=accesses)

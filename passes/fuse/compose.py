@@ -30,6 +30,7 @@ from tcc.ir.scalar import (
     walk,
 )
 from tcc.passes.fuse.held import too_large
+from tcc.passes.fuse.hoist import hoist_totals
 from tcc.schedule.nest import weight
 
 # Body operations above which work is not repeated for every stage that reads it.
@@ -68,12 +69,13 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
         for value, ref in zip(node.outputs, expr.outputs, strict=True):
             made[value] = StageRef(ref.stage + first, ref.component)
     outputs = tuple(made[v] for v in results)
-    composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    whole = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    composed, known = drop_unused(hoist_totals(whole))
     kept, used = drop_unused(inline_pointwise(composed, _costly(composed)))
     if len(kept.stages) > 1 and too_large(kept) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
     values = tuple(operands)
-    return canonical(kept), tuple(values[n] for n in used)
+    return canonical(kept), tuple(values[known[n]] for n in used)
 
 
 def _source(

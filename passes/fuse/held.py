@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from tcc.ir.expr import Expr, extent
-from tcc.ir.index import as_int
-from tcc.ir.types import element_count
-from tcc.passes.fuse.link import link_stages, shaped_stage
+from tcc.ir.expr import Expr
+from tcc.passes.fuse.link import needs_memory
+from tcc.passes.fuse.online import held_bytes, linked_stages, walked
 from tcc.passes.fuse.strips import shared_loops
-from tcc.passes.fuse.structure import needs_memory
 
 # The most bytes of one stage that a unit holds: they should stay in a core's cache.
 _LARGEST = 1 << 19
 
 
 def too_large(expr: Expr) -> int | None:
-    """The first stage that a unit cannot hold."""
-    if len(expr.stages) == 1:
+    """The first stage that a unit cannot hold, nor walk along a run at a time."""
+    if len(expr.stages) == 1 or walked(expr) is not None:
         return None
-    linked = link_stages(tuple(map(shaped_stage, expr.stages)))
+    linked = linked_stages(expr)
     loops = shared_loops(linked, expr)
-    for number, (shaped, strip) in enumerate(zip(linked, loops.strips, strict=True)):
+    for number, strip in enumerate(loops.strips):
         if strip is not None or needs_memory(linked, number, loops.common):
-            inner = tuple(extent(v) for v in shaped.stage.iters if v not in loops.common)
-            held = as_int(element_count(inner)) if strip is None else strip.width * strip.count(1)
-            element = max(s.dtype.bytes for s in shaped.stage.body)
-            if held is None or held * element > _LARGEST:
+            held = held_bytes(linked, number, loops.common)
+            if strip is not None:
+                element = max(s.dtype.bytes for s in linked[number].stage.body)
+                held = strip.width * strip.count(1) * element
+            if held is None or held > _LARGEST:
                 return number
     return None

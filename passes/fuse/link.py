@@ -229,3 +229,13 @@ def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
 def radix_size(formula: Index) -> Index:
     """How many values a mixed-radix number of iterators takes."""
     return element_count(tuple(extent(v) for v in free_vars(formula)))
+
+
+def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
+    """Whether a later stage reads this one anywhere but at the point it was just computed."""
+    own = stages[number]
+    plain = tuple(map(loop_index, own.stage.iters))
+    read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
+    if not read_at:
+        return False
+    return set(own.stage.iters) != set(common) or any(loops_at(own, at) != plain for at in read_at)

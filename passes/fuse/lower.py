@@ -12,17 +12,17 @@ blocks of smaller sizes (static extents) or of one element (symbolic ones).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir.expr import MONOIDS, extent
-from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.group import GroupStage, TileGroup, Walk
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, free_vars, iterator
-from tcc.ir.scalar import StageRef
+from tcc.ir.scalar import StageRef, apply, argument, literal
 from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
 from tcc.ir.types import DType
 from tcc.passes.fuse.body import Ready
 from tcc.passes.fuse.edges import Edges, strip_regions
-from tcc.passes.fuse.scratch import held_values, in_registers, within
+from tcc.passes.fuse.scratch import factors_of, held_values, in_registers, within
 from tcc.passes.fuse.spans import (
     Region,
     Regions,
@@ -51,6 +51,7 @@ class _Lowering:
         self.count = 0
         self.held = held_values(group, schedule)
         self.strips: frozenset[Var] = frozenset()
+        self.factors = factors_of(group, self.held)
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
         self.buffers = tuple(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
@@ -63,7 +64,8 @@ class _Lowering:
         loops = [by_name[n] for n in self.schedule.parallel]
         body = self._units(loops, {}, axes)
         passed = tuple(b for b in self.buffers if b.scope is not Scope.LOCAL)
-        local = tuple(h.buffer for h in self.held.values())
+        waiting = dict.fromkeys(h.buffer for h in self.factors.values())
+        local = (*(h.buffer for h in self.held.values()), *waiting)
         return TileKernel(passed, local, self.group.sizes, tuple(axes), tuple(body))
 
     # ---- units ----------------------------------------------------------------------------
@@ -116,8 +118,45 @@ class _Lowering:
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed: dict[StageRef, Ready] = {}
-        nests = (_NestLowering(self, nest, regions, passed) for nest in self.schedule.nests)
-        return [stmt for nest in nests for stmt in nest.run()]
+        walk = self.group.walk
+        if walk is None:
+            nests = (_NestLowering(self, nest, regions, passed) for nest in self.schedule.nests)
+            return [stmt for nest in nests for stmt in nest.run()]
+        first, along, last = (
+            [n for n in self.schedule.nests if n.stages[0] in part]
+            for part in (walk.before, walk.stages, _after(self.group, walk))
+        )
+        at = [_NestLowering(self, n, regions, passed) for n in along]
+        parts = (
+            (_NestLowering(self, n, regions, passed).run() for n in first),
+            (n.start() for n in at),
+            (self._walk(walk.loop, along, regions),),
+            (n.finish() for n in at),
+            (_NestLowering(self, n, regions, passed).run() for n in last),
+        )
+        return [stmt for part in parts for stmts in part for stmt in stmts]
+
+    def _walk(self, loop: Var, nests: Sequence[Nest], regions: Regions) -> list[Stmt]:
+        """The nests of a walk, for one run after the other."""
+
+        def emit(part: Region) -> list[Stmt]:
+            inside = {**regions, loop: part}
+            return [s for n in nests for s in _NestLowering(self, n, inside, {}).step(part)]
+
+        size, run = extent(loop), self.schedule.run
+        known = as_int(size)
+        if known is not None and known <= run:
+            return emit(everything(loop))
+        stop = size - size % run
+        stmts: list[Stmt] = []
+        if as_int(stop) != 0:
+            counter = self.counter(size)
+            (var,) = free_vars(counter)
+            body = emit(Region(loop, counter, const(run)))
+            stmts.append(Loop(var, const(0), stop, run, (), (), tuple(body), (), ()))
+        if as_int(size - stop) != 0:
+            stmts += emit(Region(loop, stop, size - stop, run))
+        return stmts
 
     # ---- names ----------------------------------------------------------------------------
 
@@ -128,6 +167,11 @@ class _Lowering:
     def counter(self, size: Index) -> Index:
         self.count += 1
         return iterator(f"k{self.count - 1}", size)
+
+
+def _after(group: TileGroup, walk: Walk) -> tuple[int, ...]:
+    along = {*walk.before, *walk.stages}
+    return tuple(n for n in range(len(group.stages)) if n not in along)
 
 
 class _NestLowering:
@@ -155,18 +199,37 @@ class _NestLowering:
         inner = [v for v in first.iters if v not in common]
         self.iters = sorted((*common, *inner), key=lambda v: v.name == nest.vector)
         self.loops = [*ordered, *rest]
+        self.passes = [v for v in self.loops if v in self.iters]
+        walk = parent.group.walk
+        self.totals = walk is not None and any(walk.loop in s.reduce for _, s in self.stages)
 
     def run(self) -> list[Stmt]:
         around = self._surrounded()
         if not self.nest.runs:
             return [*around, *self._loops(self.loops, {}, {}, self._compute)]
-        passes = [v for v in self.loops if v in self.iters]
         return [
             *around,
-            *self._loops(passes, {}, {}, self._identity),
+            *self._loops(self.passes, {}, {}, self._identity),
             *self._loops(self.loops, {}, {}, self._compute),
-            *(self._loops(passes, {}, {}, self._flush) if self._stores_sums() else ()),
+            *(self._loops(self.passes, {}, {}, self._flush) if self._stores_sums() else ()),
         ]
+
+    # ---- along a walk -----------------------------------------------------------------------
+
+    def start(self) -> list[Stmt]:
+        """Before the first run."""
+        return self._loops(self.passes, {}, {}, self._identity) if self.totals else []
+
+    def step(self, run: Region) -> list[Stmt]:
+        """One run."""
+        if not self.totals:
+            return self.run()
+        return self._loops(self.loops, {}, {run.var: run}, self._compute)
+
+    def finish(self) -> list[Stmt]:
+        """After the last run."""
+        stored = self.totals and self._stores_sums()
+        return self._loops(self.passes, {}, {}, self._flush) if stored else []
 
     def _loops(
         self,
@@ -216,15 +279,15 @@ class _NestLowering:
         axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
             around = self._around(stage, outer, runs, ready)
-            sums = self._sums(number) if self.nest.runs else None
             lowering = StageLowering(around)
-            if sums is None:
+            if self.nest.runs or self.totals:
+                loads, old = self._load(number, outer)
+                scaling, start = self._rescaled(number, old, outer)
+                out, blocks = lowering.continued(start)
+                stmts += [*loads, *scaling, *out, *self._moved(number, old, blocks, outer)]
+            else:
                 out, blocks = lowering.run()
                 stmts += [*out, *lowering.stores(blocks)]
-            else:
-                loads, start = self._load(number, outer)
-                out, blocks = lowering.continued(start)
-                stmts += [*loads, *out]
             stmts += self._hold(number, blocks, outer)
             for component, block in enumerate(blocks):
                 made = ready[StageRef(number, component)] = Ready(block, axes)
@@ -254,9 +317,47 @@ class _NestLowering:
             parent.counter,
         )
 
-    def _sums(self, number: int) -> tuple[StageRef, ...]:
-        stage = self.parent.group.stages[number]
-        return tuple(StageRef(number, c) for c in range(len(stage.body)))
+    def _rescaled(
+        self, number: int, sums: tuple[Block, ...], outer: tuple[Span, ...]
+    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+        """Sums so far times what the change of their state in this run asks for."""
+        held = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
+        if held is None:
+            return [], sums
+        (block,) = sums
+        along = {v for v, _ in held.steps}
+        shape = tuple(s.size if s.var in along else 1 for s in outer if s.axis)
+        factor = self.parent.block(block.dtype, shape)
+        at = held.offset(positions(outer, shape), const(0), self.regions)
+        out = self.parent.block(block.dtype, block.shape)
+        args = tuple(argument(n, block.dtype) for n in range(2))
+        product = Compute(out, apply("mul", *args), (block, factor))
+        return [Load(factor, held.buffer, (at,)), product], (out,)
+
+    def _moved(
+        self,
+        number: int,
+        old: tuple[Block, ...],
+        new: tuple[Block, ...],
+        outer: tuple[Span, ...],
+    ) -> list[Stmt]:
+        """The factors that a change of this stage's total brings for the sums that depend on it;
+        no change brings none, infinities included."""
+        stmts: list[Stmt] = []
+        done: list[TileBuffer] = []
+        for rescale, held in self.parent.factors.items():
+            if rescale.state.source != StageRef(number) or held.buffer in done:
+                continue
+            done.append(held.buffer)
+            same = apply("eq", *(argument(n, old[0].dtype) for n in range(2)))
+            factor = apply("select", same, literal(1, old[0].dtype), rescale.factor)
+            block = self.parent.block(old[0].dtype, old[0].shape)
+            at = held.offset(positions(outer, block.shape), const(0), self.regions)
+            stmts += [
+                Compute(block, factor, (old[0], new[0])),
+                Store(held.buffer, (at,), block),
+            ]
+        return stmts
 
     def _identity(self, spans: Spans, _: Regions) -> list[Stmt]:
         """Sums that wait in scratch start at the identity."""

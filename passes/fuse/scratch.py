@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
-from tcc.ir.group import GroupStage, Strip, TileGroup
+from tcc.ir.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.ir.index import Index, Var, as_int, const, substitute
-from tcc.ir.scalar import Read, StageRef, walk
+from tcc.ir.scalar import Read, Scalar, Source, StageRef, walk
 from tcc.ir.tile import Scope, TileBuffer
 from tcc.passes.fuse.spans import Regions
 from tcc.schedule.nest import reads_here
@@ -48,17 +48,42 @@ def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
         away = _read_elsewhere(group, schedule, number)
-        if nest.runs or (away and not in_registers(group, schedule, number)):
+        if (
+            nest.runs
+            or _waits(group, number)
+            or (away and not in_registers(group, schedule, number))
+        ):
             for component in range(len(stage.body)):
                 name = f"s{len(found)}"
                 found[StageRef(number, component)] = _held(name, group, schedule, number, component)
     return found
 
 
+def _waits(group: TileGroup, number: int) -> bool:
+    """Whether a stage's sums wait from one run of the group's walk to the next."""
+    walk = group.walk
+    return walk is not None and walk.loop in group.stages[number].reduce
+
+
+def factors_of(group: TileGroup, held: Mapping[StageRef, Held]) -> dict[Rescale, Held]:
+    """Scratch for what sums are multiplied by in a run of the walk; equal factors share theirs."""
+    found: dict[Rescale, Held] = {}
+    made: dict[tuple[Source, Scalar], Held] = {}
+    for rescale in () if group.walk is None else group.walk.rescales:
+        source = rescale.state.source
+        assert isinstance(source, StageRef)
+        state, key = held[source], (source, rescale.factor)
+        if key not in made:
+            buffer = replace(state.buffer, name=f"r{len(made)}")
+            made[key] = Held(buffer, state.steps, state.inner)
+        found[rescale] = made[key]
+    return found
+
+
 def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     """Whether a stage's result is one block for the whole unit, and to all who read it."""
     stage, own = group.stages[number], schedule.nest(number)
-    if own.runs or not set(stage.iters) <= set(group.common):
+    if group.walk is not None or own.runs or not set(stage.iters) <= set(group.common):
         return False
     readers = [
         n
@@ -76,7 +101,7 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
         return False  # the vector loop is the last axis: blocks would differ in the order of theirs
     return all(
         as_int(extent(v)) is not None
-        and all(unit_size(schedule, v) <= n.block(v.name) for n in nests)
+        and all(unit_size(group, schedule, v) <= n.block(v.name) for n in nests)
         and len({n.block(v.name) > 1 for n in nests}) == 1
         for v in group.common
     )
@@ -97,27 +122,29 @@ def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
 def _held(name: str, group: TileGroup, schedule: Schedule, number: int, component: int) -> Held:
     stage, nest = group.stages[number], schedule.nest(number)
     strip = stage.strip
-    common = [v for v in group.common if v in stage.iters]
-    inner = prod(_static(extent(v)) for v in stage.iters if v not in group.common)
+    common = [v for v in group.cut if v in stage.iters]
+    inner = prod(_static(extent(v)) for v in stage.iters if v not in group.cut)
     if strip is not None:
         common = [v for v in common if v is not strip.rows]
-        inner = strip.width * strip.count(unit_size(schedule, strip.loop))
+        inner = strip.width * strip.count(unit_size(group, schedule, strip.loop))
     vector = [v for v in common if v.name == nest.vector]
-    step = prod(unit_size(schedule, v) for v in vector)
+    step = prod(unit_size(group, schedule, v) for v in vector)
     steps = {v: 1 for v in vector}
     between = step
     step *= inner
     for var in reversed([v for v in common if v not in vector]):
         steps[var] = step
-        step *= unit_size(schedule, var)
+        step *= unit_size(group, schedule, var)
     dtype = stage.body[component].dtype
     buffer = TileBuffer(name, dtype, (const(step),), Scope.LOCAL)
     return Held(buffer, tuple(steps.items()), between, strip)
 
 
-def unit_size(schedule: Schedule, var: Var) -> int:
-    """Elements of a common loop that a unit covers."""
+def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
+    """Elements of a common loop that a unit covers, or of the walk that it holds."""
     size = as_int(extent(var))
+    if group.walk is not None and var is group.walk.loop:
+        return schedule.run if size is None else min(size, schedule.run)
     if var.name not in schedule.parallel:
         return _static(extent(var))
     unit = schedule.unit(var.name)
@@ -140,6 +167,6 @@ def within(
             return substitute(target.offset, mapping)
     at = const(0)
     for var in stage.iters:
-        if var not in group.common:
+        if var not in group.cut:
             at = at * extent(var) + mapping[var]
     return at

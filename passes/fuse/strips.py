@@ -30,6 +30,11 @@ class Loops:
     common: tuple[Var, ...]
     strips: tuple[Strip | None, ...]
 
+    @staticmethod
+    def plain(stages: Sequence[Shaped]) -> Loops:
+        """Without strips."""
+        return Loops(common_loops(stages), (None,) * len(stages))
+
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
@@ -52,7 +57,8 @@ class _Use:
 
 def shared_loops(stages: Sequence[Shaped], expr: Expr) -> Loops:
     """The loops of `stages`, which are those of `expr`, linked."""
-    common = common_loops(stages)
+    plain = Loops.plain(stages)
+    common = plain.common
     if len(stages) > 1:
         uses = _uses(stages)
         stored = {out.stage for out in expr.outputs}
@@ -61,7 +67,7 @@ def shared_loops(stages: Sequence[Shaped], expr: Expr) -> Loops:
             if strips is not None:
                 both = {*common, loop}
                 return Loops(tuple(v for v in stages[-1].stage.iters if v in both), strips)
-    return Loops(common, (None,) * len(stages))
+    return plain
 
 
 def _uses(stages: Sequence[Shaped]) -> Mapping[int, list[_Use]]:

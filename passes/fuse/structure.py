@@ -24,13 +24,13 @@ from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
 from tcc.passes.fuse.link import (
     Shaped,
     link_stages,
-    loop_index,
     loops_at,
+    needs_memory,
     radix_size,
     shaped_stage,
-    stage_reads,
 )
-from tcc.passes.fuse.strips import shared_loops
+from tcc.passes.fuse.online import walked
+from tcc.passes.fuse.strips import Loops, shared_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,13 @@ def build_group(
     expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
+    online = walked(expr)
+    expr = expr if online is None else online.expr
     linked = link_stages(_shaped(expr))
-    loops = shared_loops(linked, expr)
+    walk = None if online is None else online.walk
+    loops = shared_loops(linked, expr) if walk is None else Loops.plain(linked)
     common = loops.common
+    cut = common if walk is None else (*common, walk.loop)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
@@ -63,7 +67,7 @@ def build_group(
         placed = {r: a for r, a in accesses.items() if a is not None}
         strip = loops.strips[number]
         if strip is not None or needs_memory(linked, number, common):
-            held[number] = _kept(buffers, stage, common, strip, _widest(stage, placed, buffers))
+            held[number] = _kept(buffers, stage, cut, strip, _widest(stage, placed, buffers))
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -80,7 +84,7 @@ def build_group(
             stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores), kept
         )
         stages.append(grouped)
-    group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, ()))
+    group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), walk))
     return _with_sizes(collapse(group) if collapsed else group)
 
 
@@ -95,16 +99,6 @@ def _shaped(expr: Expr) -> tuple[Shaped, ...]:
 
 
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
-
-
-def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
-    """Whether a later stage reads this one anywhere but at the point it was just computed."""
-    own = stages[number]
-    plain = tuple(map(loop_index, own.stage.iters))
-    read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
-    if not read_at:
-        return False
-    return set(own.stage.iters) != set(common) or any(loops_at(own, at) != plain for at in read_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +128,13 @@ class Kept:
 def _kept(
     buffers: list[GroupBuffer],
     stage: Stage,
-    common: tuple[Var, ...],
+    cut: tuple[Var, ...],
     strip: Strip | None,
     widest: Access | None,
 ) -> Kept:
     """Row by row where rows follow a loop, and as the widest operand lies; else in the order of the
     iterators."""
-    order = [n for n, v in enumerate(stage.iters) if v not in common]
+    order = [n for n, v in enumerate(stage.iters) if v not in cut]
     sizes = {n: extent(stage.iters[n]) for n in order}
     before = dict.fromkeys(order, 0)
     if strip is not None:

@@ -41,7 +41,7 @@ def drawn(rng: np.random.Generator) -> Chooser:
         closed = {v.name for v in group.common if as_int(extent(v)) is not None}
         if len(nests) > 1 or any(n.runs for n in nests):  # scratch is of known size
             cut = max([cut, *(n + 1 for n, name in enumerate(order) if name not in closed)])
-        return Schedule(units, tuple(order[:cut]), nests)
+        return Schedule(units, tuple(order[:cut]), nests, int(rng.integers(1, 10)))
 
     return schedule
 
@@ -53,11 +53,22 @@ def _parts(rng: np.random.Generator, group: TileGroup) -> list[list[int]]:
         before = group.stages[number - 1]
         plain = not any(isinstance(r.source, StageRef) for r in stage.accesses)
         same = number > 0 and set(stage.iters) == set(before.iters)
+        same = same and _part(group, number) == _part(group, number - 1)
         if same and stage.monoid is None and plain and rng.random() < 0.7:
             parts[-1].append(number)
         else:
             parts.append([number])
     return parts
+
+
+def _part(group: TileGroup, number: int) -> int:
+    """A nest is before the walk, on it, a total of it, or after it."""
+    walk = group.walk
+    if walk is None or number in walk.before:
+        return 0
+    if number not in walk.stages:
+        return 3
+    return 1 + (walk.loop in group.stages[number].reduce)
 
 
 def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nest:
@@ -70,7 +81,9 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     known = all(as_int(extent(v)) is not None for s in stages for v in s.iters)
     runs: tuple[tuple[str, int], ...] = ()
     if len(stages) == 1 and known and rng.random() < 0.5:
-        runs = tuple((v.name, int(rng.integers(1, 7))) for v in reduce if rng.random() < 0.7)
+        walked = None if group.walk is None else group.walk.loop
+        split = [v for v in reduce if v is not walked and rng.random() < 0.7]
+        runs = tuple((v.name, int(rng.integers(1, 7))) for v in split)
     loops = [*(n for n in iters if rng.random() < 0.6), *(n for n, _ in runs)]
     order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()
     return Nest(tuple(numbers), order, blocks, vector, runs)

@@ -1,0 +1,217 @@
+"""Takes the total of weights out of a weighted sum.
+
+    l[i]    = sum(k) e[i, k]                       l[i]    = sum(k) e[i, k]
+    p[i, k] = e[i, k] * (1 / l[i])          ->     s[i, j] = sum(k) e[i, k] * v[k, j]
+    o[i, j] = sum(k) p[i, k] * v[k, j]             o[i, j] = s[i, j] * (1 / l[i])
+
+Only weights that are divided by their own sum over the same loop qualify: no sum of theirs exceeds
+the total by more than the other factor, so that nothing overflows that did not before.  It saves a
+pass over the weights, and the sums no longer wait for the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.index import Var, free_vars, iterator, var_of
+from tcc.ir.scalar import (
+    Apply,
+    Const,
+    Read,
+    Scalar,
+    StageRef,
+    apply,
+    literal,
+    read,
+    substitute_indices,
+    transform,
+)
+
+
+def hoist_totals(expr: Expr) -> Expr:
+    """`expr` with the totals of weights behind the sums; itself where there are none."""
+    number = 0
+    while number < len(expr.stages):
+        expr, number = _cleaned(expr, number)
+        found = _weighted(expr.stages, number)
+        if found is not None:
+            expr = _behind(expr, number, (), *found)
+            number += 1
+        number += 1
+    return expr
+
+
+def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar], ...]:
+    """The ways to see a stage as a sum of weights times something along one loop."""
+    stage = stages[number]
+    (body, *rest) = stage.body
+    if rest or stage.monoid != "sum" or len(stage.reduce) != 1:
+        return ()
+    if not isinstance(body, Apply) or body.function != "mul":
+        return ()
+    a, b = body.args
+    return (a, b), (b, a)
+
+
+def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | None:
+    """A sum's body without the total of its weights, and the factor that follows it instead."""
+    for weight, other in _weights(stages, number):
+        for part, factor in _quotient(_element(weight, stages)):
+            if _is_total(factor, part, stages, stages[number].reduce[0]):
+                return apply("mul", part, other), factor
+    return None
+
+
+# ---- weights that are 0 where they are NaN ------------------------------------------------------
+
+
+def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
+    """With weights `select(is_nan(p), 0, p)` of a sum, p = e / sum e, as e that is 0 where it is
+    NaN, and their total (1 for none) behind the sum.  Also the new number of the stage."""
+    stages = expr.stages
+    for weight, other in _weights(stages, number):
+        if not isinstance(weight, Read) or not isinstance(weight.source, StageRef):
+            continue
+        made = stages[weight.source.stage]
+        over = [
+            v
+            for v, index in zip(made.iters, weight.indices, strict=True)
+            if var_of(index) is stages[number].reduce[0]
+        ]
+        if made.monoid is not None or len(over) != 1 or weight.indirect or weight.fill is not None:
+            continue
+        share, zero = _clean(made.body[weight.source.component], stages)
+        for part, factor in _quotient(share) if zero is not None else ():
+            if _is_total(factor, part, stages, over[0]) and _below_one(part, stages, over[0]):
+                clean = apply("select", apply("is_nan", part), literal(0, part.dtype), part)
+                return _with_clean(expr, number, weight, other, clean, over[0]), number + 3
+    return expr, number
+
+
+def _with_clean(
+    expr: Expr, number: int, weight: Read, other: Scalar, clean: Scalar, over: Var
+) -> Expr:
+    assert isinstance(weight.source, StageRef)
+    iters = expr.stages[weight.source.stage].iters
+    at = tuple(iterator(v.name, extent(v)) for v in iters)
+    values, dtype = Stage(iters, (), None, (clean,)), clean.dtype
+    rows = tuple(v for v in iters if v is not over)
+    total = Stage(rows, (over,), "sum", (read(StageRef(number), at, dtype),))
+    row = tuple(i for i, v in zip(weight.indices, iters, strict=True) if v is not over)
+    whole, one = read(StageRef(number + 1), row, dtype), literal(1, dtype)
+    none = apply("eq", whole, literal(0, dtype))
+    factor = apply("select", none, one, apply("div", one, whole))
+    body = apply("mul", read(StageRef(number), weight.indices, dtype), other)
+    return _behind(expr, number, (values, total), body, factor)
+
+
+def _clean(share: Scalar, stages: Sequence[Stage]) -> tuple[Scalar, Scalar | None]:
+    """x and 0 of `select(is_nan(x), 0, x)`; any other scalar and None."""
+    if not isinstance(share, Apply) or share.function != "select":
+        return share, None
+    test, instead, value = share.args
+    value = _element(value, stages)
+    if not isinstance(test, Apply) or test.function != "is_nan" or not isinstance(instead, Const):
+        return share, None
+    if _element(test.args[0], stages) is not value or instead.value != 0:
+        return share, None
+    return value, instead
+
+
+def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
+    """Whether `part` is exp(x - max x), the maximum over the loop `over`.
+
+    It is 1 somewhere along the loop then, or NaN wherever x is infinite like its maximum; so the
+    quotient by its total is NaN where the total is, and nowhere else.
+    """
+    part = _element(part, stages)
+    if not isinstance(part, Apply) or part.function != "exp":
+        return False
+    (power,) = part.args
+    if not isinstance(power, Apply) or power.function != "sub":
+        return False
+    x, top = power.args
+    return _reduces(top, x, stages, over, "max")
+
+
+def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
+    """What a read of a pointwise stage gives, as that stage computes it."""
+    while isinstance(scalar, Read) and isinstance(scalar.source, StageRef):
+        stage = stages[scalar.source.stage]
+        if stage.monoid is not None or scalar.fill is not None or scalar.indirect:
+            break
+        at = dict(zip(stage.iters, scalar.indices, strict=True))
+        scalar = substitute_indices(stage.body[scalar.source.component], at)
+    return scalar
+
+
+def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
+    """The ways to see `share` as a part times one over something."""
+    if not isinstance(share, Apply) or share.function not in ("mul", "div"):
+        return ()
+    a, b = share.args
+    if share.function == "div":
+        return ((a, apply("div", literal(1, b.dtype), b)),)
+    return ((a, b), (b, a))
+
+
+def _is_total(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
+    """Whether `factor` is one over the sum of `part` over the loop `over`."""
+    if not isinstance(factor, Apply) or factor.function != "div":
+        return False
+    one, total = factor.args
+    if not isinstance(one, Const) or one.value != 1:
+        return False
+    return _reduces(total, part, stages, over, "sum")
+
+
+def _reduces(total: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, monoid: str) -> bool:
+    """Whether `total` reads what reduces `part` over the loop `over`."""
+    if not isinstance(total, Read) or not isinstance(total.source, StageRef):
+        return False
+    if over in {v for i in total.indices for v in free_vars(i)}:
+        return False
+    stage = stages[total.source.stage]
+    if stage.monoid != monoid or len(stage.reduce) != 1:
+        return False
+    if extent(stage.reduce[0]) is not extent(over):
+        return False
+    at = dict(zip(stage.iters, total.indices, strict=True))
+    at[stage.reduce[0]] = iterator(over.name, extent(over))
+    body = substitute_indices(stage.body[total.source.component], at)
+    return body is part or _element(body, stages) is _element(part, stages)
+
+
+def _behind(
+    expr: Expr, number: int, before: tuple[Stage, ...], body: Scalar, factor: Scalar
+) -> Expr:
+    """`expr` with the stages `before` in front of stage `number`, which gets `body`, and one behind
+    it, times `factor`, that takes its place for all readers."""
+    stage, more = expr.stages[number], len(before) + 1
+    at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
+    own = read(StageRef(number + len(before)), at, body.dtype)
+    behind = Stage(stage.iters, (), None, (apply("mul", own, factor),))
+
+    def later(ref: StageRef) -> StageRef:
+        return replace(ref, stage=ref.stage + more) if ref.stage >= number else ref
+
+    def leaf(scalar: Scalar) -> Scalar:
+        if not isinstance(scalar, Read) or not isinstance(scalar.source, StageRef):
+            return scalar
+        return read(
+            later(scalar.source),
+            scalar.indices,
+            scalar.dtype,
+            fill=scalar.fill,
+            indirect=scalar.indirect,
+        )
+
+    rest = tuple(
+        replace(s, body=tuple(transform(b, leaf) for b in s.body))
+        for s in expr.stages[number + 1 :]
+    )
+    first = (*expr.stages[:number], *before)
+    stages = (*first, replace(stage, body=(body,)), behind, *rest)
+    return Expr(expr.params, stages, tuple(map(later, expr.outputs)))

@@ -1,0 +1,145 @@
+"""Finds how a sum follows when a value that its terms depend on changes.
+
+    l = sum(j) exp(s[j] - m)      m -> m'      l' = l * exp(m - m')
+    sum(j) exp(s[j] - m) * v[j]   m -> m'      the same factor
+
+A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The factor comes from rules
+of algebra on the scalar, never from the names of ops, and is then tried on numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tcc.ir.evaluate_expr import evaluate_scalars
+from tcc.ir.scalar import (
+    Apply,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    apply,
+    argument,
+    literal,
+    rebuild,
+    walk,
+)
+
+_TRIALS = 64
+
+
+def rescaling(term: Scalar, state: Read) -> Scalar | None:
+    """The factor h over `Arg(0)`, the state before, and `Arg(1)`, after; None where there is none.
+
+    `term` and `state` are of one floating-point type.
+    """
+    if term.dtype is not state.dtype or not term.dtype.is_float:
+        return None
+    factor = _ratio(term, state)
+    return factor if factor is not None and _holds(term, state, factor) else None
+
+
+def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
+    """What `scalar` is multiplied by when the state changes."""
+    if state not in walk(scalar):
+        return literal(1, scalar.dtype)
+    if not isinstance(scalar, Apply):
+        return None
+    match scalar.function:
+        case "exp":
+            shift = _shift(scalar.args[0], state)
+            return None if shift is None else apply("exp", shift)
+        case "neg":
+            return _ratio(scalar.args[0], state)
+        case "mul" | "div":
+            a, b = (_ratio(x, state) for x in scalar.args)
+            return None if a is None or b is None else _simple(scalar.function, a, b)
+        case "select":
+            return _ratio(scalar.args[2], state) if cleans(scalar) else None
+    return None
+
+
+def cleans(scalar: Scalar) -> bool:
+    """Whether `scalar` is 0 where a value is NaN, and that value elsewhere."""
+    if not isinstance(scalar, Apply) or scalar.function != "select":
+        return False
+    test, zero, value = scalar.args
+    tested = isinstance(test, Apply) and test.function == "is_nan" and test.args[0] is value
+    return tested and isinstance(zero, Const) and zero.value == 0
+
+
+def _shift(scalar: Scalar, state: Read) -> Scalar | None:
+    """What is added to `scalar` when the state changes."""
+    if state not in walk(scalar):
+        return literal(0, scalar.dtype)
+    if scalar is state:
+        old, new = (argument(n, state.dtype) for n in range(2))
+        return apply("sub", new, old)
+    if not isinstance(scalar, Apply):
+        return None
+    match scalar.function:
+        case "neg":
+            inner = _shift(scalar.args[0], state)
+            return None if inner is None else _negated(inner)
+        case "add" | "sub":
+            a, b = (_shift(x, state) for x in scalar.args)
+            return None if a is None or b is None else _simple(scalar.function, a, b)
+        case "mul":
+            for factor, other in (scalar.args, scalar.args[::-1]):
+                if isinstance(factor, Const):
+                    inner = _shift(other, state)
+                    return None if inner is None else apply("mul", inner, factor)
+    return None
+
+
+def _simple(function: str, a: Scalar, b: Scalar) -> Scalar:
+    """The function of both, without what does nothing."""
+    nothing = literal(1 if function in ("mul", "div") else 0, a.dtype)
+    if b is nothing:
+        return a
+    if a is nothing and function in ("mul", "add"):
+        return b
+    return _negated(b) if a is nothing and function == "sub" else apply(function, a, b)
+
+
+def _negated(scalar: Scalar) -> Scalar:
+    if isinstance(scalar, Apply) and scalar.function == "sub":
+        return apply("sub", *scalar.args[::-1])
+    return apply("neg", scalar)
+
+
+def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
+    """Whether the factor is right on random numbers, where terms are 0 for an infinite x too."""
+    leaves = [n for n in walk(term) if isinstance(n, Read | IndexValue) and n is not state]
+    number = {leaf: n + 2 for n, leaf in enumerate(leaves)}
+    dtype = term.dtype
+
+    def at(which: int) -> Scalar:
+        done: dict[Scalar, Scalar] = {}
+        for node in walk(term):
+            if node is state:
+                done[node] = argument(which, dtype)
+            elif node in number:
+                done[node] = argument(number[node], node.dtype)
+            else:
+                done[node] = rebuild(node, done.__getitem__)
+        return done[term]
+
+    rng = np.random.default_rng(0)
+    old = rng.uniform(-3, 3, _TRIALS).astype(np.float32)
+    args = [old, old + rng.uniform(-2, 2, _TRIALS).astype(np.float32)]
+    args += [_values(rng, leaf, n == 0) for n, leaf in enumerate(leaves)]
+    typed = [a.astype(s.dtype.carrier) for a, s in zip(args, (state, state, *leaves), strict=True)]
+    with np.errstate(all="ignore"):
+        before, after, moved = evaluate_scalars((at(0), at(1), factor), {}, typed)
+        want, got = np.broadcast_arrays(after, before * moved)
+        close = np.isclose(got, want, rtol=1e-3, atol=1e-6, equal_nan=True)
+    return bool(close.all()) and bool(np.isfinite(want).any())
+
+
+def _values(rng: np.random.Generator, leaf: Scalar, some_infinite: bool) -> np.ndarray[Any, Any]:
+    values = rng.uniform(-2, 2, _TRIALS)
+    if leaf.dtype.is_float and some_infinite:
+        values[::8] = -np.inf
+    return values
