@@ -71,7 +71,7 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
     outputs = tuple(made[v] for v in results)
     whole = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
     composed, known = drop_unused(hoist_totals(whole))
-    kept, used = drop_unused(inline_pointwise(composed, _costly(composed)))
+    kept, used = drop_unused(inline_pointwise(composed, costly(composed)))
     if len(kept.stages) > 1 and too_large(kept) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
     values = tuple(operands)
@@ -142,7 +142,7 @@ def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var
 # ---- inlining -----------------------------------------------------------------------------------
 
 
-def _costly(expr: Expr) -> frozenset[int]:
+def costly(expr: Expr) -> frozenset[int]:
     """Stages whose work is too much to repeat in each of the reductions that read them, and results
     that other results are made of."""
     results = {out.stage for out in expr.outputs}

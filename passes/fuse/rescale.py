@@ -56,7 +56,11 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
             a, b = (_ratio(x, state) for x in scalar.args)
             return None if a is None or b is None else _simple(scalar.function, a, b)
         case "select":
-            return _ratio(scalar.args[2], state) if cleans(scalar) else None
+            inner = _ratio(scalar.args[2], state) if cleans(scalar) else None
+            if inner is None or isinstance(inner, Const):
+                return inner
+            # With a state that is NaN, so are all values, and 0 stands for each.
+            return apply("select", apply("is_nan", inner), literal(0, inner.dtype), inner)
     return None
 
 
