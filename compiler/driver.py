@@ -41,7 +41,7 @@ from tcc.passes.share_halos import share_halos
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
-from tcc.passes.winograd_price import Rates
+from tcc.passes.winograd_price import rates_of
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Pricer
@@ -120,7 +120,7 @@ def compile_model(
     ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
     given = constant_bytes(graph)
     with trace.stage("optimise"):
-        graph = run_pipeline(graph, options.level, trace, limits=_limits(target, options))
+        graph = run_pipeline(graph, options.level, trace, limits=_limits(machine, options))
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
@@ -176,13 +176,11 @@ def _planner(machine: Machine) -> KernelPlanner:
     )
 
 
-def _limits(target: Target, options: Options) -> Limits | None:
+def _limits(machine: Machine, options: Options) -> Limits | None:
     """What bounds algorithms that trade rounding for speed; None where they are off."""
     if options.numerics == "strict" or options.precision != "f32":
         return None  # transformed filters of few bits would lose more than the policy allows
-    profile = target.profile
-    rate = profile.lanes(32) * (4 if profile.fma else 2)  # two units for multiply-adds
-    return Limits(Rates(rate, profile.l2), options.weight_growth)
+    return Limits(rates_of(machine), options.weight_growth)
 
 
 def _precision(options: Options, target: Target) -> Precision:
