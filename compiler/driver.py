@@ -172,6 +172,7 @@ def _planner(machine: Machine) -> KernelPlanner:
             machine.fmas,
             machine.loads,
             machine.fma_latency,
+            machine.l1,
         )
     )
 
