@@ -42,7 +42,7 @@ from tcc.passes.share_halos import share_halos
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
-from tcc.passes.winograd_price import Rates
+from tcc.passes.winograd_price import rates_of
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Pricer
@@ -122,7 +122,7 @@ def compile_model(
     ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
     given = constant_bytes(graph)
     with trace.stage("optimise"):
-        graph = run_pipeline(graph, options.level, trace, limits=_limits(target, options))
+        graph = run_pipeline(graph, options.level, trace, limits=_limits(target, machine, options))
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
@@ -174,18 +174,17 @@ def _planner(machine: Machine) -> KernelPlanner:
             machine.fmas,
             machine.loads,
             machine.fma_latency,
+            machine.l1,
         )
     )
 
 
-def _limits(target: Target, options: Options) -> Limits | None:
+def _limits(target: Target, machine: Machine, options: Options) -> Limits | None:
     """What bounds algorithms that trade rounding for speed; None where they are off."""
     if options.numerics == "strict":
         return None
-    profile = target.profile
-    rate = profile.lanes(32) * (4 if profile.fma else 2)  # two units for multiply-adds
     direct = 2.0 if options.precision == "bf16" and _pairs(target) else 1.0
-    return Limits(Rates(rate, profile.l2, direct=direct), options.weight_growth)
+    return Limits(rates_of(machine, direct), options.weight_growth)
 
 
 def _precision(options: Options, target: Target, machine: Machine, constants: int) -> Precision:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tcc.passes.winograd_forms import Form
+from tcc.schedule.machine import Cache, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,24 @@ class Rates:
     l2: int
     near: float = 32.0
     shared: float = 8.0
-    memory: float = 6.0
+    memory: float = 4.0
     direct: float = 1.0
+
+
+def rates_of(machine: Machine, direct: float = 1.0) -> Rates:
+    """The rates of one core of `machine` while all of them work; moves read and write."""
+    return Rates(
+        2 * machine.fmas * machine.lanes,
+        machine.l2.size,
+        _both(machine.l2),
+        _both(machine.l3),
+        machine.memory.read_all / machine.cores / machine.hertz,
+        direct,
+    )
+
+
+def _both(cache: Cache) -> float:
+    return 2 / (1 / cache.read + 1 / cache.write)
 
 
 @dataclass(frozen=True, slots=True)

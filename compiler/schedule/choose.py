@@ -104,7 +104,7 @@ def _nest(
         if not rows_of(stage, sides):  # each core walks a part of its own, once
             size //= registers.cores
         far = size > registers.l2 // 2
-        return contraction_nest(stages, stage, sides, blocks, inside, far=far)
+        return contraction_nest(stages, stage, sides, blocks, inside, registers, far=far)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     return Nest(stages, (), named, None if vector is None else vector.name)
 
@@ -131,7 +131,9 @@ def _parts(
 
 
 def _waits(stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
-    return sides is not None and bool(runs_of(stage, sides, blocks_of(stage, sides, registers)))
+    if sides is None:
+        return False
+    return bool(runs_of(stage, sides, blocks_of(stage, sides, registers), registers))
 
 
 def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:

@@ -22,9 +22,11 @@ from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
 
-# Steps of a reduction whose panel (64 f32 wide) is walked at once: 64 KiB, what a second-level
-# cache delivers while the sums of a block of rows are made.
-RUN = 256
+# Steps of a reduction that are walked at once, in one run: sums that wait cost more than a panel
+# that comes from the second-level cache again for every block of rows.
+WHOLE = 320
+# A shorter run is not worth its loop.
+MIN_RUN = 64
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
 # With so many units for each core, an odd one matters little.
@@ -169,21 +171,26 @@ def _most_rows(vectors: int, registers: Registers) -> int:
 # ---- runs ---------------------------------------------------------------------------------------
 
 
-def runs_of(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> dict[Var, int]:
+def runs_of(
+    stage: GroupStage, sides: Sides, blocks: Mapping[Var, int], registers: Registers
+) -> dict[Var, int]:
     """How far the outer reductions run at once, outermost first; empty where all fits one run."""
     if sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    if points(tuple(loops)) <= RUN * 5 // 4:
+    if points(tuple(loops)) <= WHOLE:
         return {}
+    # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
+    panel = blocks.get(sides.vector, 1) * stage.body[0].dtype.bytes
+    steps = max(MIN_RUN, registers.l1 * 2 // 3 // panel)
     inner = 1
     found: dict[Var, int] = {}
     for var in reversed(loops):
         size = trips(var)
         if found:
             found[var] = 1
-        elif inner * size > RUN * 5 // 4:
-            count = -(-size * inner // RUN)
+        elif inner * size > steps * 5 // 4:
+            count = -(-size * inner // steps)
             step = blocks.get(var, 1)
             run = ceil(ceil(size / count) / step) * step
             if run < size or as_int(size) is None:
@@ -206,13 +213,14 @@ def contraction_nest(
     sides: Sides,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
+    registers: Registers,
     *,
     far: bool,
 ) -> Nest:
     """Panels outside, then runs, then rows; `inside` are the loops that a unit covers more than a
     block of, `far` tells that the vector operand comes from beyond the second-level cache."""
     rows = rows_of(stage, sides)
-    runs = runs_of(stage, sides, blocks) if len(stages) == 1 else {}
+    runs = runs_of(stage, sides, blocks, registers) if len(stages) == 1 else {}
     panels = [v for v in stage.iters if v in inside and v not in rows]
     panels.sort(key=lambda v: v is sides.vector)
     within = [v for v in rows if v in inside]

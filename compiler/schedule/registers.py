@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l2` bytes of
-    a core's second-level cache, and `cores` that share the work.  `fmas` and `loads` are vector
+    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
+    bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
     instructions a cycle, `latency` the cycles until a sum can be added to again."""
 
     lanes: int
@@ -18,6 +18,7 @@ class Registers:
     fmas: float = 2.0
     loads: float = 1.3
     latency: float = 4.0
+    l1: int = 48 << 10
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.

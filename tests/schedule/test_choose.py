@@ -132,6 +132,20 @@ def test_large_contractions_use_at_least_half_of_the_register_file(
     assert registers_used(group, schedule, registers.lanes) >= registers.count // 2
 
 
+@pytest.mark.parametrize("l1", [32 << 10, 48 << 10])
+@pytest.mark.parametrize("depth", [512, 768, 3072])
+def test_runs_of_a_panel_fit_the_first_level_cache(l1: int, depth: int) -> None:
+    group, schedule = only(matmul(64, depth, 512), Registers(16, 32, l1=l1))
+    nest = schedule.nest(group.stages.index(anchor(group)))
+    (run,) = (n for _, n in nest.runs)
+    assert l1 // 3 <= run * nest.block(nest.vector or "") * 4 <= l1
+
+
+def test_short_sums_do_not_wait() -> None:
+    group, schedule = only(matmul(64, 256, 512), Registers(16, 32))
+    assert not schedule.nest(group.stages.index(anchor(group))).runs
+
+
 # ---- the vector loop ----------------------------------------------------------------------------
 
 
