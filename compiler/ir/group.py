@@ -9,6 +9,9 @@ run over storage as one are collapsed.
     inner      the other iterators of a stage
     reduce     what its monoid combines
 
+Where a stage reads an earlier one through a window (a convolution after another), the earlier one
+has loops of its own, and its rows follow a common loop: see `Strip`.
+
 A `Schedule` (see `tcc.schedule`) says how large the block along each iterator is and which loops
 are parallel; `tcc.passes.fuse.lower` binds the two into a `TileKernel`.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from tcc.ir.index import Index, Var
 from tcc.ir.scalar import Read, Scalar
@@ -39,18 +43,52 @@ class GroupBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a read or a store touches a buffer: an offset in elements, and its guards."""
+    """Where a read or a store touches a buffer: an offset in elements, and its guards.
+
+    Local memory is of one unit; `along` are the common loops that choose the unit it is of.
+    """
 
     buffer: int
     offset: Index
     guards: tuple[Guard, ...] = ()
+    along: tuple[Var, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The rows of a stage that a unit makes for the rows it covers of the common loop `loop`.
+
+    For rows `b .. b + n - 1` of `loop` later stages read the rows `scale*b + low` to
+    `scale*(b + n - 1) + high` of the stage's loop `rows`.  Local memory holds those rows one after
+    the other; a row has for each other loop, outermost first, the elements `(before, extent,
+    after)`.  Elements before and after, and rows outside `rows`, are the `fills` of the stage's
+    components (None: nobody looks there).
+    """
+
+    loop: Var
+    rows: Var
+    scale: int
+    low: int
+    high: int
+    row: tuple[tuple[int, int, int], ...]
+    fills: tuple[bool | int | float | None, ...]
+
+    @property
+    def width(self) -> int:
+        """Elements of a row with what is around it."""
+        return prod(sum(axis) for axis in self.row)
+
+    def count(self, size: int) -> int:
+        """The rows that `size` neighbouring rows of `loop` need."""
+        return self.scale * (size - 1) + self.high - self.low + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupStage:
     """One stage.  `accesses` gives the place of every read of an operand in `body`.
 
-    `stores` has for each component the results it is written to (often none or one).
+    `stores` has for each component the results it is written to (often none or one).  With a
+    `strip`, offsets into its local memory count rows from zero, so they may be negative.
     """
 
     iters: tuple[Var, ...]
@@ -59,6 +97,7 @@ class GroupStage:
     body: tuple[Scalar, ...]
     accesses: Mapping[Read, Access]
     stores: tuple[tuple[Access, ...], ...]
+    strip: Strip | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

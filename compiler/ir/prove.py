@@ -7,7 +7,7 @@ says only that none was found.
 
 from __future__ import annotations
 
-from tcc.ir.index import Extremum, Index, IndexLike, as_index, const, nonnegative
+from tcc.ir.index import Extremum, Index, IndexLike, as_index, const, nonnegative, of_atom
 
 
 def inside(index: Index, extent: IndexLike) -> bool:
@@ -19,7 +19,7 @@ def at_most(a: Index, b: Index) -> bool:
     """Whether `a <= b` wherever the iterators of both have a value."""
     if nonnegative(b - a):
         return True
-    split = _split_left(a, b) or _split_right(a, b)
+    split = _split_left(a, b) or _split_right(a, b) or _split_sum(b - a)
     if split is None:
         return False
     every, pairs = split
@@ -49,6 +49,20 @@ def _split_right(a: Index, b: Index) -> _Split | None:
     if found.which == "min":
         return True, ((edge, x), (edge, y))
     return False, ((edge, x), (edge, y), (2 * edge - 1, x + y))
+
+
+def _split_sum(index: Index) -> _Split | None:
+    """`0 <= 3*min(x, y) + rest` is both, `0 <= 3*max(x, y) + rest` follows from either; the other
+    way round where the factor is negative."""
+    if len(index.terms) < 2 and all(c == 1 for _, c in index.terms):
+        return None
+    for monomial, coeff in index.terms:
+        atom = monomial[0]
+        if len(monomial) == 1 and isinstance(atom, Extremum):
+            rest = index - coeff * of_atom(atom)
+            pairs = tuple((const(0), coeff * part + rest) for part in (atom.a, atom.b))
+            return (atom.which == "min") == (coeff > 0), pairs
+    return None
 
 
 def _extremum(index: Index) -> Extremum | None:

@@ -48,9 +48,11 @@ class Facts:
 
     def in_loop(self, loop: Loop) -> Facts:
         """What holds in the body of a loop."""
-        trips = (_whole(loop.stop) - loop.start) // loop.step
+        known = self._mapping()
+        start, stop = substitute(loop.start, known), substitute(loop.stop, known)
+        trips = (_whole(stop) - start) // loop.step
         (counter,) = free_vars(iterator(f"{loop.var.name}.trip", trips))
-        value = loop.start + of_atom(counter) * loop.step
+        value = start + of_atom(counter) * loop.step
         return replace(self, known=(*self.known, (loop.var, value)))
 
     def in_branch(self, node: If, holds: bool) -> Facts:
@@ -91,13 +93,18 @@ class Facts:
             for distance in (index, size - 1 - index)
         )
 
+    def _mapping(self) -> dict[Var, Index]:
+        """What is known of variables, in terms of those of which nothing is."""
+        mapping: dict[Var, Index] = {}
+        for var, value in self.known:
+            mapping[var] = substitute(value, mapping)
+        return mapping
+
     def _forms(
         self, index: Index, guards: Sequence[Guard], loose: Collection[Var] = ()
     ) -> Iterator[Index]:
         """Expressions equal to `index` here, free of `loose` variables."""
-        mapping: dict[Var, Index] = {}
-        for var, value in self.known:
-            mapping[var] = substitute(value, mapping)
+        mapping = self._mapping()
         for start in (index, substitute(index, mapping)):
             plain = {} if start is index else mapping
             facts = [

@@ -20,10 +20,13 @@ from tcc.schedule.contraction import (
     runs_of,
     sides_of,
 )
-from tcc.schedule.nest import anchor, trips, weight, work
+from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.strips import strip_rows, without_rows
+from tcc.schedule.turn import turned_blocks, turned_vector
 from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.window import window_units
 
 __all__ = ["Registers", "choose"]
 
@@ -34,12 +37,21 @@ UNIT_WORK = 1 << 14
 def choose(group: TileGroup, registers: Registers) -> Schedule:
     """A schedule for `group`."""
     main = anchor(group)
-    vectors = vector_loops(group, main)
+    vectors = _vectors(group, main)
     sides = sides_of(main, vectors.get(main))
     parts = _parts(group, main, sides, registers)
-    blocks = {s: _blocks(s, vectors.get(s), registers) for s in group.stages}
-    units = _units(group, main, sides, parts, blocks, vectors, registers)
-    parallel = _parallel(group, main, vectors.get(main), sides, units, registers)
+    rows = row_loop(group)
+    blocks = {
+        s: _blocks(group, without_rows(s, rows), vectors.get(s), registers) for s in group.stages
+    }
+    if rows is not None:
+        units = {v: n for v, n in blocks[main].items() if v in group.common}
+        blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
+        units[rows] = strip_rows(group, rows, units, parts, registers)
+        parallel = tuple(v.name for v in group.common)
+    else:
+        units = _units(group, main, sides, parts, blocks, vectors, registers)
+        parallel = _parallel(group, main, vectors.get(main), sides, units, registers)
     inside = frozenset(
         v
         for s in group.stages
@@ -56,10 +68,21 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     return Schedule(named, parallel, tuple(nests))
 
 
-def _blocks(stage: GroupStage, vector: Var | None, registers: Registers) -> dict[Var, int]:
+def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
+    found = vector_loops(group, main)
+    turned = turned_vector(group, main) if not found and len(group.stages) == 1 else None
+    return found if turned is None else {main: turned}
+
+
+def _blocks(
+    group: TileGroup, stage: GroupStage, vector: Var | None, registers: Registers
+) -> dict[Var, int]:
     sides = sides_of(stage, vector)
     if sides is not None:
         return blocks_of(stage, sides, registers)
+    turned = turned_blocks(group, stage, vector, registers) if len(group.stages) == 1 else {}
+    if turned:
+        return turned
     return {} if vector is None else {vector: vector_block(vector, stage, registers)}
 
 
@@ -97,7 +120,7 @@ def _parts(
             before = [group.stages[n] for n in found[-1]]
             same = set(stage.iters) == set(before[0].iters)
             waits = any(s is main and _waits(s, sides, registers) for s in before)
-            if same and not waits and not _reads_away(stage, found[-1]):
+            if same and not waits and not _reads_away(group, stage, found[-1]):
                 found[-1].append(number)
                 continue
         found.append([number])
@@ -108,13 +131,13 @@ def _waits(stage: GroupStage, sides: Sides | None, registers: Registers) -> bool
     return sides is not None and bool(runs_of(stage, sides, blocks_of(stage, sides, registers)))
 
 
-def _reads_away(stage: GroupStage, numbers: list[int]) -> bool:
+def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
     """Whether a stage reads one of `numbers` anywhere but at the point it was just computed."""
     return any(
         isinstance(node, Read)
         and isinstance(node.source, StageRef)
         and node.source.stage in numbers
-        and node in stage.accesses
+        and not reads_here(group, stage, node)
         for node in walk(*stage.body)
     )
 
@@ -136,7 +159,8 @@ def _units(
     if sides is None or sides.both:
         if len(parts) > 1:
             return {v: n for v, n in units.items() if v is vectors.get(main)}
-        return units
+        window = window_units(main, vectors.get(main), blocks[main], group.common, registers)
+        return {**units, **window}
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows and all(as_int(extent(v)) is not None for v in rows):
         units.update(row_units(main, group.common, sides, registers, ROWS))

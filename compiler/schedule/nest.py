@@ -8,7 +8,7 @@ from math import prod
 from tcc.ir.expr import Stage, extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
-from tcc.ir.scalar import Apply, Read, Scalar, walk
+from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
 TYPICAL = 128
@@ -85,6 +85,30 @@ EXPENSIVE = {
 }
 
 
+def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
+    """Whether a stage reads another at the point that was just computed, so that the block can stay
+    in registers."""
+    access = stage.accesses.get(node)
+    if access is None:
+        return True
+    if not isinstance(node.source, StageRef) or access.guards or node.indirect:
+        return False
+    source = group.stages[node.source.stage]
+    places = [(a.buffer, a.offset) for a in source.stores[node.source.component]]
+    return set(source.iters) == set(stage.iters) and (access.buffer, access.offset) in places
+
+
+def row_loop(group: TileGroup) -> Var | None:
+    """The common loop that rows of windowed stages follow; None in a group without such."""
+    return next((s.strip.loop for s in group.stages if s.strip is not None), None)
+
+
+def own_loops(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+    """The loops of a stage's results that a unit covers whole, whatever its share of the grid."""
+    rows = () if stage.strip is None else (stage.strip.rows,)
+    return tuple(v for v in stage.iters if v not in group.common and v not in rows)
+
+
 def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     """The iterators of the stage that `scalar` varies with."""
     found: set[Var] = set()
@@ -94,7 +118,7 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
             if access is None:  # the block of an earlier stage varies with all its iterators
                 found.update(v for i in node.indices for v in free_vars(i))
                 continue
-            found.update(free_vars(access.offset))
+            found.update((*free_vars(access.offset), *access.along))
             found.update(v for g in access.guards for v in free_vars(g.index))
         elif hasattr(node, "index"):
             found.update(free_vars(node.index))

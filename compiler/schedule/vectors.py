@@ -5,22 +5,34 @@ from __future__ import annotations
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
-from tcc.schedule.nest import all_accesses, guarded, points, product, stride, trips, work
+from tcc.schedule.nest import (
+    all_accesses,
+    guarded,
+    own_loops,
+    points,
+    product,
+    row_loop,
+    stride,
+    trips,
+    work,
+)
 from tcc.schedule.registers import Registers
 
 
 def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
     else one of its own.  Stages without a smooth loop have none."""
-    best = _best_loop(group, stage, (*group.common, *_own(group, stage)))
-    if best is None or best in group.common:
+    rows = row_loop(group)
+    common = tuple(v for v in group.common if v is not rows)
+    best = _best_loop(group, stage, (*common, *_own(group, stage)))
+    if best in common or (best is None and rows is None):
         return {} if best is None else dict.fromkeys(group.stages, best)
     found = {s: _best_loop(group, s, _own(group, s)) for s in group.stages}
     return {s: v for s, v in found.items() if v is not None}
 
 
 def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
-    return (*(v for v in stage.iters if v not in group.common), *stage.reduce)
+    return (*own_loops(group, stage), *stage.reduce)
 
 
 def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:

@@ -46,13 +46,15 @@ def _largest_operand(group: TileGroup, stage: GroupStage) -> list[Access]:
 def _by_stride(loops: tuple[Var, ...], accesses: list[Access]) -> tuple[Var, ...]:
     if not accesses:
         return loops
-    offset = accesses[0].offset
+    return tuple(sorted(loops, key=lambda v: -coefficient_size(accesses[0], v)))
 
-    def size(var: Var) -> int:
-        low, high = bounds(coefficient(offset, var))
-        return abs(high if high is not None else (low or 0) + (1 << 40))
 
-    return tuple(sorted(loops, key=lambda v: -size(v)))
+def coefficient_size(access: Access | None, var: Var) -> int:
+    """How far neighbours along `var` lie apart, open distances counted as large."""
+    if access is None:
+        return 0
+    low, high = bounds(coefficient(access.offset, var))
+    return abs(high if high is not None else (low or 0) + (1 << 40))
 
 
 # ---- collapsing ---------------------------------------------------------------------------------
@@ -84,6 +86,8 @@ def _pinned(group: TileGroup) -> set[Var]:
     """Iterators that something other than a plain offset depends on."""
     pinned: set[Var] = set()
     for stage in group.stages:
+        if stage.strip is not None:
+            pinned.update((*group.common, stage.strip.rows))
         for scalar in walk(*stage.body):
             match scalar:
                 case IndexValue():

@@ -21,8 +21,19 @@ from tcc.ir.scalar import StageRef
 from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
 from tcc.ir.types import DType
 from tcc.passes.fuse.body import Ready
+from tcc.passes.fuse.edges import Edges, strip_regions
 from tcc.passes.fuse.scratch import held_values, in_registers, within
-from tcc.passes.fuse.spans import Region, Regions, Span, Spans, even, everything, positions, tiles
+from tcc.passes.fuse.spans import (
+    Region,
+    Regions,
+    Span,
+    Spans,
+    even,
+    everything,
+    inside,
+    positions,
+    tiles,
+)
 from tcc.passes.fuse.stage import StageLowering, Surroundings, shape_of
 from tcc.schedule.schedule import Nest, Schedule
 
@@ -39,6 +50,7 @@ class _Lowering:
         self.group, self.schedule = group, schedule
         self.count = 0
         self.held = held_values(group, schedule)
+        self.strips: frozenset[Var] = frozenset()
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
         self.buffers = tuple(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
@@ -101,6 +113,8 @@ class _Lowering:
         return [If(*condition, tuple(emit(full)), tuple(rest))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:
+        regions = {**regions, **strip_regions(self.group, regions)}
+        self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed: dict[StageRef, Ready] = {}
         nests = (_NestLowering(self, nest, regions, passed) for nest in self.schedule.nests)
         return [stmt for nest in nests for stmt in nest.run()]
@@ -131,7 +145,7 @@ class _NestLowering:
         _, first = self.stages[0]
         self.regions = {
             **regions,
-            **{v: everything(v) for v in first.iters if v not in parent.group.common},
+            **{v: everything(v) for v in first.iters if v not in regions},
         }
         named = {v.name: v for v in (*first.iters, *first.reduce)}
         ordered = [named[n] for n in nest.order]
@@ -143,10 +157,12 @@ class _NestLowering:
         self.loops = [*ordered, *rest]
 
     def run(self) -> list[Stmt]:
+        around = self._surrounded()
         if not self.nest.runs:
-            return self._loops(self.loops, {}, {}, self._compute)
+            return [*around, *self._loops(self.loops, {}, {}, self._compute)]
         passes = [v for v in self.loops if v in self.iters]
         return [
+            *around,
             *self._loops(passes, {}, {}, self._identity),
             *self._loops(self.loops, {}, {}, self._compute),
             *(self._loops(passes, {}, {}, self._flush) if self._stores_sums() else ()),
@@ -164,13 +180,14 @@ class _NestLowering:
         var, rest = loops[0], loops[1:]
         if var in self.iters:
             whole = var.name == self.nest.vector
-            return tiles(
-                self.regions[var],
-                self.nest.block(var.name),
-                whole,
-                self.parent.counter,
-                lambda span: self._loops(rest, {**spans, var: span}, runs, emit),
-            )
+            region, block = self.regions[var], self.nest.block(var.name)
+
+            def inner(span: Span) -> list[Stmt]:
+                return self._loops(rest, {**spans, var: span}, runs, emit)
+
+            if var in self.parent.strips:
+                return inside(region, block > 1, self.parent.counter, inner)
+            return tiles(region, block, whole, self.parent.counter, inner)
         run = dict(self.nest.runs)[var.name]
         size = extent(var)
         stmts: list[Stmt] = []
@@ -275,6 +292,17 @@ class _NestLowering:
         )
 
     # ---- scratch ----------------------------------------------------------------------------
+
+    def _surrounded(self) -> list[Stmt]:
+        """What later stages see around the rows that this nest makes."""
+        stmts: list[Stmt] = []
+        for number, stage in self.stages:
+            for component, scalar in enumerate(stage.body):
+                held = self.parent.held.get(StageRef(number, component))
+                if held is not None and held.strip is not None:
+                    edges = Edges(held, component, self.regions, self.parent)
+                    stmts += edges.run(scalar.dtype)
+        return stmts
 
     def _hold(self, number: int, blocks: tuple[Block, ...], outer: tuple[Span, ...]) -> list[Stmt]:
         stmts: list[Stmt] = []

@@ -38,8 +38,10 @@ from tcc.passes.fuse.join import Join, find_joins
 from tcc.passes.fuse.link import digits_of
 from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.nest import product, weight
+from tcc.schedule.choose import choose
+from tcc.schedule.nest import product, row_loop, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
+from tcc.schedule.strips import kept_gain, strips_fit
 
 
 class Kind(Enum):
@@ -99,6 +101,7 @@ class _Partition:
         self.joins = find_joins(graph, seen_by_others(graph))
         self.groups: dict[Node, list[Group]] = {}
         self.sound: dict[tuple[Expr, tuple[bool, ...]], bool] = {}
+        self.gains: dict[tuple[Expr, tuple[bool, ...]], float] = {}
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -155,7 +158,9 @@ class _Partition:
         if not self._joins(node, group):
             return False
         completed = self._completed(node, (Kind.CONTRACTION,), group)
-        return completed is not None and self._sound(completed, group, stored=node.outputs)
+        if completed is None or Trait.WINDOW in completed[-1].op.traits:
+            return False
+        return self._sound(completed, group, stored=node.outputs)
 
     def _prepares(self, node: Node, group: Group) -> bool:
         """Whether pointwise work makes a factor from the results of an anchor that comes too, so
@@ -175,7 +180,7 @@ class _Partition:
                 if not users <= {*chain, *group.members}:
                     continue
                 if self.traits[source].kind in kinds:
-                    return None if Trait.WINDOW in source.op.traits else [*chain, source]
+                    return [*chain, source]
                 if self.traits[source].kind in (Kind.POINTWISE, Kind.MAP):
                     chain.append(source)
         return None
@@ -218,17 +223,21 @@ class _Partition:
         return found
 
     def _persists(self, node: Node, group: Group) -> bool:
-        """Whether an anchor may join others: rows stay in a unit from one to the next.  Windows
-        overlap, and of two products with weights of their own each would wait for the other's."""
+        """Whether an anchor may join others: rows stay in a unit from one to the next.  Of two
+        products with weights of their own each would wait for the other's, unless a core's cache
+        holds the weights of all."""
         anchors = (node, *group.anchors)
+        weights = [size for a in anchors if (size := self._weights(a))]
         if any(Trait.WINDOW in a.op.traits for a in anchors):
-            return False
-        weighted = [a for a in anchors if self._has_weights(a)]
-        return len(weighted) <= 1
+            return sum(weights) <= self.registers.l2 // 2
+        return len(weights) <= 1
 
-    def _has_weights(self, node: Node) -> bool:
-        constant = any(v in self.graph.constants for v in node.inputs if v is not None)
-        return self.traits[node].kind is Kind.CONTRACTION and constant
+    def _weights(self, node: Node) -> int:
+        """Bytes of the constants of a product."""
+        if self.traits[node].kind is not Kind.CONTRACTION:
+            return 0
+        constants = [v.type for v in node.inputs if v is not None and v in self.graph.constants]
+        return sum((as_int(element_count(t.shape)) or 0) * t.dtype.bytes for t in constants)
 
     def _reads_once(self, node: Node, group: Group) -> bool:
         sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
@@ -251,18 +260,42 @@ class _Partition:
         if found is None:
             found = lowers_well(expr, constants, self.registers)
             self.sound[expr, constants] = found
+        if not found or not any(Trait.WINDOW in m.op.traits for m in members):
+            return found
+        return self._gain(members, results) >= self._gain(group.members, results)
+
+    def _gain(self, members: Sequence[Node], results: Sequence[Value]) -> float:
+        """Cycles that the anchors of a kernel of `members` save by being in one."""
+        if sum(map(self._is_anchor, members)) < 2:
+            return 0.0
+        expr, values = compose(members, results)
+        constants = tuple(v in self.graph.constants for v in values)
+        found = self.gains.get((expr, constants))
+        if found is None:
+            operands, stored = _row_major(expr, constants)
+            built = build_group(expr, operands, stored)
+            found = kept_gain(built, choose(built, self.registers), self.registers)
+            self.gains[expr, constants] = found
         return found
 
+    def _is_anchor(self, node: Node) -> bool:
+        return self.traits[node].kind in (Kind.REDUCTION, Kind.CONTRACTION)
 
-def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> bool:
-    """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
-    evenly and holds between its stages no more than a core's cache does."""
+
+def _row_major(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
+    """Storage of operands and results before their layouts are chosen."""
     operands = [
         Storage(t.dtype, t.shape, row_major(t.shape), constant)
         for t, constant in zip(expr.params, constants, strict=True)
         if t
     ]
-    results = [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
+    return operands, [Storage(t.dtype, t.shape, row_major(t.shape)) for t in expr.types]
+
+
+def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> bool:
+    """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
+    evenly and holds between its stages no more than a core's cache does."""
+    operands, results = _row_major(expr, constants)
     try:
         group = build_group(expr, operands, results, collapsed=False)
         if not all(_regular(group, n) for n in range(len(group.stages))):
@@ -271,7 +304,10 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
             return False
         if not any(b.scope is Scope.LOCAL for b in group.buffers):
             return True
-        return _read_plainly(expr) and stays_near(build_group(expr, operands, results), registers)
+        built = build_group(expr, operands, results)
+        if row_loop(built) is not None:
+            return strips_fit(built, choose(built, registers), registers)
+        return _read_plainly(expr) and stays_near(built, registers)
     except TccError:
         return False
 

@@ -8,11 +8,12 @@ from math import prod
 
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
-from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.group import GroupStage, Strip, TileGroup
 from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.scalar import Read, StageRef, walk
 from tcc.ir.tile import Scope, TileBuffer
 from tcc.passes.fuse.spans import Regions
+from tcc.schedule.nest import reads_here
 from tcc.schedule.schedule import Schedule
 
 
@@ -21,16 +22,21 @@ class Held:
     """One component of a stage in scratch, for the region of a unit.
 
     `steps` are elements between neighbours along each common loop, `inner` between neighbours of
-    the stage's other iterators, taken together.
+    the stage's other iterators, taken together.  Of a stage with a `strip` those start with the
+    unit's first row.
     """
 
     buffer: TileBuffer
     steps: tuple[tuple[Var, int], ...]
     inner: int
+    strip: Strip | None = None
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
         """Where the element for iterators as in `mapping` lies."""
-        at = within * self.inner
+        first = const(0)
+        if self.strip is not None:
+            first = regions[self.strip.rows].base * self.strip.width
+        at = (within - first) * self.inner
         for var, step in self.steps:
             at = at + (mapping[var] - regions[var].base) * step
         return at
@@ -82,7 +88,7 @@ def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
         isinstance(node, Read)
         and isinstance(node.source, StageRef)
         and node.source.stage == number
-        and (later not in own or node in stage.accesses)
+        and (later not in own or not reads_here(group, stage, node))
         for later, stage in enumerate(group.stages)
         for node in walk(*stage.body)
     )
@@ -90,9 +96,13 @@ def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 def _held(name: str, group: TileGroup, schedule: Schedule, number: int, component: int) -> Held:
     stage, nest = group.stages[number], schedule.nest(number)
+    strip = stage.strip
     common = [v for v in group.common if v in stage.iters]
-    vector = [v for v in common if v.name == nest.vector]
     inner = prod(_static(extent(v)) for v in stage.iters if v not in group.common)
+    if strip is not None:
+        common = [v for v in common if v is not strip.rows]
+        inner = strip.width * strip.count(unit_size(schedule, strip.loop))
+    vector = [v for v in common if v.name == nest.vector]
     step = prod(unit_size(schedule, v) for v in vector)
     steps = {v: 1 for v in vector}
     between = step
@@ -102,7 +112,7 @@ def _held(name: str, group: TileGroup, schedule: Schedule, number: int, componen
         step *= unit_size(schedule, var)
     dtype = stage.body[component].dtype
     buffer = TileBuffer(name, dtype, (const(step),), Scope.LOCAL)
-    return Held(buffer, tuple(steps.items()), between)
+    return Held(buffer, tuple(steps.items()), between, strip)
 
 
 def unit_size(schedule: Schedule, var: Var) -> int:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.group import Access
-from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
+from tcc.ir.index import Index, Var, as_int, const, free_vars, maximum, minimum, substitute
 from tcc.ir.tile import Guard, Loop, Stmt, lanes
 
 
@@ -139,3 +139,20 @@ def _loop(
     base = region.base if as_int(region.size) is not None else const(0)
     body = emit(Span(region.var, base + at, step, tiled))
     return Loop(var, start, stop, step, (), (), tuple(body), (), ())
+
+
+def inside(
+    region: Region,
+    tiled: bool,
+    counter: Callable[[Index], Index],
+    emit: Callable[[Span], list[Stmt]],
+) -> list[Stmt]:
+    """A loop over those elements of a region that the iterator has, one by one: the region may
+    begin before zero and end beyond the extent.  The loop variable is the position itself."""
+    size = extent(region.var)
+    start = maximum(0, region.base)
+    stop = minimum(size, region.base + region.size)
+    at = counter(size)
+    (var,) = free_vars(at)
+    body = emit(Span(region.var, at, 1, tiled))
+    return [Loop(var, start, stop, 1, (), (), tuple(body), (), ())]

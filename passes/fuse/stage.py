@@ -34,7 +34,7 @@ from tcc.passes.fuse.spans import (
     guards_at,
     positions,
 )
-from tcc.schedule.nest import Product, depends, product
+from tcc.schedule.nest import Product, depends, product, reads_here
 from tcc.schedule.schedule import Nest
 
 
@@ -71,7 +71,7 @@ class Surroundings:
             return Place(
                 self.buffers[access.buffer], lambda m: substitute(at, m), frozenset(free_vars(at))
             )
-        if access is None and source in self.ready:
+        if source in self.ready and reads_here(self.group, self.stage, node):
             return None
         held = self.held[source]
         inner = const(0) if access is None else access.offset

@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.group import Access, GroupBuffer, GroupStage, TileGroup
+from tcc.ir.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, within
 from tcc.ir.layout import Layout, place, strides
 from tcc.ir.scalar import IndexValue, Read, StageRef, walk
 from tcc.ir.tile import Guard, Scope
 from tcc.ir.types import DType, element_count
-from tcc.passes.fuse.collapse import collapse, order_loops
+from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
 from tcc.passes.fuse.link import (
     Shaped,
-    common_loops,
     link_stages,
     loop_index,
     loops_at,
@@ -31,6 +30,7 @@ from tcc.passes.fuse.link import (
     shaped_stage,
     stage_reads,
 )
+from tcc.passes.fuse.strips import shared_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,22 @@ def build_group(
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
     linked = link_stages(_shaped(expr))
-    common = common_loops(linked)
+    loops = shared_loops(linked, expr)
+    common = loops.common
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
         for s in storages
     ]
-    held = {
-        number: _local(buffers, shaped.stage, common)
-        for number, shaped in enumerate(linked)
-        if needs_memory(linked, number, common)
-    }
+    held: dict[int, Kept] = {}
     stages = []
     for number, shaped in enumerate(linked):
         stage = shaped.stage
-        accesses = {r: _read_access(r, operands, linked, held, common) for r in reads(stage)}
+        accesses = {r: _read_access(r, operands, linked, held) for r in reads(stage)}
+        placed = {r: a for r, a in accesses.items() if a is not None}
+        strip = loops.strips[number]
+        if strip is not None or needs_memory(linked, number, common):
+            held[number] = _kept(buffers, stage, common, strip, _widest(stage, placed, buffers))
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -72,11 +73,11 @@ def build_group(
             ]
             if number in held:
                 at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
-                targets.append(_local_access(held[number][component], stage, at, common))
+                targets.append(held[number].access(component, at))
             stores.append(tuple(targets))
-        placed = {r: a for r, a in accesses.items() if a is not None}
+        kept = held[number].strip if number in held else None
         grouped = GroupStage(
-            stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores)
+            stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores), kept
         )
         stages.append(grouped)
     group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, ()))
@@ -106,22 +107,68 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...])
     return set(own.stage.iters) != set(common) or any(loops_at(own, at) != plain for at in read_at)
 
 
-def _local(buffers: list[GroupBuffer], stage: Stage, common: tuple[Var, ...]) -> tuple[int, ...]:
-    size = element_count(tuple(extent(v) for v in stage.iters if v not in common))
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A stage in a unit's scratch: the buffer of each component, and its iterators (those that the
+    unit runs over itself) in the order in which elements lie, with their sizes and the elements
+    stored before the first."""
+
+    buffers: tuple[int, ...]
+    iters: tuple[Var, ...]
+    order: tuple[int, ...]
+    sizes: tuple[Index, ...]
+    before: tuple[int, ...]
+    strip: Strip | None
+
+    def access(self, component: int, at: tuple[Index, ...]) -> Access:
+        """Where the element at values `at` of the stage's iterators lies."""
+        indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
+        offset = _flatten(tuple(indices), self.sizes)
+        if self.strip is None:
+            return Access(self.buffers[component], offset)
+        others = (i for n, i in enumerate(at) if n not in self.order)
+        along = tuple(dict.fromkeys(v for i in others for v in free_vars(i)))
+        return Access(self.buffers[component], offset, along=along)
+
+
+def _kept(
+    buffers: list[GroupBuffer],
+    stage: Stage,
+    common: tuple[Var, ...],
+    strip: Strip | None,
+    widest: Access | None,
+) -> Kept:
+    """Row by row where rows follow a loop, and as the widest operand lies; else in the order of the
+    iterators."""
+    order = [n for n, v in enumerate(stage.iters) if v not in common]
+    sizes = {n: extent(stage.iters[n]) for n in order}
+    before = dict.fromkeys(order, 0)
+    if strip is not None:
+        inner = [n for n in order if stage.iters[n] is not strip.rows]
+        axes = dict(zip(inner, strip.row, strict=True))
+        inner.sort(key=lambda n: -coefficient_size(widest, stage.iters[n]))
+        strip = replace(strip, row=tuple(axes[n] for n in inner))
+        order = [stage.iters.index(strip.rows), *inner]
+        sizes = {order[0]: extent(strip.rows), **{n: const(sum(axes[n])) for n in inner}}
+        before = {order[0]: 0, **{n: axes[n][0] for n in inner}}
+    size = element_count(tuple(sizes[n] for n in order))
     if as_int(size) is None:
         raise InternalError("a value held in a unit's scratch must have a static size")
     numbers = []
     for scalar in stage.body:
         buffers.append(GroupBuffer(scalar.dtype, size, Scope.LOCAL))
         numbers.append(len(buffers) - 1)
-    return tuple(numbers)
+    places = tuple(sizes[n] for n in order), tuple(before[n] for n in order)
+    return Kept(tuple(numbers), stage.iters, tuple(order), *places, strip)
 
 
-def _local_access(
-    buffer: int, stage: Stage, at: tuple[Index, ...], common: tuple[Var, ...]
-) -> Access:
-    pairs = [(v, i) for v, i in zip(stage.iters, at, strict=True) if v not in common]
-    return Access(buffer, _flatten(tuple(i for _, i in pairs), tuple(extent(v) for v, _ in pairs)))
+def _widest(
+    stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
+) -> Access | None:
+    """The access of what is computed that varies with most loops of the stage."""
+    loops = {*stage.iters, *stage.reduce}
+    moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
+    return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
 
 
 # ---- accesses ---------------------------------------------------------------------------------
@@ -131,8 +178,7 @@ def _read_access(
     node: Read,
     operands: Sequence[Storage],
     stages: Sequence[Shaped],
-    held: Mapping[int, tuple[int, ...]],
-    common: tuple[Var, ...],
+    held: Mapping[int, Kept],
 ) -> Access | None:
     """Where a read finds its element; None if it is the block just computed."""
     source = node.source
@@ -142,7 +188,9 @@ def _read_access(
         return None
     shaped = stages[source.stage]
     at = loops_at(shaped, node.indices)
-    place = _local_access(held[source.stage][source.component], shaped.stage, at, common)
+    place = held[source.stage].access(source.component, at)
+    if held[source.stage].strip is not None:
+        return place  # what is outside is stored
     shape = tuple(map(radix_size, shaped.logical))
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
