@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.graph import Node, Value
@@ -62,20 +63,27 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
     for node in members:
         expr = node_expr(node)
         assert expr is not None
-        sources = [_source(v, made, operands) for v in node.inputs]
+        sources = tuple(_source(v, made, operands) for v in node.inputs)
         first = len(stages)
         for stage in expr.stages:
             stages.append(_renumbered(stage, first, sources, f"s{len(stages)}"))
         for value, ref in zip(node.outputs, expr.outputs, strict=True):
             made[value] = StageRef(ref.stage + first, ref.component)
     outputs = tuple(made[v] for v in results)
-    whole = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    simple, used = _simplified(composed)
+    values = tuple(operands)
+    return simple, tuple(values[n] for n in used)
+
+
+@lru_cache(maxsize=1024)  # equal layers, and groups that are looked at again
+def _simplified(whole: Expr) -> tuple[Expr, tuple[int, ...]]:
+    """The expression with pointwise stages inlined, under canonical names, and its operands."""
     composed, known = drop_unused(hoist_totals(whole))
     kept, used = drop_unused(inline_pointwise(composed, costly(composed)))
     if len(kept.stages) > 1 and too_large(kept) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
-    values = tuple(operands)
-    return canonical(kept), tuple(values[known[n]] for n in used)
+    return canonical(kept), tuple(known[n] for n in used)
 
 
 def _source(
@@ -86,8 +94,9 @@ def _source(
     return made[value] if value in made else operands.setdefault(value, len(operands))
 
 
+@lru_cache(maxsize=4096)
 def _renumbered(
-    stage: Stage, first: int, sources: Sequence[int | StageRef | None], prefix: str
+    stage: Stage, first: int, sources: tuple[int | StageRef | None, ...], prefix: str
 ) -> Stage:
     """`stage` with iterators of its own names and sources of the composed expression."""
     loops = (*stage.iters, *stage.reduce, *_bound(stage))

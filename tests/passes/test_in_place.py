@@ -1,63 +1,103 @@
-"""Results over operands: which values of small graphs share a buffer, and what comes out."""
+"""Results over operands: which launches of a chain do it, and what comes out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
-from tcc.ir.graph import Graph
-from tcc.ir.program import Launch, Program
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.program import (
+    Allocate,
+    Arena,
+    Buffer,
+    BufferId,
+    Copy,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Output,
+    Program,
+    buffers_of,
+)
 from tcc.ir.verify_tile import verify_kernel
+from tcc.passes.in_place import update_in_place
+from tcc.passes.lower_graph import lower_program, place_graph
+from tcc.passes.lower_node import lower_node
+from tcc.passes.plan_kernels import Bound, KernelPlanner
+from tcc.passes.plan_memory import plan_memory
 from tcc.schedule.choose import Registers
 
-from .fuse.models import MODELS, Model
-from .fuse.test_programs import check, lowered
+from .fuse.models import Model
+
+COUNT = 100
 
 
-def bottleneck(*, kept: bool = False, other: bool = False) -> Graph:
-    """A sum of two branches; `kept`: a branch is read again after it, `other`: it is a transpose of
-    the branch that is added, so that elements are read where others go."""
-    m = Model("bottleneck")
-    x = m.input("x", 1, 8, 6, 6)
-    a = m.conv(x, 16, 1, stride=2)
-    b = m.conv(m.op("relu", m.conv(x, 8, 3, pad=1)), 16, 1, stride=2)
-    y = m.op("relu", m.op("add", b, m.transpose(a, 0, 1, 3, 2) if other else a))
-    return m.finish(m.conv(y, 4, 1), *((m.conv(a, 2, 1),) if kept else ()))
+def chain(*, read_again: bool = False, copied: bool = False) -> tuple[Program, list[Bound]]:
+    """output = 2 x + 2 x ... : x to a, a to b, b to the output, each time twice what it was.
+
+    `read_again`: a is read after b was made; `copied`: it is copied to b as well.
+    """
+    m = Model("twice")
+    x = m.input("x", COUNT)
+    graph = m.finish(m.op("add", x, x))
+    made, table, _ = lower_program(place_graph(graph), KernelPlanner(Registers(16, 16)), lower_node)
+    (launch,) = (i for i in made.body if isinstance(i, Launch))
+    source, target = launch.buffers
+    size = made.registers
+    a, b = len(made.buffers), len(made.buffers) + 1
+    body: list[Instr] = [i for i in made.body if not isinstance(i, Launch | Allocate)]
+    body.append(Let(size, IntOp.CONST, 4 * COUNT))
+    body += [_run(launch, source, a), _run(launch, a, b)]
+    body += [Copy(b, a, size)] if copied else []
+    body += [i for i in made.body if isinstance(i, Allocate)]
+    body.append(_run(launch, a if read_again else b, target))
+    arenas = (Buffer(Arena(-1, size), "a"), Buffer(Arena(-1, size), "b"))
+    program = replace(
+        made,
+        buffers=(*made.buffers, *arenas),
+        registers=size + 1,
+        body=tuple(body),
+        kernels=("k",),
+    )
+    return program, table.bounds
 
 
-def in_place(program: Program) -> int:
-    """Launches that name a buffer twice."""
-    return sum(len(set(i.buffers)) < len(i.buffers) for i in program.body if isinstance(i, Launch))
+def _run(launch: Launch, source: BufferId, target: BufferId) -> Launch:
+    return replace(launch, buffers=(source, target))
+
+
+def arena_buffers(program: Program) -> int:
+    """Buffers of the arena that anything touches."""
+    used = dict.fromkeys(b for i in program.body for b in buffers_of(i))
+    return sum(isinstance(program.buffers[b].place, Arena) for b in used)
 
 
 @pytest.mark.parametrize(
-    ("graph", "launches"),
+    ("program", "buffers", "factor"),
     [
-        (bottleneck(), 1),
-        (bottleneck(kept=True), 0),
-        (bottleneck(other=True), 0),
+        (chain(), 1, 8),
+        (chain(read_again=True), 2, 4),
+        (chain(copied=True), 2, 4),
     ],
-    ids=["dies", "read again", "elsewhere"],
+    ids=["dies", "read again", "copied"],
 )
-def test_sums_lie_where_an_operand_did(graph: Graph, launches: int) -> None:
-    made = lowered(graph, Registers(16, 16))
-    assert in_place(made[0]) == launches
-    for kernel in made[1]:
-        verify_kernel(kernel)
-    check(graph, made, 1)
+def test_a_result_lies_over_an_operand_that_dies(
+    program: tuple[Program, list[Bound]], buffers: int, factor: int
+) -> None:
+    merged, kernels = update_in_place(*program)
+    assert arena_buffers(merged) == buffers
+    assert kernels[0].in_place == (((0, 1),) if buffers == 1 else ())
+    assert verify_kernel(kernels[0]) == ()
+    x = np.random.default_rng(0).standard_normal(COUNT).astype(np.float32)
+    (found,) = evaluate_program(plan_memory(merged), kernels, [x], np.zeros(0, np.uint8))
+    np.testing.assert_array_equal(found, factor * x)
 
 
-def test_kernels_name_the_pairs_that_launches_use() -> None:
-    program, kernels, _ = lowered(bottleneck(), Registers(16, 16))
-    for launch in program.body:
-        if isinstance(launch, Launch):
-            twice = {b for b in launch.buffers if launch.buffers.count(b) > 1}
-            pairs = kernels[launch.kernel].in_place
-            assert twice <= {launch.buffers[a] for a, _ in pairs}
-            for buffer in twice:
-                places = tuple(n for n, b in enumerate(launch.buffers) if b == buffer)
-                assert places in pairs
-
-
-@pytest.mark.parametrize("name", ["residual_block", "joined_maps", "joined_twice"])
-def test_models_keep_their_results(name: str) -> None:
-    graph = MODELS[name]()
-    check(graph, lowered(graph, Registers(16, 16)), 5)
+def test_the_callers_arrays_stay_apart() -> None:
+    merged, _ = update_in_place(*chain())
+    outputs = [n for n, b in enumerate(merged.buffers) if isinstance(b.place, Output)]
+    last = [i for i in merged.body if isinstance(i, Launch)][-1]
+    assert last.buffers[1] in outputs
+    assert last.buffers[0] not in outputs
