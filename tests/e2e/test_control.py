@@ -342,3 +342,33 @@ def test_scan_of_two_inputs_with_a_captured_value() -> None:
     )
     k = np.array(0.5, np.float32)
     check(model, *({"x": ramp(n), "x2": ramp(n) + 1, "k": k} for n in (1, 2, 33)))
+
+
+def test_a_scan_whose_states_are_rows_too_and_change_places() -> None:
+    """Odd and even numbers of trips: `s` is made anew and is a row twice, `a` and `b` swap."""
+    step = body(
+        [node("Add", ["s", "x_t"], ["s_"]), node("Tanh", ["s_"], ["s2"])],
+        [value(name, FLOAT, [3]) for name in ("s", "a", "b", "x_t")],
+        [value(name, FLOAT, [3]) for name in ("s2", "a2", "b2", "s2_", "row")],
+    )
+    same = {"a2": "b", "b2": "a", "s2_": "s2"}
+    step.node.extend(node("Identity", [old], [new]) for new, old in same.items())
+    step.node.append(node("Add", ["s2", "a"], ["row"]))
+    scan = node(
+        "Scan",
+        ["s0", "a0", "b0", "x"],
+        ["s", "a", "b", "rows", "sums"],
+        body=step,
+        num_scan_inputs=1,
+        scan_output_directions=[1, 0],
+    )
+    model = model_of(
+        [scan],
+        [*(value(name, FLOAT, [3]) for name in ("s0", "a0", "b0")), value("x", FLOAT, ["n", 3])],
+        [
+            *(value(name, FLOAT, [3]) for name in ("s", "a", "b")),
+            *(value(name, FLOAT, ["n", 3]) for name in ("rows", "sums")),
+        ],
+    )
+    starts = {"s0": ramp(3), "a0": ramp(3) + 1, "b0": ramp(3) - 2}
+    check(model, *({**starts, "x": ramp(n, 3)} for n in (1, 2, 5)))

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from math import prod
 
 import pytest
-from tcc.ir.expr import extent
+from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.graph import Graph
 from tcc.ir.group import TileGroup
 from tcc.ir.index import IndexLike, as_int, symbol
+from tcc.ir.layout import row_major
+from tcc.ir.scalar import apply
 from tcc.ir.types import F32, F64, DType, tensor
 from tcc.ir.verify_tile import verify_kernel
 from tcc.ops.contract import GemmAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.lower import lower
+from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.lower_graph import place_graph
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.schedule.choose import Registers, choose
@@ -284,3 +287,42 @@ def test_every_choice_lowers(name: str, registers: Registers) -> None:
     for group, schedule in planned(CONTRACTIONS[name](), registers):
         assert choose(group, registers) == schedule
         verify_kernel(lower(group, schedule))
+
+
+@pytest.mark.parametrize(("shape", "blocks"), [((40, 50), (16, 16)), ((3, 50), (3, 16))])
+def test_a_copy_that_turns_its_operand_moves_blocks(
+    shape: tuple[int, int], blocks: tuple[int, int]
+) -> None:
+    """Vectors are full on the side where that is possible, whichever way memory runs."""
+    m = Model("turn")
+    graph = m.finish(m.op("neg", m.transpose(m.input("x", *shape), 1, 0)))
+    _, schedule = only(graph)
+    assert sorted(n for _, n in schedule.nests[0].blocks) == sorted(blocks)
+
+
+def depthwise(size: int, channels: int) -> TileGroup:
+    """Channels last, 3 x 3, over an image with its padding."""
+    types = [tensor(F32, size + 2, size + 2, channels), tensor(F32, 3, 3, channels)]
+    b = ExprBuilder(*types)
+    h, w, c, p, q = b.iters(size, size, channels, 3, 3)
+    product = apply("mul", b.read(0, h + p, w + q, c), b.read(1, p, q, c))
+    b.stage((h, w, c), product, over=(p, q), monoid="sum")
+    shapes = [t.shape for t in (*types, tensor(F32, size, size, channels))]
+    x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
+    return build_group(b.done(), [x, f], [y])
+
+
+@pytest.mark.parametrize("size", [14, 56, 112])
+def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
+    """What three rows of a unit hold fits a first-level cache of 32 KiB, and both cores have
+    several units."""
+    group = depthwise(size, 96)
+    schedule = choose(group, AVX512)
+    vector = schedule.nests[0].vector
+    (lanes,) = (n for v, n in schedule.units if v == vector)
+    rows, columns = (schedule.unit(v.name) for v in group.common if v.name != vector)
+    assert rows > 1
+    assert 3 * (columns + 2) * lanes * 4 <= 32 << 10
+    trips = {v.name: as_int(extent(v)) or 1 for v in group.common}
+    assert prod(-(-trips[v] // schedule.unit(v)) for v in schedule.parallel) >= 8
+    verify_kernel(lower(group, schedule))

@@ -62,6 +62,17 @@ def test_transposed_and_strided_loads(check, cols):
     )
 
 
+@pytest.mark.parametrize("planes", [2, 3])
+@pytest.mark.parametrize("cols", [5, 16])
+def test_planes_are_interleaved(check, planes, cols):
+    l0, l1 = lanes((planes, cols))
+    x, y = buffer("x", F32, (planes, cols)), output("y", F32, cols, planes)
+    check(
+        copy_kernel(x, y, (planes, cols), (l0, l1), (l1, l0)),
+        [normal(planes, cols), zeros(cols, planes)],
+    )
+
+
 @pytest.mark.parametrize("dtype", [F32, BOOL, F16, I64], ids=str)
 @pytest.mark.parametrize("cols", [4, 16, 23])
 def test_guarded_window(check, dtype, cols):
