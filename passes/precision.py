@@ -430,13 +430,14 @@ def _axis_of(node: Read, var: Var) -> int:
 
 
 def _summed_axis(product: _Product) -> int | None:
-    """The axis of a matrix along which it is summed, None where the weight is no matrix."""
+    """The axis of a matrix along which it is summed, None where the weight is no matrix: the
+    windows of images are not, for what rounding them costs is large and what it saves little."""
     loops = _long_loops(product.stage)
     shape = product.constant.type.shape
     if len(loops) != 1 or product.constant.type.dtype is not F32 or product.weight.fill is not None:
         return None
-    if sum(as_int(n) != 1 for n in shape) != 2:
-        return None
+    if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(product) > 1):
+        return None  # a window of one place is a matrix only if there is one place to put it
     axis = _axis_of(product.weight, loops[0])
     return axis if var_of(product.weight.indices[axis]) is loops[0] else None
 

@@ -285,3 +285,11 @@ def test_small_and_convolution_weights_are_not_integers() -> None:
     m = Model("windows")
     graph = m.finish(m.conv(m.input("x", 1, 64, 5, 5), 64, 3, pad=1, bias=False))
     assert constants(place_graph(graph, Precision(bits=8))) == [F32]
+
+
+def test_a_window_of_one_place_is_a_matrix_where_there_is_one_place() -> None:
+    for side, types in ((1, [I8, BF16]), (4, [F32])):
+        m = Model("pointwise")
+        x = m.input("x", 1, 256, side, side)
+        graph = m.finish(m.conv(x, 128, 1, bias=False))
+        assert constants(place_graph(graph, Precision(bits=8))) == types
