@@ -86,14 +86,24 @@ class KernelPlanner:
     def _bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> tuple[tuple[Storage, ...], Bound]:
-        group = build_group(expr, operands, results)
-        if any(s.constant for s in operands):
-            schedule = choose(group, self.registers)
-            loops = build_group(expr, operands, results, collapsed=False)
-            operands = pack_constants(loops, schedule, operands)
-            group = build_group(expr, operands, results)
-        schedule = choose(group, self.registers)
+        operands, group, schedule = scheduled(expr, operands, results, self.registers)
         return operands, Bound(lower(group, schedule), schedule, group)
+
+
+def scheduled(
+    expr: Expr,
+    operands: tuple[Storage, ...],
+    results: tuple[Storage, ...],
+    registers: Registers,
+) -> tuple[tuple[Storage, ...], TileGroup, Schedule]:
+    """The group of `expr` with its constants packed, and its schedule."""
+    group = build_group(expr, operands, results)
+    if any(s.constant for s in operands):
+        schedule = choose(group, registers)
+        loops = build_group(expr, operands, results, collapsed=False)
+        operands = pack_constants(loops, schedule, operands)
+        group = build_group(expr, operands, results)
+    return operands, group, choose(group, registers)
 
 
 def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:

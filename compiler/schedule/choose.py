@@ -9,7 +9,6 @@ from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
 from tcc.schedule.contraction import (
-    ROWS,
     Sides,
     blocks_of,
     contraction_nest,
@@ -78,7 +77,8 @@ def _nest(
         if not rows_of(stage, sides):  # each core walks a part of its own, once
             size //= registers.cores
         far = size > registers.l2 // 2
-        return contraction_nest(stages, stage, sides, blocks, inside, far=far)
+        run = registers.knobs.run
+        return contraction_nest(stages, stage, sides, blocks, inside, far=far, run=run)
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     return Nest(stages, (), named, None if vector is None else vector.name)
 
@@ -105,7 +105,9 @@ def _parts(
 
 
 def _waits(stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
-    return sides is not None and bool(runs_of(stage, sides, blocks_of(stage, sides, registers)))
+    return sides is not None and bool(
+        runs_of(stage, sides, blocks_of(stage, sides, registers), registers.knobs.run)
+    )
 
 
 def _reads_away(stage: GroupStage, numbers: list[int]) -> bool:
@@ -135,16 +137,26 @@ def _units(
     units = {v: n for v, n in blocks[main].items() if v in group.common}
     if sides is None or sides.both:
         if len(parts) > 1:
-            return {v: n for v, n in units.items() if v is vectors.get(main)}
-        return units
+            units = {v: n for v, n in units.items() if v is vectors.get(main)}
+        return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows and all(as_int(extent(v)) is not None for v in rows):
-        units.update(row_units(main, group.common, sides, registers, ROWS))
+        units.update(row_units(main, group.common, sides, registers, registers.knobs.rows))
     elif len(parts) > 1 and rows:
         units.update(dict.fromkeys(rows, 1))
         block = blocks[main].get(rows[-1], 1)
         units[rows[-1]] = 64 // block * block
     return units
+
+
+def _coarser(
+    group: TileGroup, units: dict[Var, int], vector: Var | None, grain: int
+) -> dict[Var, int]:
+    """Units that cover `grain` times as much of the innermost loop beside the vector loop."""
+    rows = [v for v in group.common if v is not vector and (as_int(extent(v)) or 0) > 1]
+    if grain == 1 or not rows:
+        return units
+    return {**units, rows[-1]: min(trips(rows[-1]), grain * units.get(rows[-1], 1))}
 
 
 def _parallel(

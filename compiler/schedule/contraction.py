@@ -18,21 +18,16 @@ from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
-from tcc.schedule.registers import Registers
+from tcc.schedule.registers import RUN, Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
 
-# Steps of a reduction whose panel (64 f32 wide) is walked at once: 64 KiB, what a second-level
-# cache delivers while the sums of a block of rows are made.
-RUN = 256
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
 # With so many units for each core, an odd one matters little.
 FEW = 8
 # A narrower panel reads the other operand more often: it has to save some of the cycles.
 WORTH = 0.98
-# Rows of a unit: enough to use a panel some forty times.
-ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +86,8 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
     size = as_int(extent(sides.vector))
     lanes = lanes_of(stage, registers)
     rows = rows_of(stage, sides)
+    if registers.knobs.panel is not None and size is not None and rows and not sides.both:
+        return min(size, most, registers.knobs.panel * lanes)
     if size is None or most <= lanes or not rows or sides.both:
         return most
     longest = trips(_longest(rows))
@@ -131,7 +128,7 @@ def _imbalance(
     size = trips(sides.vector)
     others = points(tuple(v for v in stage.iters if v in sides.this and v is not sides.vector))
     count = -(-size // panel)
-    parts = parts_of(count * others, rows, registers, ROWS)
+    parts = parts_of(count * others, rows, registers, registers.knobs.rows)
     units, cores = count * others * parts, registers.cores
     if units >= FEW * cores:
         return 1.0
@@ -169,12 +166,15 @@ def _most_rows(vectors: int, registers: Registers) -> int:
 # ---- runs ---------------------------------------------------------------------------------------
 
 
-def runs_of(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> dict[Var, int]:
-    """How far the outer reductions run at once, outermost first; empty where all fits one run."""
-    if sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
+def runs_of(
+    stage: GroupStage, sides: Sides, blocks: Mapping[Var, int], most: int = RUN
+) -> dict[Var, int]:
+    """How far the outer reductions run at once, outermost first, about `most` steps in all; empty
+    where all fits one run."""
+    if most == 0 or sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    if points(tuple(loops)) <= RUN * 5 // 4:
+    if points(tuple(loops)) <= most * 5 // 4:
         return {}
     inner = 1
     found: dict[Var, int] = {}
@@ -182,8 +182,8 @@ def runs_of(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> dict[
         size = trips(var)
         if found:
             found[var] = 1
-        elif inner * size > RUN * 5 // 4:
-            count = -(-size * inner // RUN)
+        elif inner * size > most * 5 // 4:
+            count = -(-size * inner // most)
             step = blocks.get(var, 1)
             run = ceil(ceil(size / count) / step) * step
             if run < size or as_int(size) is None:
@@ -208,11 +208,12 @@ def contraction_nest(
     inside: frozenset[Var],
     *,
     far: bool,
+    run: int = RUN,
 ) -> Nest:
     """Panels outside, then runs, then rows; `inside` are the loops that a unit covers more than a
     block of, `far` tells that the vector operand comes from beyond the second-level cache."""
     rows = rows_of(stage, sides)
-    runs = runs_of(stage, sides, blocks) if len(stages) == 1 else {}
+    runs = runs_of(stage, sides, blocks, run) if len(stages) == 1 else {}
     panels = [v for v in stage.iters if v in inside and v not in rows]
     panels.sort(key=lambda v: v is sides.vector)
     within = [v for v in rows if v in inside]
@@ -249,7 +250,7 @@ def row_units(
     common: tuple[Var, ...],
     sides: Sides,
     registers: Registers,
-    most: int = ROWS,
+    most: int,
 ) -> dict[Var, int]:
     """Elements of each row loop that a unit covers: about `most` rows in all, in parts that give
     every core the same number of units where they are few."""
@@ -290,6 +291,8 @@ def panels_outer(
 ) -> bool:
     """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
     the second-level cache than walking all panels for each unit of rows."""
+    if registers.knobs.outer is not None:
+        return registers.knobs.outer
     size = stage.body[0].dtype.bytes
     this = footprint(group, stage, sides.this) * size
     other = footprint(group, stage, sides.other) * size
