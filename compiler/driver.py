@@ -127,7 +127,7 @@ def compile_model(
     check_runnable(graph)
     with trace.stage("lower"):
         precision = _precision(options, target, machine, given)
-        planner = _planner(machine)
+        planner = _planner(machine, given if options.level >= 2 else None)
         placed = place_graph(graph, precision, registers=planner.registers)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program, tiles = update_in_place(program, kernels.bounds)
@@ -164,7 +164,9 @@ def compile_model(
     return Compiled(output, summary, trace.timings)
 
 
-def _planner(machine: Machine) -> KernelPlanner:
+def _planner(machine: Machine, constants: int | None) -> KernelPlanner:
+    """A planner that prices schedules, for a model with so many bytes of constants; None: without
+    prices."""
     return KernelPlanner(
         Registers(
             machine.lanes,
@@ -174,7 +176,8 @@ def _planner(machine: Machine) -> KernelPlanner:
             machine.fmas,
             machine.loads,
             machine.fma_latency,
-        )
+        ),
+        None if constants is None else Pricer(machine, constants),
     )
 
 

@@ -18,8 +18,13 @@ from tcc.schedule.nest import anchor, product
 from tcc.schedule.registers import Knobs
 from tcc.schedule.schedule import Schedule
 
+# The part of an analytic schedule's price by which another must be cheaper to be taken.
+MARGIN = 0.003
+# Seconds of a launch below which nothing is tried.
+LEAST = 3e-6
+
 _PANELS = (4, 3, 2, 1)
-_ROWS = (48, 96, 144, 192, 384, 512, 1024, 1 << 30)
+_ROWS = (48, 96, 144, 192, 384, 512, 1024)
 _RUNS = (128, 192, 384, 512, 1024, 0)
 _WIDE = (1, 2)
 _GRAINS = (2, 4, 8, 16, 32)
@@ -56,27 +61,29 @@ def every(group: TileGroup) -> Iterator[Knobs]:
     yield from dict.fromkeys(found)
 
 
-def cheapest(
-    group: TileGroup, scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: Pricer
-) -> Found:
-    """The cheapest setting for `group`; `scheduled` gives what the knobs make of it.
+def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: Pricer) -> Found:
+    """The cheapest setting; `scheduled` gives the group and schedule that knobs make of a kernel.
 
-    The same for equal arguments; of equals the one nearest the analytic schedule.
+    The same for equal arguments.  The analytic schedule is kept where it is within `MARGIN` of the
+    cheapest, where sizes are open (prices count on typical ones), and where a launch is so short
+    that no choice can matter.
     """
-    best, known = Knobs(), {}
-
-    def price(knobs: Knobs) -> float:
-        made = scheduled(knobs)
-        if made not in known:
-            known[made] = pricer.price(*made).seconds
-        return known[made]
-
-    analytic = least = price(best)
+    best = Knobs()
+    group, schedule = scheduled(best)
+    analytic = least = pricer.price(group, schedule).seconds
+    known = {schedule: analytic}
+    if group.sizes or analytic < LEAST:
+        return Found(best, analytic, analytic, 1)
     for settings in turns(group):
         for knobs in [turn(best) for turn in settings]:
-            seconds = price(knobs)
+            group, schedule = scheduled(knobs)
+            seconds = known.get(schedule)
+            if seconds is None:
+                seconds = known[schedule] = pricer.price(group, schedule).seconds
             if seconds < least:
                 best, least = knobs, seconds
+    if least > (1 - MARGIN) * analytic:
+        return Found(Knobs(), analytic, analytic, len(known))
     return Found(best, least, analytic, len(known))
 
 
