@@ -19,13 +19,12 @@ from tcc.schedule.registers import Knobs
 from tcc.schedule.schedule import Schedule
 
 # The part of an analytic schedule's price by which another must be cheaper to be taken.
-MARGIN = 0.003
+MARGIN = 0.01
 # Seconds of a launch below which nothing is tried.
 LEAST = 3e-6
 
-_PANELS = (4, 3, 2, 1)
-_ROWS = (48, 96, 144, 192, 384, 512, 1024)
-_RUNS = (128, 192, 384, 512, 1024, 0)
+_PANELS = (4, 3, 2)
+_RUNS = (128, 192, 384, 512, 1024)
 _WIDE = (1, 2)
 _GRAINS = (2, 4, 8, 16, 32)
 
@@ -46,8 +45,6 @@ def turns(group: TileGroup) -> tuple[tuple[Callable[[Knobs], Knobs], ...], ...]:
     if product(anchor(group)) is not None and anchor(group).reduce:
         return (
             tuple(_panel(n) for n in _PANELS),
-            tuple(_outer(on) for on in (False, True)),
-            tuple(_rows(n) for n in _ROWS),
             tuple(_run(n) for n in _RUNS),
         )
     return tuple(_wide(n) for n in _WIDE), tuple(_grain(n) for n in _GRAINS)
@@ -89,14 +86,6 @@ def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: P
 
 def _panel(n: int) -> Callable[[Knobs], Knobs]:
     return lambda knobs: replace(knobs, panel=n)
-
-
-def _outer(on: bool) -> Callable[[Knobs], Knobs]:
-    return lambda knobs: replace(knobs, outer=on)
-
-
-def _rows(n: int) -> Callable[[Knobs], Knobs]:
-    return lambda knobs: replace(knobs, rows=n)
 
 
 def _run(n: int) -> Callable[[Knobs], Knobs]:

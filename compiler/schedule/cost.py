@@ -32,9 +32,12 @@ from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
 _DRAIN = 2
 # Cycles to enter a loop of sums and to leave it, with what was predicted wrongly at its end.
 _RUN = 60
-# Instructions compete: of two busy ports, each costs the other a little.  (Measured: 12 rows x 2
-# vectors take 15 % longer than 6 x 4, though both need fewer loads than there are ports for.)
-_RIVALS = 4
+# Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
+# 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; runs of panels that
+# the first cache holds gain 5 % on others, though the second one is fast enough.)
+_RIVALS = 3
+# The part of the third cache's time that arithmetic does not hide.
+_EXPOSED = 0.6
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
 
@@ -142,7 +145,7 @@ class _Pricing:
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, reuse = self._traffic()
         # Too few lines can be under way to hide the third cache behind arithmetic.
-        busy = max(core.either * second + l3, l2)
+        busy = _together(core.either * second, l2) + _EXPOSED * l3
         seconds = _overlap(busy, dram, reuse, any(n.ahead for n in self.schedule.nests))
         seconds += machine.fork if self.threads > 1 else machine.launch
         return Price(
@@ -196,7 +199,7 @@ class _Pricing:
             compute, ports = self._block(nest, work, touches, spans)
             core.compute += count * compute
             core.ports += count * ports
-            core.either += count * (compute**_RIVALS + ports**_RIVALS) ** (1 / _RIVALS)
+            core.either += count * _together(compute, ports)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
         """What a stage loads and stores: blocks of stages of the same nest stay in registers."""
@@ -378,6 +381,12 @@ def _overlap(busy: float, dram: float, reuse: float, ahead: bool) -> float:
     if ahead:
         return max(busy, dram)
     return max(dram, busy / reuse) + busy * (1 - 1 / reuse)
+
+
+def _together(a: float, b: float) -> float:
+    """The time of two resources that are busy at once."""
+    most = max(a, b)
+    return most and most * ((a / most) ** _RIVALS + (b / most) ** _RIVALS) ** (1 / _RIVALS)
 
 
 def _seconds(border: Moved, read: float, write: float) -> float:
