@@ -1,15 +1,15 @@
 """Which knobs are worth turning for a group, and which turn of them is the cheapest.
 
-    contraction    panel 1..4 vectors    rows of a unit 48..all    run 128..all    panels outside or not
-    anything else  block 1..4 vectors    unit times 1..32
+    contraction    panels of 2, 3 or 4 vectors     runs of 128 to 1024 steps of the sum
+    anything else  blocks of 1 or 2 vectors        2 to 32 times the elements of a unit
 
-Knobs are turned one after another, each at the best of those before it: tens of prices, not the
-hundreds of all combinations.
+Knobs are turned one after another, each at the best of those before it: a handful of prices, not
+all combinations.  A turn has to save more than prices err by for that knob.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tcc.ir.group import TileGroup
@@ -18,70 +18,31 @@ from tcc.schedule.nest import anchor, product
 from tcc.schedule.registers import Knobs
 from tcc.schedule.schedule import Schedule
 
-# The part of an analytic schedule's price by which another must be cheaper to be taken.
-MARGIN = 0.01
-# Seconds of a launch below which nothing is tried.
+# Seconds of a launch below which nothing is tried: no choice can matter.
 LEAST = 3e-6
 
-_PANELS = (4, 3, 2)
-_RUNS = (128, 192, 384, 512, 1024)
-_WIDE = (1, 2)
-_GRAINS = (2, 4, 8, 16, 32)
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One thing to turn: its `settings`, and the part of the price that a turn must save.
+
+    The parts are from measurements (`scripts/price_check`): where a turn was priced to save less,
+    it was about as often slower as faster.
+    """
+
+    settings: tuple[Callable[[Knobs], Knobs], ...]
+    margin: float
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The cheapest setting of the knobs, its price and that of the analytic one in seconds, and how
-    many different schedules were priced."""
+    """The knobs to take, their price and that of the analytic schedule in seconds, and how many
+    different schedules were priced."""
 
     knobs: Knobs
     seconds: float
     analytic: float
     priced: int
-
-
-def turns(group: TileGroup) -> tuple[tuple[Callable[[Knobs], Knobs], ...], ...]:
-    """For each knob that matters to `group`, its settings."""
-    if product(anchor(group)) is not None and anchor(group).reduce:
-        return (
-            tuple(_panel(n) for n in _PANELS),
-            tuple(_run(n) for n in _RUNS),
-        )
-    return tuple(_wide(n) for n in _WIDE), tuple(_grain(n) for n in _GRAINS)
-
-
-def every(group: TileGroup) -> Iterator[Knobs]:
-    """All combinations, the analytic one first."""
-    found = [Knobs()]
-    for settings in turns(group):
-        found += [turn(knobs) for turn in settings for knobs in found]
-    yield from dict.fromkeys(found)
-
-
-def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: Pricer) -> Found:
-    """The cheapest setting; `scheduled` gives the group and schedule that knobs make of a kernel.
-
-    The same for equal arguments.  The analytic schedule is kept where it is within `MARGIN` of the
-    cheapest, where sizes are open (prices count on typical ones), and where a launch is so short
-    that no choice can matter.
-    """
-    best = Knobs()
-    group, schedule = scheduled(best)
-    analytic = least = pricer.price(group, schedule).seconds
-    known = {schedule: analytic}
-    if group.sizes or analytic < LEAST:
-        return Found(best, analytic, analytic, 1)
-    for settings in turns(group):
-        for knobs in [turn(best) for turn in settings]:
-            group, schedule = scheduled(knobs)
-            seconds = known.get(schedule)
-            if seconds is None:
-                seconds = known[schedule] = pricer.price(group, schedule).seconds
-            if seconds < least:
-                best, least = knobs, seconds
-    if least > (1 - MARGIN) * analytic:
-        return Found(Knobs(), analytic, analytic, len(known))
-    return Found(best, least, analytic, len(known))
 
 
 def _panel(n: int) -> Callable[[Knobs], Knobs]:
@@ -98,3 +59,43 @@ def _wide(n: int) -> Callable[[Knobs], Knobs]:
 
 def _grain(n: int) -> Callable[[Knobs], Knobs]:
     return lambda knobs: replace(knobs, grain=n)
+
+
+_CONTRACTION = (
+    Knob(tuple(map(_panel, (4, 3, 2))), 0.08),
+    Knob(tuple(map(_run, (128, 192, 384, 512, 1024))), 0.01),
+)
+_PLAIN = (
+    Knob(tuple(map(_wide, (1, 2))), 0.15),
+    Knob(tuple(map(_grain, (2, 4, 8, 16, 32))), 0.15),
+)
+
+
+def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
+    """What can be turned for `group`, in the order in which it is tried."""
+    main = anchor(group)
+    return _CONTRACTION if product(main) is not None and main.reduce else _PLAIN
+
+
+def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: Pricer) -> Found:
+    """The knobs to take; `scheduled` gives the group and schedule that knobs make of a kernel.
+
+    The same for equal arguments, and never dearer than the analytic schedule by the pricer's own
+    account.  That one is kept where sizes are open (prices count on typical ones), and where a
+    launch is short.
+    """
+    best = Knobs()
+    group, schedule = scheduled(best)
+    analytic = least = pricer.price(group, schedule).seconds
+    known = {schedule: analytic}
+    if group.sizes or analytic < LEAST:
+        return Found(best, analytic, analytic, 1)
+    for knob in knobs_of(group):
+        most = (1 - knob.margin) * least
+        for knobs in [turn(best) for turn in knob.settings]:
+            group, schedule = scheduled(knobs)
+            if schedule not in known:
+                known[schedule] = pricer.price(group, schedule).seconds
+            if known[schedule] < min(most, least):
+                best, least = knobs, known[schedule]
+    return Found(best, least, analytic, len(known))

@@ -9,6 +9,7 @@ from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
 from tcc.schedule.contraction import (
+    ROWS,
     Sides,
     blocks_of,
     contraction_nest,
@@ -141,7 +142,7 @@ def _units(
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows and all(as_int(extent(v)) is not None for v in rows):
-        units.update(row_units(main, group.common, sides, registers, registers.knobs.rows))
+        units.update(row_units(main, group.common, sides, registers, ROWS))
     elif len(parts) > 1 and rows:
         units.update(dict.fromkeys(rows, 1))
         block = blocks[main].get(rows[-1], 1)

@@ -22,6 +22,8 @@ from tcc.schedule.registers import RUN, Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
 
+# Rows of a unit: enough to use a panel some forty times.
+ROWS = 256
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
 # With so many units for each core, an odd one matters little.
@@ -128,7 +130,7 @@ def _imbalance(
     size = trips(sides.vector)
     others = points(tuple(v for v in stage.iters if v in sides.this and v is not sides.vector))
     count = -(-size // panel)
-    parts = parts_of(count * others, rows, registers, registers.knobs.rows)
+    parts = parts_of(count * others, rows, registers, ROWS)
     units, cores = count * others * parts, registers.cores
     if units >= FEW * cores:
         return 1.0
@@ -171,7 +173,7 @@ def runs_of(
 ) -> dict[Var, int]:
     """How far the outer reductions run at once, outermost first, about `most` steps in all; empty
     where all fits one run."""
-    if most == 0 or sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
+    if sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
     if points(tuple(loops)) <= most * 5 // 4:
@@ -250,7 +252,7 @@ def row_units(
     common: tuple[Var, ...],
     sides: Sides,
     registers: Registers,
-    most: int,
+    most: int = ROWS,
 ) -> dict[Var, int]:
     """Elements of each row loop that a unit covers: about `most` rows in all, in parts that give
     every core the same number of units where they are few."""
@@ -291,8 +293,6 @@ def panels_outer(
 ) -> bool:
     """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
     the second-level cache than walking all panels for each unit of rows."""
-    if registers.knobs.outer is not None:
-        return registers.knobs.outer
     size = stage.body[0].dtype.bytes
     this = footprint(group, stage, sides.this) * size
     other = footprint(group, stage, sides.other) * size

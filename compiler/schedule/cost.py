@@ -35,7 +35,7 @@ _RUN = 60
 # Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
 # 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; runs of panels that
 # the first cache holds gain 5 % on others, though the second one is fast enough.)
-_RIVALS = 3
+_RIVALS = 4
 # The part of the third cache's time that arithmetic does not hide.
 _EXPOSED = 0.6
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
@@ -145,7 +145,7 @@ class _Pricing:
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, reuse = self._traffic()
         # Too few lines can be under way to hide the third cache behind arithmetic.
-        busy = _together(core.either * second, l2) + _EXPOSED * l3
+        busy = max(_together(core.either * second, l2) + _EXPOSED * l3, l3)
         seconds = _overlap(busy, dram, reuse, any(n.ahead for n in self.schedule.nests))
         seconds += machine.fork if self.threads > 1 else machine.launch
         return Price(

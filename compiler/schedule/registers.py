@@ -7,23 +7,18 @@ from dataclasses import dataclass
 # Steps of a reduction whose panel (64 f32 wide) is walked at once: 64 KiB, what a second-level
 # cache delivers while the sums of a block of rows are made.
 RUN = 256
-# Rows of a unit: enough to use a panel some forty times.
-ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """What may be turned of the analytic choice; by default nothing is.
 
-    Of a contraction: `panel` vectors of columns, `run` steps of a sum at once (0: all), about `rows`
-    rows of a unit, and whether units walk panels in the outer loops.  Of anything else: `wide`
-    vectors a block, and `grain` times the elements that a unit has.
+    Of a contraction: `panel` vectors of columns, and about `run` steps of a sum at once.  Of
+    anything else: `wide` vectors a block, and `grain` times the elements that a unit has.
     """
 
     panel: int | None = None
     run: int = RUN
-    rows: int = ROWS
-    outer: bool | None = None
     wide: int | None = None
     grain: int = 1
 
