@@ -230,8 +230,9 @@ class Options:
         metadata=_flag(
             "--precision",
             "TYPE",
-            "f32; bf16: weights and what they are multiplied with in bf16, sums in f32; "
-            "f16: weights stored in f16, arithmetic in f32.",
+            "f32; bf16: weights, and where the processor multiplies bf16 what they are multiplied "
+            "with, stored in bf16, sums in f32; f16: weights stored in f16, arithmetic in f32.  "
+            "What would be slower so stays f32.",
             _one_of(PRECISIONS, str),
         ),
     )

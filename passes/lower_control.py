@@ -229,9 +229,9 @@ def lower_scan(frame: Frame, node: Node) -> None:
         _slice(inner, row, stack, length - 1 - trip if back else trip)
         for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True)
     ]
-    rows = store_rows(inner, rows, places)
+    stored = store_rows(inner, rows, places)
     inner.steps()
-    fill_rows(inner, rows, places)
+    fill_rows(inner, stored, places)
     next_trip(inner, results, carried)
     frame.out.append(Loop(trips, -1, counter, tuple(inner.out)))
     define_carried(frame, node.outputs[:states], carried, counter)

@@ -8,10 +8,11 @@
 
 Requires layouts.  Establishes casts where kernels read and write; all arithmetic stays f32, and
 nothing is rounded inside a kernel.  Inputs, outputs and what C functions and control flow see keep
-their types.  Weights are what contractions multiply and embeddings are picked from.  Activations
-are stored in bf16 where that lets a contraction multiply pairs of bf16 at once; elsewhere the
-conversions would cost more than the bytes, for activations of small batches stay in the caches.
-So would those of a weight that one run uses often: without pairs, it stays f32, and so exact.
+their types.  Weights are what contractions multiply.  Activations are stored in bf16 where that
+lets a contraction multiply pairs of bf16 at once; elsewhere the conversions would cost more than
+the bytes, for activations of small batches stay in the caches.  So would those of a weight that a
+run uses often: without pairs, it stays f32, and so exact, as do the tables of embeddings, of which
+a run reads few rows.
 """
 
 from __future__ import annotations
@@ -142,7 +143,6 @@ class _Narrowing:
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
         weights = {p.constant for p in self.products[kernel] if self._pays(p)}
-        weights |= {v for v in map(_picked_from(kernel), _all_reads(kernel)) if v is not None}
         for value in kernel.operands:
             if value in weights and value in self.constants:
                 stored = self._float_weight(kernel, value)
@@ -344,11 +344,6 @@ def _all_reads(kernel: Kernel) -> Iterator[Read]:
         yield from (r for r in reads(stage) if isinstance(r.source, int))
 
 
-def _picked_from(kernel: Kernel) -> Callable[[Read], Value | None]:
-    """What a read picks rows from by data: an embedding's table."""
-    return lambda node: _operand(kernel, node) if node.indirect else None
-
-
 def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Product]:
     """The stages that sum products of something and a constant's elements, in f32."""
     for stage in kernel.expr.stages:
@@ -403,11 +398,11 @@ def _uses(product: _Product) -> int:
 
 
 def _batched(product: _Product) -> bool:
-    """Whether both factors vary with a loop of the result, as those of transformed filters do:
-    rounding these would lose more than the policy for such algorithms allows."""
-    reads_ = [n for n in walk(product.other) if isinstance(n, Read)]
-    ours = {v for n in reads_ for index in n.indices for v in free_vars(index)}
-    theirs = {v for index in product.weight.indices for v in free_vars(index)}
+    """Whether a loop of the result runs along an axis of both factors, as in products of
+    transformed filters: rounding these would lose more than the policy for them allows."""
+    others = [n for n in walk(product.other) if isinstance(n, Read)]
+    ours = {var_of(index) for node in others for index in node.indices}
+    theirs = {var_of(index) for index in product.weight.indices}
     return any(v in ours & theirs and as_int(extent(v)) != 1 for v in product.stage.iters)
 
 

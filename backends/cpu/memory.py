@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TypeVar
 
 from tcc.backends.cpu.blocks import (
@@ -130,6 +131,25 @@ class Access:
             return None
         axes = [n for n, c in enumerate(self._coeffs[:-1]) if constant(c) == 1]
         return next((n for n in axes if self.shape[n] >= _WORTH_TURNING), None)
+
+    def dense_order(self) -> tuple[int, ...] | None:
+        """The order of axes in which two of a block without guards are one stretch of memory,
+        though neither is much of one alone; None where there is none or another way is better."""
+        if not self._affine or self.guards or len(self.shape) != 2:
+            return None
+        short, long = (0, 1) if constant(self._coeffs[0]) == 1 else (1, 0)
+        if constant(self._coeffs[short]) != 1 or not 1 < self.shape[short] < _WORTH_TURNING:
+            return None
+        return (long, short) if constant(self._coeffs[long]) == self.shape[short] else None
+
+    def merged_shape(self, order: tuple[int, ...]) -> tuple[int, ...]:
+        return (prod(self.shape[n] for n in order),)
+
+    def merged(self, order: tuple[int, ...]) -> Access:
+        """The same elements as one row; `order` is a `dense_order`."""
+        shape = self.merged_shape(order)
+        offset = self._rest + lanes(shape)[0]
+        return Access(self.indices, self.base, self.buffer, shape, offset, (), ())
 
     def varies(self, index: Index) -> bool:
         """Whether an indirect variable is left that is different for each lane."""
@@ -391,6 +411,9 @@ def store(
         node = _turned(node, value.shape, moved)
         value = rearrange(indices.code, value, moved, tuple(value.shape[n] for n in moved))
         where = access(indices, buffers, node, value.shape, ())
+    elif (order := where.dense_order()) is not None:
+        value = rearrange(indices.code, value, order, where.merged_shape(order))
+        where = where.merged(order)
     shape = where.shape
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
     if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
@@ -232,7 +233,12 @@ def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
 
 def reads(stage: Stage) -> tuple[Read, ...]:
     """Every read of the stage's body, each once, in evaluation order."""
-    return tuple(s for s in walk(*stage.body) if isinstance(s, Read))
+    return _reads(stage.body)
+
+
+@lru_cache(maxsize=4096)
+def _reads(body: tuple[Scalar, ...]) -> tuple[Read, ...]:
+    return tuple(s for s in walk(*body) if isinstance(s, Read))
 
 
 def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:

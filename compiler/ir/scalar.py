@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -294,6 +295,7 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
             return ()
 
 
+@lru_cache(maxsize=4096)  # passes ask for the same bodies again and again
 def walk(*roots: Scalar) -> tuple[Scalar, ...]:
     """Every scalar under `roots`, each once, operands before users."""
     order: dict[Scalar, None] = {}

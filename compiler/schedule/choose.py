@@ -23,7 +23,9 @@ from tcc.schedule.contraction import (
 from tcc.schedule.nest import anchor, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.turn import turned_blocks, turned_vector
 from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.window import window_units
 
 __all__ = ["Registers", "choose"]
 
@@ -34,10 +36,10 @@ UNIT_WORK = 1 << 14
 def choose(group: TileGroup, registers: Registers) -> Schedule:
     """A schedule for `group`."""
     main = anchor(group)
-    vectors = vector_loops(group, main)
+    vectors = _vectors(group, main)
     sides = sides_of(main, vectors.get(main))
     parts = _parts(group, main, sides, registers)
-    blocks = {s: _blocks(s, vectors.get(s), registers) for s in group.stages}
+    blocks = {s: _blocks(group, s, vectors.get(s), registers) for s in group.stages}
     units = _units(group, main, sides, parts, blocks, vectors, registers)
     parallel = _parallel(group, main, vectors.get(main), sides, units, registers)
     inside = frozenset(
@@ -56,10 +58,21 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
     return Schedule(named, parallel, tuple(nests))
 
 
-def _blocks(stage: GroupStage, vector: Var | None, registers: Registers) -> dict[Var, int]:
+def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
+    found = vector_loops(group, main)
+    turned = turned_vector(group, main) if not found and len(group.stages) == 1 else None
+    return found if turned is None else {main: turned}
+
+
+def _blocks(
+    group: TileGroup, stage: GroupStage, vector: Var | None, registers: Registers
+) -> dict[Var, int]:
     sides = sides_of(stage, vector)
     if sides is not None:
         return blocks_of(stage, sides, registers)
+    turned = turned_blocks(group, stage, vector, registers) if len(group.stages) == 1 else {}
+    if turned:
+        return turned
     return {} if vector is None else {vector: vector_block(vector, stage, registers)}
 
 
@@ -139,6 +152,10 @@ def _units(
     if sides is None or sides.both:
         if len(parts) > 1:
             units = {v: n for v, n in units.items() if v is vectors.get(main)}
+        else:
+            units.update(
+                window_units(main, vectors.get(main), blocks[main], group.common, registers)
+            )
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows and all(as_int(extent(v)) is not None for v in rows):

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph, Value, carrier
-from tcc.ir.types import BF16, F16, F32, I8, DType
+from tcc.ir.index import symbol
+from tcc.ir.types import BF16, F16, F32, I8, I64, DType
 from tcc.ir.verify_tile import verify_kernel
 from tcc.ops.activation import GeluAttrs
 from tcc.ops.movement import ConcatAttrs
+from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
@@ -20,6 +22,8 @@ from tcc.passes.narrow_weights import group_size, quantized
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import FULL, Precision
+from tcc.passes.winograd import Limits, winograd
+from tcc.passes.winograd_price import Rates
 from tcc.schedule.choose import Registers
 
 from tests.passes.fuse.models import Model
@@ -28,6 +32,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 PAIRS = Precision(BF16, pairs=True)
 NO_PAIRS = Precision(BF16)
+# A machine for which moving data is free.
+FREE = Limits(Rates(1e-6, 1 << 40, near=1e9, shared=1e9, memory=1e9), growth=100)
 
 
 def bf16(array: Array) -> Array:
@@ -121,6 +127,50 @@ def test_f16_weights_that_fit() -> None:
     graph = m.finish(m.op("matmul", m.input("x", 2, 128), big))
     assert constants(place_graph(graph, Precision(F16))) == [F32]
     assert constants(place_graph(graph, NO_PAIRS)) == [BF16]
+
+
+def test_weights_that_a_run_uses_often_stay_exact() -> None:
+    graph, _, _ = two_products()  # of five rows
+    assert constants(place_graph(graph, Precision(F16, uses=5))) == [F16, F32]
+    assert constants(place_graph(graph, Precision(F16, uses=4.9))) == [F32, F32]
+    assert constants(place_graph(graph, Precision(BF16, pairs=True, uses=1))) == [F32, BF16]
+
+
+def test_open_numbers_of_rows_may_be_small() -> None:
+    m = Model("open")
+    graph = m.finish(m.op("matmul", m.input("x", symbol("n"), 128), m.weight(128, 128)))
+    assert constants(place_graph(graph, Precision(F16, uses=1))) == [F16]
+
+
+def test_every_result_of_a_window_uses_its_weights() -> None:
+    m = Model("windows")
+    graph = m.finish(m.conv(m.input("x", 1, 64, 5, 5), 64, 3, bias=False))
+    assert constants(place_graph(graph, Precision(F16, uses=9))) == [F16]
+    assert constants(place_graph(graph, Precision(F16, uses=8))) == [F32]
+
+
+@pytest.mark.parametrize("precision", [PAIRS, NO_PAIRS, Precision(F16)], ids=str)
+def test_transformed_filters_stay_exact(precision: Precision) -> None:
+    """What a rounded filter of the transformed ones would cost shows beside the direct sums."""
+    m = Model("transformed")
+    x = m.input("x", 1, 64, 8, 8)
+    graph = m.finish(m.conv(m.op("relu", x), 64, 3, pad=1, bias=False))
+    faster = winograd(graph, FREE)
+    assert len(faster.nodes) > len(graph.nodes)
+    placed = place_graph(faster, precision)
+    assert constants(placed) == [F32]
+    assert set(stored(placed).values()) == {F32}
+    image = rows(graph)
+    np.testing.assert_allclose(run(faster, precision, image), run(graph, FULL, image), atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", [PAIRS, NO_PAIRS, Precision(F16)], ids=str)
+def test_rows_of_a_table_are_exact(precision: Precision) -> None:
+    m = Model("table")
+    table, ids = m.weight(500, 64), m.input("ids", 3, dtype=I64)
+    graph = m.finish(m.op("gather", table, ids, attrs=AxisAttrs(0)))
+    wanted = np.array([4, 0, 499])
+    np.testing.assert_array_equal(run(graph, precision, wanted), array(graph, table)[wanted])
 
 
 @pytest.mark.parametrize("depth", [130, 131])

@@ -263,3 +263,11 @@ def test_prices_rank_real_layers(sizes: Sizes, best: int) -> None:
     prices = {m: winograd_price(sizes, form, SERVER) for m, form in FORMS.items()}
     prices[0] = direct_price(sizes, SERVER)
     assert min(prices, key=prices.__getitem__) == best
+
+
+def test_direct_products_of_pairs_are_twice_as_fast() -> None:
+    sizes = Sizes(1, 256, 256, (56, 56), (1, 1))
+    pairs = replace(SERVER, direct=2.0)
+    assert direct_price(sizes, pairs) == pytest.approx(direct_price(sizes, SERVER) / 2)
+    four = FORMS[4]
+    assert winograd_price(sizes, four, pairs) == winograd_price(sizes, four, SERVER)

@@ -1,0 +1,61 @@
+"""Blocks of stages that turn their operands: what is read runs along one loop, what is written
+along another.
+
+    y[i, j] = x[j, i]        16 x 16: loads along j, stores along i, exchanged in registers
+"""
+
+from __future__ import annotations
+
+from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.index import Var
+from tcc.schedule.nest import guarded, stride, trips
+from tcc.schedule.registers import Registers
+from tcc.schedule.vectors import lanes_of
+
+# Neighbours in memory from which on exchanging in registers beats element by element.
+_LEAST = 3
+
+
+def turned_vector(group: TileGroup, stage: GroupStage) -> Var | None:
+    """The loop along which a stage that has no smooth loop stores, if what it reads runs along
+    another."""
+    if stage.monoid is not None:
+        return None
+    stored = [_along(stage, a) for targets in stage.stores for a in targets]
+    read = [_along(stage, a) for a in _moving(group, stage)]
+    if not stored or None in stored or len(set(stored)) > 1 or stored[0] not in group.common:
+        return None
+    other = any(v is not None and v is not stored[0] for v in read)
+    # Where the stores run along a short loop, vectors are filled along the long one.
+    if other and trips(stored[0]) >= _LEAST:
+        long = max((v for v in (stored[0], *read) if v is not None), key=trips)
+        return stored[0] if trips(stored[0]) >= 16 else long
+    return None
+
+
+def turned_blocks(
+    group: TileGroup, stage: GroupStage, vector: Var | None, registers: Registers
+) -> dict[Var, int]:
+    """Square blocks along the vector loop and the one along which another access runs."""
+    if stage.monoid is not None or vector is None:
+        return {}
+    lanes = lanes_of(stage, registers)
+    stores = [a for targets in stage.stores for a in targets]
+    for access in (*_moving(group, stage), *stores):
+        along = _along(stage, access)
+        if along is None or along is vector or stride(access, vector) in (0, 1, None):
+            continue
+        if trips(along) >= _LEAST:
+            return {v: max(1, min(trips(v), lanes)) for v in (along, vector)}
+    return {}
+
+
+def _moving(group: TileGroup, stage: GroupStage) -> list[Access]:
+    """The operands that are not constants."""
+    return [a for a in stage.accesses.values() if not group.buffers[a.buffer].constant]
+
+
+def _along(stage: GroupStage, access: Access) -> Var | None:
+    """The loop along which an access runs through memory, unchecked."""
+    found = [v for v in stage.iters if stride(access, v) == 1 and trips(v) > 1]
+    return found[-1] if found and not guarded(access, found[-1]) else None

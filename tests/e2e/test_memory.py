@@ -1,0 +1,91 @@
+"""Where weights and the arena of a loaded artifact lie, as the system sees it."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+from tcc import runtime
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from .agreement import FLOAT, model_of, value
+
+SIDE = 1024
+BYTES = SIDE * SIDE * 4  # of a matrix
+CHILD = """\
+import sys
+import numpy as np
+from tcc import runtime
+from tests.e2e.test_memory import SIDE, pages
+model = runtime.load(sys.argv[1], 1)
+model(np.ones((SIDE, SIDE), np.float32))
+print(pages(sys.argv[1], "Rss"), pages(sys.argv[1], "Pss"))
+"""
+
+pytestmark = pytest.mark.xdist_group("artifacts")
+
+
+def pages(path: str | None, field: str) -> int:
+    """Bytes of a field of smaps over this process's mappings of weights in a file (None: over all
+    memory without a file)."""
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            named = words[5] if len(words) > 5 else None
+            counts = named == path and (path is None or words[1] == "r--s")
+        elif counts and words[0] == f"{field}:":
+            total += int(words[1]) * 1024
+    return total
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two products in a row, so that one result lies in the arena; the weights are one matrix."""
+    weights = np.eye(SIDE, dtype=np.float32)
+    model = model_of(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["a"]),
+            helper.make_node("MatMul", ["a", "w"], ["y"]),
+        ],
+        [value("x", FLOAT, [SIDE, SIDE])],
+        [value("y", FLOAT, [SIDE, SIDE])],
+        {"w": weights},
+    )
+    path = tmp_path_factory.mktemp("memory") / "products.so"
+    compile_model(model, read_options({"cpu": "host"}), path)
+    return path
+
+
+def test_weights_are_mapped_and_shared(artifact: Path) -> None:
+    model = runtime.load(artifact, 1)
+    x = np.ones((SIDE, SIDE), np.float32)
+    np.testing.assert_array_equal(model(x), x)
+    assert pages(str(artifact), "Rss") >= BYTES
+    assert pages(str(artifact), "Anonymous") == 0
+    child = (sys.executable, "-c", CHILD, str(artifact))
+    found = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True)
+    resident, own = map(int, found.stdout.split())
+    assert resident >= BYTES
+    assert own < 0.6 * resident  # a page that two processes map counts half in each
+
+
+def test_the_arena_is_on_huge_pages(artifact: Path) -> None:
+    size = 8 << 20
+    with mmap.mmap(-1, size) as probe:
+        probe.madvise(mmap.MADV_HUGEPAGE)
+        before = pages(None, "AnonHugePages")
+        probe.write(bytes(size))
+        if pages(None, "AnonHugePages") == before:
+            pytest.skip("this system gives no huge pages")
+    before = pages(None, "AnonHugePages")
+    model = runtime.load(artifact, 1)
+    model(np.ones((SIDE, SIDE), np.float32))
+    assert model.statistics().arena_bytes >= BYTES
+    assert pages(None, "AnonHugePages") - before >= BYTES
