@@ -57,7 +57,8 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What a compile made.  Sizes are bytes; `arena` is None where it depends on open sizes.
-    `growth` is how many times the model's own weights those of the artifact take."""
+    `growth` is how many times the model's own weights those of the artifact take, `priced` the
+    schedules whose prices were compared."""
 
     target: str
     ops: int
@@ -67,6 +68,7 @@ class Summary:
     arena: int | None
     weights: int
     growth: float
+    priced: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,13 @@ def compile_model(
     ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
     given = constant_bytes(graph)
     with trace.stage("optimise"):
-        graph = run_pipeline(graph, options.level, trace, limits=_limits(target, machine, options))
+        limits = winograd_limits(target, machine, options)
+        graph = run_pipeline(graph, options.level, trace, limits=limits)
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
         precision = _precision(options, target, machine, given)
-        planner = _planner(machine)
+        planner = schedule_planner(machine, given if options.level >= 2 else None)
         placed = place_graph(graph, precision, registers=planner.registers)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program, tiles = update_in_place(program, kernels.bounds)
@@ -160,11 +163,14 @@ def compile_model(
     summary = Summary(
         target.text, ops, len(names), precision_text(manifest), len(options.inputs),
         manifest["arena_bytes"], weights.size, weights.size / given if given else 1.0,
+        planner.priced,
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
 
 
-def _planner(machine: Machine) -> KernelPlanner:
+def schedule_planner(machine: Machine, constants: int | None) -> KernelPlanner:
+    """A planner that prices schedules, for a model with so many bytes of constants; None: without
+    prices."""
     return KernelPlanner(
         Registers(
             machine.lanes,
@@ -175,11 +181,12 @@ def _planner(machine: Machine) -> KernelPlanner:
             machine.loads,
             machine.fma_latency,
             machine.l1,
-        )
+        ),
+        None if constants is None else Pricer(machine, constants),
     )
 
 
-def _limits(target: Target, machine: Machine, options: Options) -> Limits | None:
+def winograd_limits(target: Target, machine: Machine, options: Options) -> Limits | None:
     """What bounds algorithms that trade rounding for speed; None where they are off."""
     if options.numerics == "strict":
         return None

@@ -24,8 +24,11 @@ from tcc.ir.types import BF16, element_count
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layouts import Kernel
-from tcc.schedule.choose import Registers, choose
+from tcc.schedule.candidates import cheapest
+from tcc.schedule.choose import choose
+from tcc.schedule.cost import Pricer
 from tcc.schedule.nest import anchor, depends, product, stride
+from tcc.schedule.registers import Knobs, Registers
 from tcc.schedule.schedule import Nest, Schedule
 
 # Constants smaller than this many elements are left as they are.
@@ -57,8 +60,11 @@ _Structure: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 class KernelPlanner:
     """Plans kernels for one target and remembers them by structure."""
 
-    def __init__(self, registers: Registers) -> None:
-        self.registers = registers
+    def __init__(self, registers: Registers, pricer: Pricer | None = None) -> None:
+        """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`
+        then counts them.  Without one the analytic schedule is taken."""
+        self.registers, self.pricer = registers, pricer
+        self.priced = 0
         self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
 
     def plan(
@@ -86,14 +92,51 @@ class KernelPlanner:
     def _bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> tuple[tuple[Storage, ...], Bound]:
-        group = build_group(expr, operands, results)
-        if any(s.constant for s in operands):
-            schedule = choose(group, self.registers)
+        structure = Structure(expr, operands, results, self.registers)
+        knobs = Knobs()
+        if self.pricer is not None:
+            found = cheapest(structure.turned, self.pricer)
+            knobs, self.priced = found.knobs, self.priced + found.priced
+        group, schedule = structure.turned(knobs)
+        return structure.packed(knobs), Bound(lower(group, schedule), schedule, group)
+
+
+class Structure:
+    """A kernel's expression and storage, and what schedules make of them."""
+
+    def __init__(
+        self,
+        expr: Expr,
+        operands: tuple[Storage, ...],
+        results: tuple[Storage, ...],
+        registers: Registers,
+    ) -> None:
+        self._parts = (expr, operands, results)
+        self._registers = registers
+        self._plain = build_group(expr, operands, results)
+        # Of all knobs, only those of blocks change what constants are packed for.
+        self._packed: dict[tuple[int | None, ...], tuple[tuple[Storage, ...], TileGroup]] = {}
+
+    def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
+        """The operands, with the constants packed for the schedule under `knobs`."""
+        return self._pack(knobs)[0]
+
+    def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
+        """The group with its constants packed so, and the schedule."""
+        _, group = self._pack(knobs)
+        return group, choose(group, replace(self._registers, knobs=knobs))
+
+    def _pack(self, knobs: Knobs) -> tuple[tuple[Storage, ...], TileGroup]:
+        expr, operands, results = self._parts
+        if not any(s.constant for s in operands):
+            return operands, self._plain
+        key = (knobs.panel, knobs.wide)
+        if key not in self._packed:
+            schedule = choose(self._plain, replace(self._registers, knobs=knobs))
             loops = build_group(expr, operands, results, collapsed=False)
-            operands = pack_constants(loops, schedule, operands)
-            group = build_group(expr, operands, results)
-        schedule = choose(group, self.registers)
-        return operands, Bound(lower(group, schedule), schedule, group)
+            packed = pack_constants(loops, schedule, operands)
+            self._packed[key] = packed, build_group(expr, packed, results)
+        return self._packed[key]
 
 
 def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:

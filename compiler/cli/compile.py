@@ -37,6 +37,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
+        click.echo(f"{compiled.summary.priced} schedules priced")
     click.echo(summary_line(compiled))
 
 

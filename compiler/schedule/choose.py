@@ -163,9 +163,12 @@ def _units(
     units = {v: n for v, n in blocks[main].items() if v in group.common}
     if sides is None or sides.both:
         if len(parts) > 1:
-            return {v: n for v, n in units.items() if v is vectors.get(main)}
-        window = window_units(main, vectors.get(main), blocks[main], group.common, registers)
-        return {**units, **window}
+            units = {v: n for v, n in units.items() if v is vectors.get(main)}
+        else:
+            units.update(
+                window_units(main, vectors.get(main), blocks[main], group.common, registers)
+            )
+        return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows and all(as_int(extent(v)) is not None for v in rows):
         units.update(row_units(main, group.common, sides, registers, ROWS))
@@ -174,6 +177,16 @@ def _units(
         block = blocks[main].get(rows[-1], 1)
         units[rows[-1]] = 64 // block * block
     return units
+
+
+def _coarser(
+    group: TileGroup, units: dict[Var, int], vector: Var | None, grain: int
+) -> dict[Var, int]:
+    """Units that cover `grain` times as much of the innermost loop beside the vector loop."""
+    rows = [v for v in group.common if v is not vector and (as_int(extent(v)) or 0) > 1]
+    if grain == 1 or not rows:
+        return units
+    return {**units, rows[-1]: min(trips(rows[-1]), grain * units.get(rows[-1], 1))}
 
 
 def _parallel(

@@ -27,14 +27,14 @@ from tcc.schedule.vectors import lanes_of, vector_block
 WHOLE = 320
 # A shorter run is not worth its loop.
 MIN_RUN = 64
+# Rows of a unit: enough to use a panel some forty times.
+ROWS = 256
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
 # With so many units for each core, an odd one matters little.
 FEW = 8
 # A narrower panel reads the other operand more often: it has to save some of the cycles.
 WORTH = 0.98
-# Rows of a unit: enough to use a panel some forty times.
-ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,8 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
     size = as_int(extent(sides.vector))
     lanes = lanes_of(stage, registers)
     rows = rows_of(stage, sides)
+    if registers.knobs.panel is not None and size is not None and rows and not sides.both:
+        return min(size, most, registers.knobs.panel * lanes)
     if size is None or most <= lanes or not rows or sides.both:
         return most
     longest = trips(_longest(rows))
@@ -178,11 +180,13 @@ def runs_of(
     if sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    if points(tuple(loops)) <= WHOLE:
+    steps = registers.knobs.run
+    if points(tuple(loops)) <= (WHOLE if steps is None else steps * 5 // 4):
         return {}
-    # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
-    panel = blocks.get(sides.vector, 1) * stage.body[0].dtype.bytes
-    steps = max(MIN_RUN, registers.l1 * 2 // 3 // panel)
+    if steps is None:
+        # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
+        panel = blocks.get(sides.vector, 1) * stage.body[0].dtype.bytes
+        steps = max(MIN_RUN, registers.l1 * 2 // 3 // panel)
     inner = 1
     found: dict[Var, int] = {}
     for var in reversed(loops):

@@ -30,6 +30,14 @@ from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
+# Cycles to enter a loop of sums and to leave it, with what was predicted wrongly at its end.
+_RUN = 60
+# Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
+# 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; runs of panels that
+# the first cache holds gain 5 % on others, though the second one is fast enough.)
+_RIVALS = 4
+# The part of the third cache's time that arithmetic does not hide.
+_EXPOSED = 0.6
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
 
@@ -137,7 +145,7 @@ class _Pricing:
         second = imbalance / (self.threads * machine.hertz)
         l2, l3, dram, reuse = self._traffic()
         # Too few lines can be under way to hide the third cache behind arithmetic.
-        busy = max(core.either * second + l3, l2)
+        busy = max(_together(core.either * second, l2) + _EXPOSED * l3, l3)
         seconds = _overlap(busy, dram, reuse, any(n.ahead for n in self.schedule.nests))
         seconds += machine.fork if self.threads > 1 else machine.launch
         return Price(
@@ -191,7 +199,7 @@ class _Pricing:
             compute, ports = self._block(nest, work, touches, spans)
             core.compute += count * compute
             core.ports += count * ports
-            core.either += count * max(compute, ports)
+            core.either += count * _together(compute, ports)
 
     def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
         """What a stage loads and stores: blocks of stages of the same nest stay in registers."""
@@ -233,13 +241,14 @@ class _Pricing:
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
         sums = rows * wide
+        runs = self._runs(nest, stage.reduce)
         compute = sums * work.ops / machine.fmas
         if stage.reduce:
             # Each sum waits for its last value.
             compute = max(compute, machine.fma_latency)
         compute = steps * (compute + sums * work.heavy)
         if stage.reduce:
-            compute += _DRAIN * machine.fma_latency
+            compute += max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
@@ -248,7 +257,7 @@ class _Pricing:
                 stores += count
             else:
                 loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
-        waits = self._runs(nest, stage.reduce) * sums
+        waits = runs * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
     def _instructions(self, touch: Touch, vector: Var | None, wide: int, lanes: int) -> float:
@@ -342,7 +351,7 @@ class _Pricing:
             inside[var] = min(step, inside[var])
         touches = tuple(t for work in stages for t in self._touches(nest, work))
         outer = {v: self.trips[v] for v in named.values()} | dict(whole)
-        return walk_of(loops, len(around), touches, outer)
+        return walk_of(loops, len(around), touches, outer, ahead=nest.ahead)
 
     def _reuse(self, border: Moved) -> float:
         """Loads of a cold constant over its bytes from memory, for the largest of them."""
@@ -372,6 +381,12 @@ def _overlap(busy: float, dram: float, reuse: float, ahead: bool) -> float:
     if ahead:
         return max(busy, dram)
     return max(dram, busy / reuse) + busy * (1 - 1 / reuse)
+
+
+def _together(a: float, b: float) -> float:
+    """The time of two resources that are busy at once."""
+    most = max(a, b)
+    return most and most * ((a / most) ** _RIVALS + (b / most) ** _RIVALS) ** (1 / _RIVALS)
 
 
 def _seconds(border: Moved, read: float, write: float) -> float:

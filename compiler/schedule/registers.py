@@ -6,6 +6,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Knobs:
+    """What may be turned of the analytic choice; by default nothing is.
+
+    Of a contraction: `panel` vectors of columns, and about `run` steps of a sum at once.  Of
+    anything else: `wide` vectors a block, and `grain` times the elements that a unit has.
+    """
+
+    panel: int | None = None
+    run: int | None = None
+    wide: int | None = None
+    grain: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Registers:
     """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
@@ -19,6 +33,7 @@ class Registers:
     loads: float = 1.3
     latency: float = 4.0
     l1: int = 48 << 10
+    knobs: Knobs = Knobs()
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.

@@ -31,13 +31,15 @@ class LoopOver:
 class Walk:
     """One nest's loops, outermost first, of which the first `shared` are around all nests.
 
-    `spans[d][n]` are the bytes that touch n reaches inside the loops from d on.
+    `spans[d][n]` are the bytes that touch n reaches inside the loops from d on; `ahead`: constants
+    come before they are needed, and lie beside those in use.
     """
 
     loops: tuple[LoopOver, ...]
     shared: int
     touches: tuple[Touch, ...]
     spans: tuple[tuple[float, ...], ...]
+    ahead: bool = False
 
 
 def walk_of(
@@ -45,6 +47,8 @@ def walk_of(
     shared: int,
     touches: tuple[Touch, ...],
     whole: Mapping[Var, int],
+    *,
+    ahead: bool = False,
 ) -> Walk:
     """The walk of one nest; `whole` are the elements along each of its variables in all."""
     spans = []
@@ -53,7 +57,7 @@ def walk_of(
         spans.append(tuple([t.reach(inside) for t in touches]))
         if loop is not None:
             inside[loop.var] = loop.step
-    return Walk(tuple(loops), shared, touches, tuple(spans))
+    return Walk(tuple(loops), shared, touches, tuple(spans), ahead)
 
 
 @dataclass(slots=True)
@@ -85,12 +89,13 @@ def moved(walks: Sequence[Walk], capacity: float) -> Moved:
 
 
 def _held(walks: Sequence[Walk], depth: int) -> float:
-    """Bytes touched inside the loops from `depth` on; a source counts once."""
+    """Bytes touched inside the loops from `depth` on, and fetched ahead; a source counts once."""
     most: dict[int | StageRef, float] = {}
     for walk in walks:
         for touch, span in zip(walk.touches, walk.spans[depth], strict=True):
-            if span > most.get(touch.source, 0):
-                most[touch.source] = span
+            held = min(touch.most, 2 * span) if walk.ahead and touch.constant else span
+            if held > most.get(touch.source, 0):
+                most[touch.source] = held
     return sum(most.values())
 
 

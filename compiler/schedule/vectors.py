@@ -46,6 +46,8 @@ def vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
     where a reduction carries several values."""
     few = registers.count < 32 and product(stage) is not None
     full = (1 if len(stage.body) > 1 else 2 if few else 4) * lanes_of(stage, registers)
+    if registers.knobs.wide is not None:
+        full = min(full, registers.knobs.wide * lanes_of(stage, registers))
     size = as_int(extent(var))
     return full if size is None else max(1, min(size, full))
 

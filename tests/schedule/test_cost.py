@@ -122,10 +122,11 @@ def test_a_gather_reads_as_many_rows_as_it_has_indices() -> None:
 
 
 def test_a_large_product_runs_at_the_peak() -> None:
-    # A strip of rows stays in the second cache while all panels pass.
-    strips = replace(gemm_schedule(192), parallel=("i", "j"))
+    # A strip of rows stays in the second cache, beside the panel in use and the next one, while all
+    # panels pass.
+    strips = replace(gemm_schedule(128), parallel=("i", "j"))
     price = priced(matmul(768, 768, 2048), strips)
-    assert price.seconds == pytest.approx(price.flops / MACHINE.peak, rel=0.1)
+    assert price.seconds == pytest.approx(price.flops / MACHINE.peak, rel=0.15)
     assert price.seconds == pytest.approx(price.compute + price.l3, rel=0.01)
 
 
@@ -206,9 +207,29 @@ def test_a_cold_panel_that_nobody_fetches_ahead_keeps_the_first_rows_waiting() -
     group = matmul(48, 1024, 4096)
     ahead, late = (priced(group, gemm_schedule(48, ahead=a)) for a in (True, False))
     busy = ahead.compute + ahead.l3
-    assert ahead.seconds == pytest.approx(max(busy, ahead.dram), rel=0.01)
+    assert max(ahead.compute, ahead.dram) <= ahead.seconds <= 1.05 * max(busy, ahead.dram)
     assert late.seconds > ahead.seconds
-    assert late.seconds <= busy + ahead.dram + 1e-6
+    assert late.seconds <= 1.05 * busy + ahead.dram + 1e-6
+
+
+def test_the_next_panel_takes_room_beside_the_one_in_use() -> None:
+    # 640 KiB: one panel of 2560 steps fits the second cache, two do not.
+    group = matmul(96, 2560, 2048)
+    ahead, late = (priced(group, gemm_schedule(96, ahead=a)) for a in (True, False))
+    assert ahead.l3 > 1.5 * late.l3
+
+
+def test_ports_that_suffice_slow_arithmetic_where_they_are_as_busy() -> None:
+    # 12 rows x 2 vectors: 14 loads, for which there are ports in 11 of 12 cycles of arithmetic.
+    price = priced(matmul(768, 256, 2048), _resized(gemm_schedule(96, 12), 32), machine=ONE_CORE)
+    assert 0.8 * price.compute < price.ports < price.compute
+    assert price.seconds - price.l3 > 1.08 * price.compute
+
+
+def _resized(schedule: Schedule, panel: int) -> Schedule:
+    (nest,) = schedule.nests
+    blocks = tuple((n, panel if n == "j" else size) for n, size in nest.blocks)
+    return replace(schedule, units=(("i", 96), ("j", panel)), nests=(replace(nest, blocks=blocks),))
 
 
 # ---- everything else ----------------------------------------------------------------------------

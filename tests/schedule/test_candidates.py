@@ -1,0 +1,129 @@
+"""Knobs that are turned where prices say that it pays, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from tcc.ir.graph import Graph
+from tcc.ir.group import TileGroup
+from tcc.ir.index import symbol
+from tcc.passes.layouts import Placed
+from tcc.passes.lower_graph import place_graph
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.schedule.candidates import Found, cheapest, knobs_of
+from tcc.schedule.choose import choose
+from tcc.schedule.cost import Price, Pricer
+from tcc.schedule.machine import MACHINES
+from tcc.schedule.nest import anchor
+from tcc.schedule.registers import Knobs, Registers
+from tcc.schedule.schedule import Schedule
+
+from tests.passes.fuse.models import Model
+
+MACHINE = MACHINES["icelake-server"]
+CORE = Registers(16, 32, MACHINE.l2.size)
+
+
+class Fixed(Pricer):
+    """Prices by the knobs that made a schedule, all others at a second."""
+
+    def __init__(self, seconds: Mapping[Schedule, float]) -> None:
+        super().__init__(MACHINE)
+        self.seconds = seconds
+        self.asked: list[Schedule] = []
+
+    def price(self, group: TileGroup, schedule: Schedule) -> Price:
+        self.asked.append(schedule)
+        return replace(super().price(group, schedule), seconds=self.seconds.get(schedule, 1.0))
+
+
+def product(rows: object = 384, depth: int = 768, columns: int = 768) -> Graph:
+    m = Model("product")
+    return m.finish(m.op("matmul", m.input("x", rows, depth), m.weight(depth, columns)))
+
+
+def group_of(graph: Graph) -> TileGroup:
+    (step,) = place_graph(graph).steps
+    assert step.kernel is not None
+    placed = place_graph(graph)
+    return KernelPlanner(CORE).plan(step.kernel, placed.layouts, graph.constants).bound.group
+
+
+def searched(group: TileGroup, seconds: Mapping[Knobs, float]) -> tuple[Found, Fixed]:
+    def scheduled(knobs: Knobs) -> tuple[TileGroup, Schedule]:
+        return group, choose(group, replace(CORE, knobs=knobs))
+
+    pricer = Fixed({scheduled(knobs)[1]: price for knobs, price in seconds.items()})
+    return cheapest(scheduled, pricer), pricer
+
+
+def test_equal_prices_leave_the_analytic_schedule() -> None:
+    found, pricer = searched(group_of(product()), {})
+    assert found.knobs == Knobs()
+    assert found.seconds == found.analytic == 1.0
+    assert found.priced == len(pricer.asked) == len(set(pricer.asked)) > 3
+
+
+def test_a_turn_has_to_save_more_than_its_margin() -> None:
+    group = group_of(product())
+    long = Knobs(run=1024)
+    assert searched(group, {long: 0.995})[0].knobs == Knobs()
+    found, _ = searched(group, {long: 0.95})
+    assert (found.knobs, found.seconds, found.analytic) == (long, 0.95, 1.0)
+
+
+def test_knobs_are_turned_at_the_best_of_those_before() -> None:
+    group = group_of(product())
+    both = Knobs(panel=3, run=1024)
+    assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither alone pays
+    assert searched(group, {Knobs(panel=3): 0.8, both: 0.5})[0].knobs == both
+
+
+def test_open_sizes_keep_the_analytic_schedule() -> None:
+    found, pricer = searched(group_of(product(symbol("n"))), {Knobs(run=1024): 0.1})
+    assert (found.knobs, found.priced, len(pricer.asked)) == (Knobs(), 1, 1)
+
+
+def test_every_knob_changes_a_schedule_that_can_be_lowered() -> None:
+    group = group_of(product())
+    plain = choose(group, CORE)
+    for knob in knobs_of(group):
+        turned = [choose(group, replace(CORE, knobs=t(Knobs()))) for t in knob.settings]
+        assert any(schedule != plain for schedule in turned)
+        for schedule in turned:
+            names = {v.name for s in group.stages for v in (*s.iters, *s.reduce)}
+            assert {n for nest in schedule.nests for n, _ in nest.blocks} <= names
+
+
+def placed_kernel(graph: Graph) -> Placed:
+    return place_graph(graph)
+
+
+@pytest.mark.parametrize("run", [128, 1024])
+def test_the_planner_takes_what_is_cheapest(run: int) -> None:
+    graph = product()
+    placed = placed_kernel(graph)
+    (step,) = placed.steps
+    assert step.kernel is not None
+    group = group_of(graph)
+    wanted = choose(group, replace(CORE, knobs=Knobs(run=run)))
+    planner = KernelPlanner(CORE, Fixed({wanted: 0.5}))
+    assert planner.plan(step.kernel, placed.layouts, graph.constants).bound.schedule == wanted
+    assert planner.priced > 3
+
+
+def test_panels_are_packed_for_the_knobs_taken() -> None:
+    """With a third of the columns free, three vectors a panel leave nothing over."""
+    graph = product(384, 256, 48 * 7)
+    placed = place_graph(graph)
+    (step,) = placed.steps
+    assert step.kernel is not None
+    planner = KernelPlanner(CORE, Pricer(MACHINE, None))
+    planned = planner.plan(step.kernel, placed.layouts, graph.constants)
+    main = anchor(planned.bound.group)
+    nest = planned.bound.schedule.nest(planned.bound.group.stages.index(main))
+    (panel,) = (layout.sizes[-1] for v, layout in planned.operands if v in graph.constants)
+    assert nest.vector is not None
+    assert nest.block(nest.vector) == int(panel.key)
