@@ -91,8 +91,9 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            if access is None:  # the block of an earlier stage varies with all its iterators
+            if not isinstance(node.source, int):  # an earlier stage varies with all its iterators
                 found.update(v for i in node.indices for v in free_vars(i))
+            if access is None:
                 continue
             found.update(free_vars(access.offset))
             found.update(v for g in access.guards for v in free_vars(g.index))

@@ -75,7 +75,9 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
         free = [v for v in variables if v not in fixed]
         for u in free:
             for v in free:
-                if u is not v and all(_mergeable(a.offset, u, v) for a in _accesses(group)):
+                if u is v or any((u in s.iters) != (v in s.iters) for s in group.stages):
+                    continue
+                if all(_mergeable(a.offset, u, v) for a in _accesses(group)):
                     return u, v
     return None
 
@@ -145,16 +147,18 @@ def _moved(access: Access, mapping: Mapping[Var, Index]) -> Access:
 
 
 def _with_blocks_at(stage: GroupStage, mapping: Mapping[Var, Index]) -> GroupStage:
-    """`stage` with accesses moved, and reads of blocks just computed at the new iterators."""
+    """`stage` with accesses moved, and reads of earlier stages at the new iterators."""
     done: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
     for old in walk(*stage.body):
         new = done[old] = rebuild(old, done.__getitem__)
         if isinstance(old, Read) and isinstance(new, Read):
             access = stage.accesses.get(old)
-            if access is None:
+            if not isinstance(old.source, int):
                 at = tuple(substitute(i, mapping) for i in new.indices)
-                done[old] = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
-            else:
+                new = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+                assert isinstance(new, Read)
+                done[old] = new
+            if access is not None:
                 accesses[new] = _moved(access, mapping)
     return replace(stage, body=tuple(done[s] for s in stage.body), accesses=accesses)

@@ -68,12 +68,13 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
         for value, ref in zip(node.outputs, expr.outputs, strict=True):
             made[value] = StageRef(ref.stage + first, ref.component)
     outputs = tuple(made[v] for v in results)
-    composed = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    whole = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
+    composed, first = drop_unused(inline_pointwise(whole, _computing(whole)))
+    values = tuple(operands)
     kept, used = drop_unused(inline_pointwise(composed, _costly(composed)))
     if len(kept.stages) > 1 and too_large(kept) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
-    values = tuple(operands)
-    return canonical(kept), tuple(values[n] for n in used)
+    return canonical(kept), tuple(values[first[n]] for n in used)
 
 
 def _source(
@@ -138,6 +139,13 @@ def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var
 
 
 # ---- inlining -----------------------------------------------------------------------------------
+
+
+def _computing(expr: Expr) -> frozenset[int]:
+    """Stages that are more than a read elsewhere."""
+    return frozenset(
+        n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
+    )
 
 
 def _costly(expr: Expr) -> frozenset[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tcc.ir.expr import Expr, extent
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
-from tcc.passes.fuse.link import common_loops, link_stages, shaped_stage
+from tcc.passes.fuse.link import link_stages, shaped_stage
+from tcc.passes.fuse.repeated import launch_loops
 from tcc.passes.fuse.structure import needs_memory
 
 # The most bytes of one stage that a unit holds: they should stay in a core's cache.
@@ -17,7 +18,7 @@ def too_large(expr: Expr) -> int | None:
     if len(expr.stages) == 1:
         return None
     linked = link_stages(tuple(map(shaped_stage, expr.stages)))
-    common = common_loops(linked)
+    common = launch_loops(linked, {out.stage for out in expr.outputs})
     for number, shaped in enumerate(linked):
         if needs_memory(linked, number, common):
             inner = tuple(extent(v) for v in shaped.stage.iters if v not in common)

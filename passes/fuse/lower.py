@@ -39,6 +39,7 @@ class _Lowering:
         self.group, self.schedule = group, schedule
         self.count = 0
         self.held = held_values(group, schedule)
+        self.rest, self.passed = schedule.nests, dict[StageRef, Ready]()
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
         self.buffers = tuple(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
@@ -49,10 +50,28 @@ class _Lowering:
         axes: list[Var] = []
         by_name = {v.name: v for v in self.group.common}
         loops = [by_name[n] for n in self.schedule.parallel]
-        body = self._units(loops, {}, axes)
+        shared = self._shared(loops)
+        regions = {v: everything(v) for v in self.group.common}
+        first = self._nests(shared, regions, self.passed)
+        self.rest = self.schedule.nests[len(shared) :]
+        body = [*first, *self._units(loops, {}, axes)]
         passed = tuple(b for b in self.buffers if b.scope is not Scope.LOCAL)
         local = tuple(h.buffer for h in self.held.values())
         return TileKernel(passed, local, self.group.sizes, tuple(axes), tuple(body))
+
+    def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
+        """The first nests, as far as their stages have no loop that is cut into units: a kernel
+        begins with what is the same in every unit."""
+        cut = {v for v in loops if as_int(extent(v)) is None or self._cut(v)}
+        found: list[Nest] = []
+        for nest in self.schedule.nests:
+            if any(cut.intersection(self.group.stages[n].iters) for n in nest.stages):
+                break
+            found.append(nest)
+        return tuple(found) if cut else ()
+
+    def _cut(self, var: Var) -> bool:
+        return (as_int(extent(var)) or 0) > self.schedule.unit(var.name)
 
     # ---- units ----------------------------------------------------------------------------
 
@@ -101,9 +120,13 @@ class _Lowering:
         return [If(*condition, tuple(emit(full)), tuple(rest))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:
-        passed: dict[StageRef, Ready] = {}
-        nests = (_NestLowering(self, nest, regions, passed) for nest in self.schedule.nests)
-        return [stmt for nest in nests for stmt in nest.run()]
+        return self._nests(self.rest, regions, dict(self.passed))
+
+    def _nests(
+        self, nests: tuple[Nest, ...], regions: Regions, passed: dict[StageRef, Ready]
+    ) -> list[Stmt]:
+        lowered = (_NestLowering(self, nest, regions, passed) for nest in nests)
+        return [stmt for nest in lowered for stmt in nest.run()]
 
     # ---- names ----------------------------------------------------------------------------
 

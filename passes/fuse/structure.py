@@ -23,7 +23,6 @@ from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import collapse, order_loops
 from tcc.passes.fuse.link import (
     Shaped,
-    common_loops,
     link_stages,
     loop_index,
     loops_at,
@@ -31,6 +30,7 @@ from tcc.passes.fuse.link import (
     shaped_stage,
     stage_reads,
 )
+from tcc.passes.fuse.repeated import launch_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def build_group(
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
     linked = link_stages(_shaped(expr))
-    common = common_loops(linked)
+    common = launch_loops(linked, {out.stage for out in expr.outputs})
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, Scope.INPUT), (results, Scope.OUTPUT))
