@@ -15,7 +15,6 @@ from tcc.schedule.contraction import (
     contraction_nest,
     footprint,
     panels_outer,
-    repeating_unit,
     row_units,
     rows_of,
     runs_of,
@@ -145,9 +144,6 @@ def _units(
         units.update(dict.fromkeys(rows, 1))
         block = blocks[main].get(rows[-1], 1)
         units[rows[-1]] = 64 // block * block
-    vector = vectors.get(main)
-    if vector in units and any(vector not in s.iters for s in group.stages):
-        units[vector] = repeating_unit(group, main, sides, units[vector], registers)
     return units
 
 

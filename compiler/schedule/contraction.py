@@ -17,7 +17,7 @@ from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, substitute
 from tcc.ir.scalar import Read
-from tcc.schedule.nest import depends, points, product, stride, trips, weight, work
+from tcc.schedule.nest import depends, points, product, stride, trips
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
@@ -31,10 +31,6 @@ STEPS = 2
 FEW = 8
 # A narrower panel reads the other operand more often: it has to save some of the cycles.
 WORTH = 0.98
-# What a unit does again takes at most such a part of the rest, of which a core gets so many bytes a
-# cycle from memory.
-WORTH_AGAIN = 32
-FAR = 4.0
 # Rows of a unit: enough to use a panel some forty times.
 ROWS = 256
 
@@ -280,28 +276,6 @@ def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
             break
         parts += 1
     return parts
-
-
-def repeating_unit(
-    group: TileGroup, stage: GroupStage, sides: Sides, panel: int, registers: Registers
-) -> int:
-    """Columns of a unit where each unit does other stages again: enough to make little of that,
-    about the same number for every core, and with room for the unit's sums."""
-    rows = points(rows_of(stage, sides))
-    again = sum(work(s) * weight(s) for s in group.stages if sides.vector not in s.iters)
-    steps = work(stage) // (rows * trips(sides.vector)) * panel
-    dtype = stage.body[0].dtype
-    cycles = max(steps * rows / registers.fmas / registers.lanes, steps * dtype.bytes / FAR)
-    panels = -(-trips(sides.vector) // panel)
-    share = -(-panels // registers.cores)
-    least = min(ceil(again / registers.lanes * WORTH_AGAIN / cycles), share)
-    room = registers.l2 // 4 // (dtype.bytes * rows)
-    sizes = [n for n in range(least, share + 1) if n * panel <= room]
-    if not sizes:
-        return panel * max(1, room // panel)
-    busiest = {n: n * -(-(-(-panels // n)) // registers.cores) for n in sizes}
-    even = min(busiest.values())
-    return panel * next(n for n in sizes if busiest[n] * WORTH <= even)
 
 
 # ---- the order of units -------------------------------------------------------------------------
