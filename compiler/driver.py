@@ -30,6 +30,7 @@ from tcc.ir.text import graph_text
 from tcc.ir.types import DTYPES
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
+from tcc.passes.in_place import update_in_place
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
 from tcc.passes.lower_node import check_runnable, lower_node
@@ -47,6 +48,7 @@ from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Pricer
 from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
+from tcc.schedule.storage import most_uses
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
@@ -124,14 +126,14 @@ def compile_model(
         graph = bind_states(graph, options.state)
     check_runnable(graph)
     with trace.stage("lower"):
-        precision = _precision(options, target)
+        precision = _precision(options, target, machine, given)
         planner = _planner(machine)
         placed = place_graph(graph, precision, registers=planner.registers)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
+        program, tiles = update_in_place(program, kernels.bounds)
         program = plan_memory(share_halos(program))
     names = tuple(f"tcc_kernel_{n}" for n in range(len(kernels.bounds)))
     with trace.stage("generate code"):
-        tiles = [bound.kernel for bound in kernels.bounds]
         code = compile_kernels(tiles, names, target, options.jobs)
     with trace.stage("pack weights"):
         packed = [part() for part in weights.parts()]
@@ -178,17 +180,23 @@ def _planner(machine: Machine) -> KernelPlanner:
 
 def _limits(target: Target, options: Options) -> Limits | None:
     """What bounds algorithms that trade rounding for speed; None where they are off."""
-    if options.numerics == "strict" or options.precision != "f32":
-        return None  # transformed filters of few bits would lose more than the policy allows
+    if options.numerics == "strict":
+        return None
     profile = target.profile
     rate = profile.lanes(32) * (4 if profile.fma else 2)  # two units for multiply-adds
-    return Limits(Rates(rate, profile.l2), options.weight_growth)
+    direct = 2.0 if options.precision == "bf16" and _pairs(target) else 1.0
+    return Limits(Rates(rate, profile.l2, direct=direct), options.weight_growth)
 
 
-def _precision(options: Options, target: Target) -> Precision:
-    pairs = "avx512bf16" in target.profile.features
+def _precision(options: Options, target: Target, machine: Machine, constants: int) -> Precision:
     bits = {None: 0, "int8": 8, "int4": 4}[options.weights]
-    return Precision(DTYPES[options.precision], bits, pairs)
+    floats = DTYPES[options.precision]
+    return Precision(floats, bits, _pairs(target), most_uses(machine, floats, constants))
+
+
+def _pairs(target: Target) -> bool:
+    """Whether the processor multiplies pairs of bf16."""
+    return "avx512bf16" in target.profile.features
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:

@@ -9,12 +9,11 @@ has one buffer for all trips; slices of scanned operands are views, not copies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, Node, Value
-from tcc.ir.index import Index, const, free_vars, symbol, var_of
+from tcc.ir.index import Index, const, free_vars, var_of
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -28,15 +27,24 @@ from tcc.ir.program import (
     Register,
     View,
 )
-from tcc.ir.types import BOOL, I64, TensorType, element_count
+from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs
+from tcc.passes.carried import (
+    Carried,
+    begin_trip,
+    byte_count,
+    carry,
+    define_carried,
+    fill_rows,
+    joined,
+    next_trip,
+    store_rows,
+    trip_index,
+    trip_name,
+)
 from tcc.passes.lower_graph import Frame
 
 _FOREVER = (1 << 63) - 1
-
-
-def byte_count(type_: TensorType) -> Index:
-    return element_count(type_.shape) * type_.dtype.bytes
 
 
 def lower_if(frame: Frame, node: Node) -> None:
@@ -98,18 +106,6 @@ def _bind_branch_sizes(
 # ---- loop ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Carried:
-    """Values handed from trip to trip: what the body calls them, and where they lie.
-
-    `sizes` holds, by symbol, the registers of sizes that differ from trip to trip.
-    """
-
-    values: tuple[Value, ...]
-    buffers: tuple[BufferId, ...]
-    sizes: Mapping[str, Register]
-
-
 def lower_loop(frame: Frame, node: Node) -> None:
     """ONNX Loop: a trip count, a condition, carried values, and rows stacked from every trip."""
     attrs: LoopAttrs = node.attrs
@@ -119,8 +115,10 @@ def lower_loop(frame: Frame, node: Node) -> None:
     if trips_value is not None:
         trips = frame.registers.fresh()
         frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.type.dtype))
-    carried = _carry(frame, [v for v in initial if v is not None], body.inputs[2:], node)
-    count = len(carried.values)
+    known = [v for v in initial if v is not None]
+    count = len(known)
+    results = body.outputs[1 : 1 + count]
+    carried = carry(frame, known, body, 2, results)
     condition = _condition(frame, body, start)
     row_values = node.outputs[count:]
     stacks = [frame.new_buffer(Dynamic(), v.name) for v in row_values]
@@ -128,16 +126,17 @@ def lower_loop(frame: Frame, node: Node) -> None:
     inner = _inside(frame, body, carried)
     inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
     _bind_counter(inner, body.inputs[0], counter)
+    begin_trip(inner, results, carried, counter)
     inner.steps()
     for row, stack in zip(body.outputs[1 + count :], stacks, strict=True):
         _append_row(inner, row, stack, counter)
     if condition >= 0:  # one more value that is handed on
-        flag = _Carried((body.inputs[1],), (condition,), {})
-        _next_trip(inner, body.outputs[: 1 + count], _join(flag, carried))
+        flag = Carried((body.inputs[1],), (condition,))
+        next_trip(inner, body.outputs[: 1 + count], joined(flag, carried))
     else:
-        _next_trip(inner, body.outputs[1 : 1 + count], carried)
+        next_trip(inner, results, carried)
     frame.out.append(Loop(trips, condition, counter, tuple(inner.out)))
-    _define_carried(frame, node.outputs[:count], carried)
+    define_carried(frame, node.outputs[:count], carried, counter)
     for value, stack, row in zip(row_values, stacks, body.outputs[1 + count :], strict=True):
         frame.buffers[value] = stack
         first = var_of(value.type.shape[0])
@@ -158,16 +157,12 @@ def _condition(frame: Frame, body: Graph, start: Value | None) -> BufferId:
     return condition
 
 
-def _inside(frame: Frame, body: Graph, carried: _Carried) -> Frame:
+def _inside(frame: Frame, body: Graph, carried: Carried) -> Frame:
     inner = frame.child(body)
     inner.buffers.update(zip(carried.values, carried.buffers, strict=True))
     for name, register in carried.sizes.items():
         inner.registers.bind(name, register, late=True)
     return inner
-
-
-def _join(a: _Carried, b: _Carried) -> _Carried:
-    return _Carried((*a.values, *b.values), (*a.buffers, *b.buffers), {**a.sizes, **b.sizes})
 
 
 def _same_row(row: Value, value: Value, node: Node) -> None:
@@ -186,101 +181,10 @@ def _always_true(body: Graph) -> bool:
 
 
 def _bind_counter(inner: Frame, value: Value, counter: Register) -> None:
-    name = f"trip.{counter}"
-    inner.registers.bind(name, counter, late=True)
+    inner.registers.bind(trip_name(counter), counter, late=True)
     buffer = inner.temporary(const(I64.bytes), value.name)
-    inner.store_size(symbol(name), buffer)
+    inner.store_size(trip_index(counter), buffer)
     inner.buffers[value] = buffer
-
-
-def _carry(frame: Frame, initial: Sequence[Value], inside: Sequence[Value], node: Node) -> _Carried:
-    """One buffer for each carried value, holding its initial value."""
-    buffers: list[BufferId] = []
-    sizes: dict[str, Register] = {}
-    for value, seen in zip(initial, inside, strict=True):
-        changing = _changing_sizes(value, seen, node)
-        if changing:
-            buffer = frame.new_buffer(Dynamic(), seen.name)
-            frame.out.append(Allocate(buffer, frame.size(byte_count(value.type))))
-        else:
-            buffer = frame.temporary(byte_count(value.type), seen.name)
-        frame.copy(buffer, frame.read(value), value.type)
-        buffers.append(buffer)
-        for name, dim in changing.items():
-            sizes[name] = frame.registers.fresh()
-            _assign(frame, sizes[name], frame.size(dim))
-    return _Carried(tuple(inside), tuple(buffers), sizes)
-
-
-def _changing_sizes(value: Value, seen: Value, node: Node) -> dict[str, Index]:
-    """Symbols of the body for sizes that trips change, with the sizes they begin with."""
-    found: dict[str, Index] = {}
-    for first, dim in zip(value.type.shape, seen.type.shape, strict=True):
-        if first is dim:
-            continue
-        var = var_of(dim)
-        if var is None:
-            raise UserError(
-                "a carried value has another size inside the loop",
-                where=node.loc,
-                why=f"{value.type!r} goes in, the body takes {seen.type!r}",
-            )
-        found[var.name] = first
-    return found
-
-
-def _assign(frame: Frame, target: Register, source: Register) -> None:
-    frame.out.append(Let(target, IntOp.ADD, source, frame.size(const(0))))
-
-
-def _next_trip(inner: Frame, results: Sequence[Value], carried: _Carried) -> None:
-    """Hands the body's results to the next trip.
-
-    Results that are other carried values are saved before those are overwritten, and sizes change
-    last, for the copies count in them.
-    """
-    sources: list[BufferId] = []
-    for value, own in zip(results, carried.buffers, strict=True):
-        source = inner.read(value)
-        if source in carried.buffers and source != own:
-            saved = inner.temporary(byte_count(value.type), f"{value.name}.saved")
-            inner.copy(saved, source, value.type)
-            source = saved
-        sources.append(source)
-    changes = _size_changes(inner, results, carried)
-    for value, source, buffer in zip(results, sources, carried.buffers, strict=True):
-        if source == buffer:
-            continue
-        if isinstance(inner.context.buffers[buffer].place, Dynamic):
-            inner.out.append(Allocate(buffer, inner.size(byte_count(value.type))))
-        inner.copy(buffer, source, value.type)
-    for target, changed in changes:
-        _assign(inner, target, changed)
-
-
-def _size_changes(
-    inner: Frame, results: Sequence[Value], carried: _Carried
-) -> list[tuple[Register, Register]]:
-    """The registers of changing sizes, each with one that holds its next value."""
-    changes = []
-    for value, seen in zip(results, carried.values, strict=True):
-        for dim, actual in zip(seen.type.shape, value.type.shape, strict=True):
-            var = var_of(dim)
-            if var is not None and var.name in carried.sizes and actual is not dim:
-                changed = inner.registers.fresh()
-                _assign(inner, changed, inner.size(actual))
-                changes.append((carried.sizes[var.name], changed))
-    return changes
-
-
-def _define_carried(frame: Frame, values: Sequence[Value], carried: _Carried) -> None:
-    """The node's results are what the last trip left."""
-    for value, seen, buffer in zip(values, carried.values, carried.buffers, strict=True):
-        frame.buffers[value] = buffer
-        for dim, inside in zip(value.type.shape, seen.type.shape, strict=True):
-            var, own = var_of(dim), var_of(inside)
-            if var is not None and own is not None and own.name in carried.sizes:
-                frame.registers.bind(var.name, carried.sizes[own.name], late=True)
 
 
 def _append_row(inner: Frame, row: Value, stack: BufferId, counter: Register) -> None:
@@ -306,27 +210,31 @@ def lower_scan(frame: Frame, node: Node) -> None:
     states = len(inputs) - attrs.num_scan_inputs
     if any((*attrs.input_axes, *attrs.output_axes)):
         raise UserError("a scan along an axis other than the first", where=node.loc)
-    carried = _carry(frame, inputs[:states], body.inputs[:states], node)
+    results, rows = body.outputs[:states], body.outputs[states:]
+    carried = carry(frame, inputs[:states], body, 0, results)
     length = inputs[states].type.shape[0]
     trips = frame.size(length)
-    rows = body.outputs[states:]
     stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
-    inner.registers.bind(f"trip.{counter}", counter, late=True)
-    trip = symbol(f"trip.{counter}")
+    inner.registers.bind(trip_name(counter), counter, late=True)
+    trip = trip_index(counter)
     for value, sequence, back in zip(
         body.inputs[states:], inputs[states:], attrs.input_reverse, strict=True
     ):
         at = length - 1 - trip if back else trip
         inner.buffers[value] = _slice(inner, value, frame.read(sequence), at)
+    begin_trip(inner, results, carried, counter)
+    places = [
+        _slice(inner, row, stack, length - 1 - trip if back else trip)
+        for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True)
+    ]
+    stored = store_rows(inner, rows, places)
     inner.steps()
-    for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True):
-        at = length - 1 - trip if back else trip
-        inner.copy(_slice(inner, row, stack, at), inner.read(row), row.type)
-    _next_trip(inner, body.outputs[:states], carried)
+    fill_rows(inner, stored, places)
+    next_trip(inner, results, carried)
     frame.out.append(Loop(trips, -1, counter, tuple(inner.out)))
-    _define_carried(frame, node.outputs[:states], carried)
+    define_carried(frame, node.outputs[:states], carried, counter)
     frame.buffers.update(zip(node.outputs[states:], stacks, strict=True))
 
 

@@ -11,12 +11,14 @@ nothing is rounded inside a kernel.  Inputs, outputs and what C functions and co
 their types.  Weights are what contractions multiply and embeddings are picked from.  Activations
 are stored in bf16 where that lets a contraction multiply pairs of bf16 at once; elsewhere the
 conversions would cost more than the bytes, for activations of small batches stay in the caches.
+So would those of a weight that one run uses often: without pairs, it stays f32, and so exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
@@ -36,6 +38,7 @@ from tcc.ir.scalar import (
     literal,
     read,
     transform,
+    walk,
 )
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.passes.fuse.compose import canonical
@@ -50,11 +53,13 @@ _LARGE = 1 << 14
 @dataclass(frozen=True, slots=True)
 class Precision:
     """`floats` is what floats may be stored as (f32, bf16, f16); `bits` the width of quantised
-    weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16."""
+    weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16; `uses` how often
+    a run may use a weight that is narrow without pairs (`tcc.schedule.storage.most_uses`)."""
 
     floats: DType = F32
     bits: int = 0
     pairs: bool = False
+    uses: float = inf
 
 
 FULL = Precision()
@@ -111,7 +116,10 @@ class _Narrowing:
             for p in products[k]
             if (stored := self._quantized(p)) is not None
         }
-        self.products = {k: [p for p in products[k] if p not in self.quantized] for k in products}
+        self.products = {
+            k: [p for p in found if p not in self.quantized and not _batched(p)]
+            for k, found in products.items()
+        }
         self.activations = self._activations()
 
     def run(self) -> Placed:
@@ -133,7 +141,7 @@ class _Narrowing:
         replaced: dict[Value, _Stored] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
-        weights = {p.constant for p in self.products[kernel]}
+        weights = {p.constant for p in self.products[kernel] if self._pays(p)}
         weights |= {v for v in map(_picked_from(kernel), _all_reads(kernel)) if v is not None}
         for value in kernel.operands:
             if value in weights and value in self.constants:
@@ -172,7 +180,15 @@ class _Narrowing:
                 wanted |= shared
         return wanted
 
+    def _paired(self, product: _Product) -> bool:
+        return _paired_with(product, self.placed.layouts) in self.activations
+
     # ---- weights ------------------------------------------------------------------------------
+
+    def _pays(self, product: _Product) -> bool:
+        """Whether a narrow weight makes a product faster: by pairs, or because so few results use
+        it that reading it takes longer than widening it again and again."""
+        return self._paired(product) or _uses(product) <= self.precision.uses
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Stored | None:
         if self.precision.floats is F32 or value.type.dtype is not F32:
@@ -180,11 +196,7 @@ class _Narrowing:
         if not all(_exact(r) for r in _all_reads(kernel) if _operand(kernel, r) is value):
             return None
         count = as_int(element_count(value.type.shape)) or 0
-        needed = any(
-            p.constant is value
-            and _paired_with(p, self.placed.layouts) in self.activations
-            for p in self.products[kernel]
-        )  # fmt: skip
+        needed = any(p.constant is value and self._paired(p) for p in self.products[kernel])
         if count < _LARGE and not needed:
             return None
         if value not in self.floats:
@@ -381,6 +393,22 @@ def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:
 
 def _long_loops(stage: Stage) -> list[Var]:
     return [v for v in stage.reduce if as_int(extent(v)) != 1]
+
+
+def _uses(product: _Product) -> int:
+    """How many results of a run use an element of the weight; loops of open size may be short."""
+    moving = {v for index in product.weight.indices for v in free_vars(index)}
+    sizes = (as_int(extent(v)) or 1 for v in product.stage.iters if v not in moving)
+    return prod(sizes)
+
+
+def _batched(product: _Product) -> bool:
+    """Whether both factors vary with a loop of the result, as those of transformed filters do:
+    rounding these would lose more than the policy for such algorithms allows."""
+    reads_ = [n for n in walk(product.other) if isinstance(n, Read)]
+    ours = {v for n in reads_ for index in n.indices for v in free_vars(index)}
+    theirs = {v for index in product.weight.indices for v in free_vars(index)}
+    return any(v in ours & theirs and as_int(extent(v)) != 1 for v in product.stage.iters)
 
 
 def _paired_with(product: _Product, layouts: Mapping[Value, Layout]) -> Value | None:

@@ -15,13 +15,15 @@ from tcc.passes.winograd_forms import Form
 @dataclass(frozen=True, slots=True)
 class Rates:
     """One core: f32 operations a cycle (a multiply-add is two), bytes of second-level cache, and
-    bytes a cycle from there, from the shared cache, and from memory (its share)."""
+    bytes a cycle from there, from the shared cache, and from memory (its share).  `direct` is how
+    many times the operations a direct convolution does in a cycle, in a narrower type."""
 
     flops: float
     l2: int
     near: float = 32.0
     shared: float = 8.0
     memory: float = 6.0
+    direct: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def direct_price(sizes: Sizes, rates: Rates) -> float:
     """Cycles of the direct convolution."""
     places = sizes.images * prod(sizes.results)
     weights = 9 * sizes.channels * sizes.filters
-    return max(2 * weights * places / rates.flops, 4 * weights / rates.memory)
+    return max(2 * weights * places / (rates.flops * rates.direct), 4 * weights / rates.memory)
 
 
 def winograd_price(sizes: Sizes, form: Form, rates: Rates) -> float:

@@ -110,11 +110,13 @@ def _inner(kernel: TileKernel, name: str, module: Module) -> str:
     indices = Indices(code)
     buffers: dict[TileBuffer, Reg] = {}
     params = []
+    shared = {n for pair in kernel.in_place for n in pair}
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
         only = " readonly" if buffer.scope is Scope.INPUT else ""
         align = LINE if buffer.scope is Scope.LOCAL else buffer.align
-        params.append(f"ptr noalias{only} align {align} %b{n}")
+        alone = "" if n in shared else " noalias"
+        params.append(f"ptr{alone}{only} align {align} %b{n}")
     for n, size in enumerate(kernel.sizes):
         indices.values[size.name] = Reg("i64", 1, f"%s{n}")
         params.append(f"i64 %s{n}")

@@ -76,10 +76,25 @@ class _Parser:
         buffers = []
         while cursor.at(*(s.value for s in Scope)):
             buffers.append(self._buffer())
-        body = self._body()
         passed = tuple(b for b in buffers if b.scope is not Scope.LOCAL)
         local = tuple(b for b in buffers if b.scope is Scope.LOCAL)
-        return TileKernel(passed, local, sizes, axes, body)
+        pairs = []
+        while cursor.take("place"):
+            pairs.append(self._pair(passed))
+        return TileKernel(passed, local, sizes, axes, self._body(), tuple(pairs))
+
+    def _pair(self, passed: tuple[TileBuffer, ...]) -> tuple[int, int]:
+        """`%result over %operand`, as positions in `passed`."""
+        result = self._passed(passed)
+        self._cursor.expect("over")
+        return self._passed(passed), result
+
+    def _passed(self, passed: tuple[TileBuffer, ...]) -> int:
+        token = self._cursor.peek()
+        name = self._cursor.kind("value")
+        if self._buffers.get(name) not in passed:
+            raise self._cursor.error("no buffer of a launch has this name", token)
+        return passed.index(self._buffers[name])
 
     def _list(self, end: str, item: Callable[[], _T]) -> tuple[_T, ...]:
         """Items with commas between them, up to and including the mark `end`."""

@@ -230,7 +230,8 @@ class TileKernel:
     `buffers` in the order of the launch (LOCAL ones excluded: they are in `locals`); `sizes` the
     size symbols whose values the launch passes, in order; `axes` the parallel axes with their
     extents, outermost first: a launch has the product of the extents as its grid, and unit u is
-    the row-major position of the axes' values.
+    the row-major position of the axes' values.  `in_place`: pairs of an input and an output, by
+    position in `buffers`, that a launch may give one memory.
     """
 
     buffers: tuple[TileBuffer, ...]
@@ -238,6 +239,7 @@ class TileKernel:
     sizes: tuple[Var, ...]
     axes: tuple[Var, ...]
     body: tuple[Stmt, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 def lanes(shape: tuple[int, ...]) -> tuple[Index, ...]:

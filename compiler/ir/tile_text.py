@@ -70,6 +70,9 @@ class _Printer:
             shape = ",".join(n.key for n in buffer.sizes)
             kind = f"{buffer.scope.value} {self._name(buffer)}"
             lines.append(f"  {kind} : {buffer.dtype.name}[{shape}] align {buffer.align}")
+        for pair in kernel.in_place:
+            operand, result = (self._name(kernel.buffers[n]) for n in pair)
+            lines.append(f"  place {result} over {operand}")
         return [*lines, *self._body(kernel.body, "  "), "}"]
 
     def _body(self, body: Sequence[Stmt], indent: str) -> list[str]:

@@ -16,6 +16,7 @@ from typing import assert_never
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS
 from tcc.ir.index import Index, Var, as_int, free_vars, of_atom
+from tcc.ir.overwrite import overwrites
 from tcc.ir.scalar import Arg, IndexValue, Read, Scalar, walk
 from tcc.ir.tile import (
     Block,
@@ -77,6 +78,12 @@ class _Verifier:
             self._ask(var.extent is None, f"{var.key} is no size")
         for var in kernel.axes:
             self._ask(var.extent is not None, f"axis {var.key} is no iterator")
+        for operand, result in kernel.in_place:
+            both = f"{kernel.buffers[operand].name} and {kernel.buffers[result].name}"
+            scopes = (kernel.buffers[operand].scope, kernel.buffers[result].scope)
+            self._ask(scopes == (Scope.INPUT, Scope.OUTPUT), f"{both} are no operand and result")
+            fits = overwrites(kernel, operand, result)
+            self._ask(fits, f"{both} are one memory, and an element is read that may be replaced")
         self._body(kernel.body)
 
     def _ask(self, holds: bool, problem: str) -> None:

@@ -19,6 +19,7 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.tile_text import kernel_text
 from tcc.ir.verify_program import verify_program
 from tcc.ir.verify_tile import verify_kernel
+from tcc.passes.in_place import update_in_place
 from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
 from tcc.passes.plan_kernels import KernelPlanner
@@ -37,10 +38,11 @@ def lowered(graph: Graph, registers: Registers) -> tuple[Program, list[TileKerne
         place_graph(graph), KernelPlanner(registers), lower_node
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
-    planned = plan_memory(replace(program, kernels=names))
+    program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
+    planned = plan_memory(program)
     section = [part() for part in weights.parts()]
     packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
-    return planned, [b.kernel for b in table.bounds], packed
+    return planned, list(kernels), packed
 
 
 def symbols(graph: Graph) -> dict[str, Any]:

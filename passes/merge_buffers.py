@@ -1,0 +1,118 @@
+"""Buffers of a program that is not planned yet: how long they live, and making one of several.
+
+A position is that of an instruction of the program itself; instructions with bodies count whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from tcc.ir.program import (
+    Arena,
+    Branch,
+    BufferId,
+    CallOp,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Program,
+    Register,
+    buffers_of,
+)
+from tcc.ir.types import DType
+
+# What equal halos have in common: element type, storage, and widths with the value.
+Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """From the first to the last position that touches a buffer."""
+
+    first: int
+    last: int
+
+
+def known_sizes(program: Program) -> dict[BufferId, int]:
+    """Bytes of the arena's buffers of known size."""
+    known = {i.target: i.a for i in program.body if isinstance(i, Let) and i.op is IntOp.CONST}
+    return {
+        n: known[b.place.size]
+        for n, b in enumerate(program.buffers)
+        if isinstance(b.place, Arena) and b.place.size in known
+    }
+
+
+def lives_of(program: Program) -> dict[BufferId, Life]:
+    """The life of each buffer, views left out."""
+    found: dict[BufferId, Life] = {}
+    for position, instr in enumerate(program.body):
+        for buffer in touched(instr):
+            start = found[buffer].first if buffer in found else position
+            found[buffer] = Life(start, position)
+    return found
+
+
+def touched(instr: Instr) -> tuple[BufferId, ...]:
+    """The buffers that an instruction names, those of bodies included."""
+    own = buffers_of(instr)
+    match instr:
+        case Branch():
+            inner = (*instr.then, *instr.otherwise)
+        case Loop():
+            inner = instr.body
+        case _:
+            return own
+    return (*own, *(b for i in inner for b in touched(i)))
+
+
+def fixed_buffers(program: Program) -> frozenset[BufferId]:
+    """Buffers that others are views of, or that instructions with bodies and copies touch."""
+    return frozenset(
+        b for i in program.body if not isinstance(i, Launch | CallOp) for b in touched(i)
+    )
+
+
+def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
+    """The buffer whose halo an instruction fills, and what equal halos have in common."""
+    if not isinstance(instr, CallOp) or instr.op != "fill_halo":
+        return None
+    (target,) = instr.outputs
+    place = program.buffers[target.buffer].place
+    if not isinstance(place, Arena):
+        return None
+    return target.buffer, (place.size, target.dtype, target.dims, instr.ints)
+
+
+def merged(program: Program, moved: Mapping[BufferId, BufferId]) -> Program:
+    """`program` with other buffers in place of those that `moved` names, whose halos need no
+    filling any more."""
+    if not moved:
+        return program
+    body = (i for i in program.body if not _is_spared(i, moved))
+    return replace(program, body=tuple(_moved(i, moved) for i in body))
+
+
+def _is_spared(instr: Instr, moved: Mapping[BufferId, BufferId]) -> bool:
+    return (
+        isinstance(instr, CallOp) and instr.op == "fill_halo" and instr.outputs[0].buffer in moved
+    )
+
+
+def _moved(instr: Instr, moved: Mapping[BufferId, BufferId]) -> Instr:
+    """An instruction on the buffers that are kept; others than these name none that moved."""
+    match instr:
+        case Launch():
+            return replace(instr, buffers=tuple(moved.get(b, b) for b in instr.buffers))
+        case CallOp():
+            inputs, outputs = (
+                tuple(replace(t, buffer=moved.get(t.buffer, t.buffer)) for t in tensors)
+                for tensors in (instr.inputs, instr.outputs)
+            )
+            return replace(instr, inputs=inputs, outputs=outputs)
+        case _:
+            return instr
