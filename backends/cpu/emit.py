@@ -3,8 +3,8 @@
     void NAME(ptr buffers, ptr ints, i64 begin, i64 end, ptr scratch)
 
 `buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The units
-begin <= u < end run one after another, after what they all would do alike; `scratch` is `KernelText.scratch` bytes, 64-byte aligned,
-that no other thread uses meanwhile.  The exported function only unpacks its arguments for an
+begin <= u < end run one after another, after what they all would do alike; `scratch` is
+`KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported function only unpacks its arguments for an
 internal one whose parameters say that buffers do not overlap.
 """
 

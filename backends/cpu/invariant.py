@@ -1,6 +1,6 @@
 """What every unit of a kernel does in the same way: a thread does it once for the units it takes.
 
-    unit u { s[:] = normalised x[:] ; y[u] = sum(k) s[k] * w[u, k] }     the first is the same for all u
+unit u { s[:] = normalised x[:] ; y[u] = sum(k) s[k] * w[u, k] }     the first is the same for all u
 """
 
 from __future__ import annotations
@@ -10,7 +10,18 @@ from collections.abc import Iterator, Sequence
 from tcc.backends.cpu.uses import every
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.scalar import IndexValue, walk
-from tcc.ir.tile import Compute, If, Load, Loop, Prefetch, Scope, Stmt, Store, TileBuffer, TileKernel
+from tcc.ir.tile import (
+    Compute,
+    If,
+    Load,
+    Loop,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    TileBuffer,
+    TileKernel,
+)
 
 
 def same_for_all(kernel: TileKernel) -> int:

@@ -16,7 +16,9 @@ def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     if best is None:
         return {}
     found = {
-        s: best if best in group.common and best in s.iters else _best_loop(group, s, _own(group, s))
+        s: best
+        if best in group.common and best in s.iters
+        else _best_loop(group, s, _own(group, s))
         for s in group.stages
     }
     return {s: v for s, v in found.items() if v is not None}

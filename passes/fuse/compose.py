@@ -69,12 +69,12 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
             made[value] = StageRef(ref.stage + first, ref.component)
     outputs = tuple(made[v] for v in results)
     whole = Expr(tuple(v.type for v in operands), tuple(stages), outputs)
-    composed, first = drop_unused(inline_pointwise(whole, _computing(whole)))
+    composed, numbers = drop_unused(inline_pointwise(whole, _computing(whole)))
     values = tuple(operands)
     kept, used = drop_unused(inline_pointwise(composed, _costly(composed)))
     if len(kept.stages) > 1 and too_large(kept) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
-    return canonical(kept), tuple(values[first[n]] for n in used)
+    return canonical(kept), tuple(values[numbers[n]] for n in used)
 
 
 def _source(
