@@ -4,8 +4,9 @@
 
 `buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The units
 begin <= u < end run one after another, after what they all would do alike; `scratch` is
-`KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported function only unpacks its arguments for an
-internal one whose parameters say that buffers do not overlap.
+`KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported
+function only unpacks its arguments for an internal one whose parameters say that buffers do not
+overlap.
 """
 
 from __future__ import annotations
