@@ -4,8 +4,8 @@
     %k = matmul(%x, %b[1024, 256])       ->      %q, %k = split(%y)
 
 What prepares the rows is then done for one kernel, one stream of weights keeps all cores busy, and
-the parts are index maps to those who read them.  With many rows a product fills the cores alone, and
-its readers rather find their part dense.  Products whose results meet element by element stay
+the parts are index maps to those who read them.  With many rows a product fills the cores alone,
+and its readers rather find their part dense.  Products whose results meet element by element stay
 apart: the second to run finishes both.
 Requires nothing.  Establishes that such products read different rows.
 """
