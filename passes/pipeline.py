@@ -18,6 +18,7 @@ from tcc.passes.decompose import decompose, decompose_transposed
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
 from tcc.passes.manager import Kind, Pass, run_passes
+from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
 from tcc.passes.winograd import Limits, winograd
 
@@ -32,6 +33,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
     Pass("nest-concats", nest_concats, level=1),
+    Pass("merge-products", merge_products, level=1),
     Pass("drop-dead-nodes", drop_dead_nodes),
     Pass("drop-unread-arrays", drop_unread_arrays),
 )

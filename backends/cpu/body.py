@@ -50,11 +50,14 @@ class Statements:
         self._scalars: frozenset[Block] = frozenset()
         self._pairs: frozenset[Block] = frozenset()
 
-    def run(self, body: Sequence[Stmt]) -> None:
-        """Emits a kernel's body."""
+    def plan(self, body: Sequence[Stmt]) -> None:
+        """Finds out how the blocks of a kernel's body are used."""
         self._scalars = wanted_as_scalars(body)
         if self._indices.code.module.multiplies_pairs:
             self._pairs = wanted_as_pairs(body)
+
+    def run(self, body: Sequence[Stmt]) -> None:
+        """Emits statements of the body that was planned."""
         self._statements(body)
 
     def _statements(self, body: Sequence[Stmt]) -> None:

@@ -3,9 +3,10 @@
     void NAME(ptr buffers, ptr ints, i64 begin, i64 end, ptr scratch)
 
 `buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The units
-begin <= u < end run one after another; `scratch` is `KernelText.scratch` bytes, 64-byte aligned,
-that no other thread uses meanwhile.  The exported function only unpacks its arguments for an
-internal one whose parameters say that buffers do not overlap.
+begin <= u < end run one after another, after what they all would do alike; `scratch` is
+`KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported
+function only unpacks its arguments for an internal one whose parameters say that buffers do not
+overlap.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import prod
 
 from tcc.backends.cpu.body import Statements
 from tcc.backends.cpu.indices import Indices
+from tcc.backends.cpu.invariant import same_for_all
 from tcc.backends.cpu.text import Code, Module, Reg, int_const
 from tcc.errors import InternalError
 from tcc.ir.expr import extent
@@ -121,13 +123,20 @@ def _inner(kernel: TileKernel, name: str, module: Module) -> str:
         params.append(f"i64 %s{n}")
     params += ["i64 %begin", "i64 %end"]
     some = code.compare("icmp slt", Reg("i64", 1, "%begin"), Reg("i64", 1, "%end"))
-    code.branch(some, "unit", "done")
+    code.branch(some, "first", "done")
+    code.place("first")
+    statements, once = Statements(indices, buffers), same_for_all(kernel)
+    statements.plan(kernel.body)
+    statements.run(kernel.body[:once])
+    code.jump("units")
+    code.place("units")
+    code.jump("unit")
     code.place("unit")
     unit = Reg("i64", 1, "%u")
-    code.void("%u = phi i64 [ %begin, %entry ], [ %u.next, %unit.end ]")
+    code.void("%u = phi i64 [ %begin, %units ], [ %u.next, %unit.end ]")
     with code.scope():
         _decode(kernel, indices, unit)
-        Statements(indices, buffers).run(kernel.body)
+        statements.run(kernel.body[once:])
         code.jump("unit.end")
     code.place("unit.end")
     code.void("%u.next = add nuw nsw i64 %u, 1")

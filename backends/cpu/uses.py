@@ -25,7 +25,7 @@ from tcc.ir.tile import (
 def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
     """Blocks whose every use in `body` repeats single elements: best loaded as scalars."""
     wanted: dict[Block, bool] = {}
-    for node in _every(body):
+    for node in every(body):
         scalars = scalar_operands(node) if isinstance(node, Contract) else ()
         for block in _operands(node):
             wanted[block] = wanted.get(block, True) and block in scalars
@@ -34,7 +34,7 @@ def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
 
 def wanted_as_pairs(body: Sequence[Stmt]) -> frozenset[Block]:
     """Loaded blocks of bf16 that only contractions of pairs use."""
-    statements = list(_every(body))
+    statements = list(every(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}
     paired = [n for n in statements if isinstance(n, Contract) and multiplies_pairs(n)]
     while True:
@@ -47,14 +47,15 @@ def wanted_as_pairs(body: Sequence[Stmt]) -> frozenset[Block]:
         paired = kept
 
 
-def _every(body: Sequence[Stmt]) -> Iterator[Stmt]:
+def every(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """All statements of `body`, outer ones before what they hold."""
     for node in body:
         yield node
         if isinstance(node, Loop):
-            yield from _every(node.body)
+            yield from every(node.body)
         elif isinstance(node, If):
-            yield from _every(node.then)
-            yield from _every(node.otherwise)
+            yield from every(node.then)
+            yield from every(node.otherwise)
 
 
 def _operands(node: Stmt) -> tuple[Block, ...]:

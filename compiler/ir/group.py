@@ -5,7 +5,8 @@ offset into a flat buffer, with the guards under which it may touch memory.  Ite
 so that a stage and its readers name the same loop by the same variable, and adjacent loops that
 run over storage as one are collapsed.
 
-    common     iterators of every stage: the loops a kernel can run in parallel
+    common     iterators of every stage: the loops a kernel can run in parallel; stages that are
+               cheap and no results may lack some, and are then repeated in every unit
     inner      the other iterators of a stage
     reduce     what its monoid combines
 

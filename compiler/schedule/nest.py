@@ -115,9 +115,7 @@ def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
-            if isinstance(
-                node.source, StageRef
-            ):  # a block, or scratch that each unit has its own of
+            if isinstance(node.source, StageRef):  # it varies with all its iterators
                 found.update(v for i in node.indices for v in free_vars(i))
             if access is None:
                 continue

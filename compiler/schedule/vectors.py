@@ -25,9 +25,12 @@ def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
     best = _best_loop(group, stage, (*common, *_own(group, stage)))
-    if best in common or (best is None and rows is None):
-        return {} if best is None else dict.fromkeys(group.stages, best)
-    found = {s: _best_loop(group, s, _own(group, s)) for s in group.stages}
+    if best is None and rows is None:
+        return {}
+    found = {
+        s: best if best in common and best in s.iters else _best_loop(group, s, _own(group, s))
+        for s in group.stages
+    }
     return {s: v for s, v in found.items() if v is not None}
 
 
@@ -64,7 +67,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     """
     total = count = 0.0
     for other in group.stages:
-        if var not in group.common and other is not stage:
+        if other is not stage and (var not in group.common or var not in other.iters):
             continue
         broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
         for access in all_accesses(other):

@@ -77,7 +77,9 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
         free = [v for v in variables if v not in fixed]
         for u in free:
             for v in free:
-                if u is not v and all(_mergeable(a.offset, u, v) for a in _accesses(group)):
+                if u is v or any((u in s.iters) != (v in s.iters) for s in group.stages):
+                    continue
+                if all(_mergeable(a.offset, u, v) for a in _accesses(group)):
                     return u, v
     return None
 

@@ -79,7 +79,8 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
 @lru_cache(maxsize=1024)  # equal layers, and groups that are looked at again
 def _simplified(whole: Expr) -> tuple[Expr, tuple[int, ...]]:
     """The expression with pointwise stages inlined, under canonical names, and its operands."""
-    composed, known = drop_unused(hoist_totals(whole))
+    hoisted = hoist_totals(whole)
+    composed, known = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
     kept, used = drop_unused(inline_pointwise(composed, costly(composed)))
     if len(kept.stages) > 1 and too_large(kept) is not None:
         kept, used = drop_unused(inline_pointwise(composed))
@@ -149,6 +150,13 @@ def _vars(variables: tuple[Var, ...], mapping: Mapping[Var, Index]) -> tuple[Var
 
 
 # ---- inlining -----------------------------------------------------------------------------------
+
+
+def _computing(expr: Expr) -> frozenset[int]:
+    """Stages that are more than a read elsewhere."""
+    return frozenset(
+        n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
+    )
 
 
 def costly(expr: Expr) -> frozenset[int]:

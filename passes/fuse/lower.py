@@ -52,6 +52,7 @@ class _Lowering:
         self.held = held_values(group, schedule)
         self.strips: frozenset[Var] = frozenset()
         self.factors = factors_of(group, self.held)
+        self.rest, self.passed = schedule.nests, dict[StageRef, Ready]()
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
         self.buffers = tuple(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
@@ -62,11 +63,31 @@ class _Lowering:
         axes: list[Var] = []
         by_name = {v.name: v for v in self.group.common}
         loops = [by_name[n] for n in self.schedule.parallel]
-        body = self._units(loops, {}, axes)
+        shared = self._shared(loops)
+        regions = {v: everything(v) for v in self.group.common}
+        first = self._nests(shared, regions, self.passed)
+        self.rest = self.schedule.nests[len(shared) :]
+        body = [*first, *self._units(loops, {}, axes)]
         passed = tuple(b for b in self.buffers if b.scope is not Scope.LOCAL)
         waiting = dict.fromkeys(h.buffer for h in self.factors.values())
         local = (*(h.buffer for h in self.held.values()), *waiting)
         return TileKernel(passed, local, self.group.sizes, tuple(axes), tuple(body))
+
+    def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
+        """The first nests, as far as their stages have no loop that is cut into units: a kernel
+        begins with what is the same in every unit."""
+        cut = {v for v in loops if as_int(extent(v)) is None or self._cut(v)}
+        if self.group.walk is not None:
+            return ()
+        found: list[Nest] = []
+        for nest in self.schedule.nests:
+            if any(cut.intersection(_follows(self.group.stages[n])) for n in nest.stages):
+                break
+            found.append(nest)
+        return tuple(found) if cut else ()
+
+    def _cut(self, var: Var) -> bool:
+        return (as_int(extent(var)) or 0) > self.schedule.unit(var.name)
 
     # ---- units ----------------------------------------------------------------------------
 
@@ -117,24 +138,29 @@ class _Lowering:
     def _unit(self, regions: Regions) -> list[Stmt]:
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
-        passed: dict[StageRef, Ready] = {}
+        passed = dict(self.passed)
         walk = self.group.walk
         if walk is None:
-            nests = (_NestLowering(self, nest, regions, passed) for nest in self.schedule.nests)
-            return [stmt for nest in nests for stmt in nest.run()]
+            return self._nests(self.rest, regions, passed)
         first, along, last = (
             [n for n in self.schedule.nests if n.stages[0] in part]
             for part in (walk.before, walk.stages, _after(self.group, walk))
         )
         at = [_NestLowering(self, n, regions, passed) for n in along]
         parts = (
-            (_NestLowering(self, n, regions, passed).run() for n in first),
-            (n.start() for n in at),
-            (self._walk(walk.loop, along, regions),),
-            (n.finish() for n in at),
-            (_NestLowering(self, n, regions, passed).run() for n in last),
+            self._nests(first, regions, passed),
+            *(n.start() for n in at),
+            self._walk(walk.loop, along, regions),
+            *(n.finish() for n in at),
+            self._nests(last, regions, passed),
         )
-        return [stmt for part in parts for stmts in part for stmt in stmts]
+        return [stmt for part in parts for stmt in part]
+
+    def _nests(
+        self, nests: Sequence[Nest], regions: Regions, passed: dict[StageRef, Ready]
+    ) -> list[Stmt]:
+        lowered = (_NestLowering(self, nest, regions, passed) for nest in nests)
+        return [stmt for nest in lowered for stmt in nest.run()]
 
     def _walk(self, loop: Var, nests: Sequence[Nest], regions: Regions) -> list[Stmt]:
         """The nests of a walk, for one run after the other."""
@@ -167,6 +193,11 @@ class _Lowering:
     def counter(self, size: Index) -> Index:
         self.count += 1
         return iterator(f"k{self.count - 1}", size)
+
+
+def _follows(stage: GroupStage) -> set[Var]:
+    """The loops that say what of a stage a unit makes."""
+    return {*stage.iters, *(() if stage.strip is None else (stage.strip.loop,))}
 
 
 def _after(group: TileGroup, walk: Walk) -> tuple[int, ...]:

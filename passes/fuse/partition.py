@@ -36,6 +36,7 @@ from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
 from tcc.passes.fuse.link import digits_of
+from tcc.passes.fuse.repeated import ROWS
 from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.choose import choose
@@ -136,7 +137,22 @@ class _Partition:
         for value in node.outputs:
             for user in self.users.get(value, ()):
                 found += (g for g in self.groups.get(user, ()) if g not in found)
-        return found if len(found) == 1 or self.traits[node].kind is Kind.MAP else []
+        alone = len(found) == 1 or self.traits[node].kind is Kind.MAP
+        return found if alone or self._may_repeat(node, found) else []
+
+    def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
+        """Whether several groups may do the node again: it prepares few rows for their products,
+        each unit of which makes the whole factor in any case."""
+        if self.traits[node].kind not in (Kind.POINTWISE, Kind.REDUCTION):
+            return False
+        rows = as_int(element_count(node.outputs[0].type.shape[:-1]))
+        if rows is None or rows > ROWS:
+            return False
+        users = {u for v in node.outputs for u in self.users.get(v, ())}
+        if all(len(self.groups[u]) > 1 and self.traits[u].kind is not Kind.MAP for u in users):
+            return True
+        fed = [self._anchors_fed(node, g) for g in groups]
+        return all(f and all(map(self._weights, f)) for f in fed)
 
     def _first_of_several(self, node: Node) -> Group | None:
         """The first to run of several groups that read the node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
-from tcc.ir.index import as_int
+from tcc.ir.index import Var, as_int
 from tcc.passes.fuse.scratch import held_values
 from tcc.schedule.choose import choose
 from tcc.schedule.nest import depends, points, product, trips, weight, work
@@ -36,7 +36,8 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     units = _units(group, schedule)
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False
-    return all(_rows(group, s, schedule) >= _ROWS for s in contractions if _streams(group, s))
+    weighted = [s for s in contractions if _streams(group, s)]
+    return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
 
 
 def busy(group: TileGroup, registers: Registers) -> bool:
@@ -61,16 +62,24 @@ def _streams(group: TileGroup, stage: GroupStage) -> bool:
 
 def _rows(group: TileGroup, stage: GroupStage, schedule: Schedule) -> int:
     """Results of a unit that use one weight."""
+    count = 1
+    for var in _row_loops(group, stage):
+        size = as_int(extent(var)) or trips(var)
+        unit = schedule.unit(var.name) if var.name in schedule.parallel else size
+        count *= min(size, unit)
+    return count
+
+
+def _all_rows(group: TileGroup, stage: GroupStage) -> int:
+    """Results that use one weight."""
+    return points(_row_loops(group, stage))
+
+
+def _row_loops(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
     weights = {
         v
         for node, access in stage.accesses.items()
         if group.buffers[access.buffer].constant
         for v in depends(stage, node)
     }
-    count = 1
-    for var in stage.iters:
-        if var not in weights:
-            size = as_int(extent(var)) or trips(var)
-            unit = schedule.unit(var.name) if var.name in schedule.parallel else size
-            count *= min(size, unit)
-    return count
+    return tuple(v for v in stage.iters if v not in weights)

@@ -18,6 +18,7 @@ from tcc.ir.group import Strip
 from tcc.ir.index import Index, Var, as_int, bounds, free_vars, linear_in, within
 from tcc.ir.scalar import Read, StageRef
 from tcc.passes.fuse.link import Shaped, common_loops, loops_at
+from tcc.passes.fuse.repeated import launch_loops
 
 # Elements on a side of a row beyond which what is outside is checked instead of stored.
 _WIDEST = 16
@@ -67,7 +68,7 @@ def shared_loops(stages: Sequence[Shaped], expr: Expr) -> Loops:
             if strips is not None:
                 both = {*common, loop}
                 return Loops(tuple(v for v in stages[-1].stage.iters if v in both), strips)
-    return plain
+    return replace(plain, common=launch_loops(stages, {out.stage for out in expr.outputs}))
 
 
 def _uses(stages: Sequence[Shaped]) -> Mapping[int, list[_Use]]:

@@ -10,12 +10,13 @@ from tcc.ops import OPS
 from tcc.ops.activation import GeluAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.movement import ExpandAttrs
+from tcc.ops.normalization import NormAttrs
 from tcc.ops.phases import PhaseConvAttrs
 from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.partition import Group, Kind, classify, partition
 
-from tests.passes.fuse.models import MODELS, Model
+from tests.passes.fuse.models import MODELS, Model, few_rows
 
 
 def names(graph: Graph) -> list[list[str]]:
@@ -69,6 +70,21 @@ def test_a_value_used_twice_in_the_epilogue_is_computed_once() -> None:
 
 def test_scale_and_mask_join_the_softmax_that_reads_them() -> None:
     assert names(MODELS["masked_softmax"]()) == [["mul", "where", "softmax"]]
+
+
+def test_few_rows_are_prepared_again_for_each_product() -> None:
+    norm = "layer_normalization"
+    assert sorted(names(few_rows(1))) == [[norm, "matmul"], [norm, "matmul", "relu"]]
+    assert sorted(names(few_rows(64))) == [[norm, "matmul"], [norm, "matmul", "relu"]]
+    assert sorted(names(few_rows(97))) == [[norm], ["matmul"], ["matmul", "relu"]]
+
+
+def test_what_costs_as_much_as_the_product_is_not_prepared_again() -> None:
+    m = Model("narrow")
+    x = m.input("x", 1, 600)
+    norm = m.op("layer_normalization", x, m.weight(600), m.weight(600), attrs=NormAttrs(1))
+    graph = m.finish(m.op("matmul", norm, m.weight(600, 40)))
+    assert names(graph) == [["layer_normalization"], ["matmul"]]
 
 
 def test_pointwise_work_does_not_join_a_product_that_reads_it() -> None:

@@ -196,6 +196,15 @@ def attention() -> Graph:
     return m.finish(norm)
 
 
+def few_rows(rows: int = 3) -> Graph:
+    """Two products of the same normalised rows: one of a width that panels do not divide."""
+    m = Model("few_rows")
+    x = m.input("x", rows, 16)
+    norm = m.op("layer_normalization", x, m.weight(16), m.weight(16), attrs=NormAttrs(1))
+    wide = m.op("matmul", norm, m.weight(16, 512))
+    return m.finish(wide, m.op("relu", m.op("matmul", norm, m.weight(16, 1041))))
+
+
 def projections() -> Graph:
     """Reshapes and transposes before and after products."""
     m = Model("projections")
@@ -307,7 +316,7 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
             ),
             *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
             *(joined_maps, joined_twice, joined_along_windows, joined_rows),
-            *(split_concat, slices, gathered, shared_value),
+            *(split_concat, slices, gathered, shared_value, few_rows),
         )
     }
 )
