@@ -74,7 +74,9 @@ class Edges:
             return made[size]
 
         # Lanes of the vector loop lie side by side: all of them are filled at once.
-        lanes_of = {v: self.regions[v].base for v, step in self.held.steps if step < self.held.inner}
+        lanes_of = {
+            v: self.regions[v].base for v, step in self.held.steps if step < self.held.inner
+        }
         others = [v for v, _ in self.held.steps if v not in lanes_of]
         stores = self._units(others, lanes_of, strip, block)
         return [*(Compute(b, value, ()) for b in made.values()), *stores]

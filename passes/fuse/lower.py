@@ -21,8 +21,8 @@ from tcc.ir.scalar import StageRef
 from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
 from tcc.ir.types import DType
 from tcc.passes.fuse.body import Ready
-from tcc.passes.fuse.scratch import held_values, in_registers, within
 from tcc.passes.fuse.edges import Edges, strip_regions
+from tcc.passes.fuse.scratch import held_values, in_registers, within
 from tcc.passes.fuse.spans import (
     Region,
     Regions,
