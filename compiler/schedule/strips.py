@@ -90,11 +90,10 @@ def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
-    """Whether what a unit's nests exchange, and the weights that all units use, stay in a core's
+    """Whether strips are of use, and what a unit's nests exchange, and the weights that all units use, stay in a core's
     second-level cache."""
-    rows = row_loop(group)
-    if rows is None:
-        return True
+    if not _channel_by_channel(group, registers):
+        return False
     sizes = _unit_sizes(group, schedule)
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
     strips = sum(_strip_bytes(group, s, sizes) for s in exchanged)
