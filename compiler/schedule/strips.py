@@ -90,8 +90,8 @@ def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
-    """Whether strips are of use, and what a unit's nests exchange, and the weights that all units use, stay in a core's
-    second-level cache."""
+    """Whether strips are of use, and what a unit's nests exchange and the weights that all units
+    use stay in a core's second-level cache."""
     if not _channel_by_channel(group, registers):
         return False
     sizes = _unit_sizes(group, schedule)
