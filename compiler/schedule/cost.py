@@ -136,7 +136,18 @@ class _Pricing:
         self.counts = [ceil(self.trips[v] / n) for v, n in self.unit.items()]
         self.units = prod(self.counts)
         self.threads = min(machine.cores, max(1, self.units))
+        self.strips = self._strips()
         self.exchanged = self._exchanged()
+
+    def _strips(self) -> dict[Var, tuple[int, int]]:
+        """The rows that a unit makes of each loop that follows a common one, and how many units."""
+        found = {}
+        for strip in (s.strip for s in self.group.stages):
+            if strip is not None and strip.rows is not strip.loop:
+                unit = min(self.trips[strip.loop], self.schedule.unit(strip.loop.name))
+                rows = min(self.trips[strip.rows], strip.count(unit))
+                found[strip.rows] = rows, ceil(self.trips[strip.loop] / unit)
+        return found
 
     def price(self) -> Price:
         machine, counted = self.machine, self.counted
@@ -227,6 +238,9 @@ class _Pricing:
     def _cuts(self, var: Var, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
         """(size, count) of the blocks along a loop, over all units of the grid along it."""
         total = self.trips[var]
+        if var in self.strips:  # row by row, those of neighbouring units twice
+            rows, units = self.strips[var]
+            return ((1, rows * units),)
         unit = self.unit.get(var, total)
         return _cuts(total, unit, block, self._has_lanes(var), whole)
 
@@ -339,6 +353,7 @@ class _Pricing:
         for work in stages:
             named.update({v.name: v for v in (*work.stage.iters, *work.stage.reduce)})
         inside = {v: min(self.trips[v], self.unit.get(v, self.trips[v])) for v in named.values()}
+        inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
         reduced = {v for work in stages for v in work.stage.reduce}
         rest = [n for n in named if n not in nest.order or n in runs]
         rest.sort(key=lambda n: named[n] in reduced)

@@ -59,7 +59,10 @@ def strip_rows(
 
 def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> float:
     """Cycles that the stages of `group` save as one kernel, over kernels that exchange their
-    results through memory: the traffic, the launches, less the rows that are made twice."""
+    results through memory: the traffic, the launches, less the rows that are made twice.  Negative
+    where strips are of no use."""
+    if not _channel_by_channel(group, registers):
+        return -1.0
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
     saved = 0.0
     for stage in exchanged:
@@ -77,12 +80,20 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> flo
     return saved + alone - _busiest(group, rows, _unit_sizes(group, schedule), registers)
 
 
-def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
-    """Whether what a unit's nests exchange, and the weights that all units use, stay in a core's
-    second-level cache."""
+def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
+    """Whether windows slide over each channel alone, and channels fill vectors: a unit then takes
+    a block of them, and high strips.  Windows over all channels gain nothing (measured)."""
     rows = row_loop(group)
-    if rows is None:
-        return True
+    others = [v for v in group.common if v is not rows and trips(v) >= registers.lanes]
+    summed = all(product(s) is not None for s in group.stages if s.reduce)
+    return rows is not None and bool(others) and summed
+
+
+def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
+    """Whether strips are of use, and what a unit's nests exchange and the weights that all units
+    use stay in a core's second-level cache."""
+    if not _channel_by_channel(group, registers):
+        return False
     sizes = _unit_sizes(group, schedule)
     exchanged = _exchanged(group, [n.stages for n in schedule.nests])
     strips = sum(_strip_bytes(group, s, sizes) for s in exchanged)

@@ -75,7 +75,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
                 continue
             stored = any(access in targets for targets in other.stores)
             runs = points(other.iters) if stored else work(other)
-            step = stride(access, var)
+            # Scratch puts the vector loop last.
+            step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
             # Loads that lanes may leave are masked: slower, but far from one by one.
             total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)

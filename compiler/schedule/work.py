@@ -11,7 +11,7 @@ from tcc.ir.index import Var, as_int, free_vars
 from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
 from tcc.ir.tile import Scope
 from tcc.schedule.machine import Machine
-from tcc.schedule.nest import EXPENSIVE, product, trips
+from tcc.schedule.nest import EXPENSIVE, product, row_loop, trips
 from tcc.schedule.reach import Step, Touch, steps_of, touch
 
 
@@ -67,12 +67,17 @@ def _touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, .
         if not isinstance(node, Read):
             continue
         access = stage.accesses.get(node)
-        if access is not None:
+        if access is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
+            loops = (*stage.iters, *stage.reduce)
+            steps = steps_of(access.offset, loops)  # of the strip that waits in scratch
+            found.append(touch(node.source, steps, store=False, size=node.dtype.bytes, most=inf))
+        elif access is not None:
             found.append(_of_access(group, stage, access, store=False, read=node))
         elif isinstance(node.source, StageRef):
             found.append(_of_block(stage, node, node.source))
     for component, targets in enumerate(stage.stores):
-        found += (_of_access(group, stage, a, store=True) for a in targets)
+        kept = (a for a in targets if stage.strip is None or _is_global(group, a.buffer))
+        found += (_of_access(group, stage, a, store=True) for a in kept)
         found.append(_of_result(stage, StageRef(number, component)))
     return tuple(found)
 

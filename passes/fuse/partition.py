@@ -102,7 +102,7 @@ class _Partition:
         self.joins = find_joins(graph, seen_by_others(graph))
         self.groups: dict[Node, list[Group]] = {}
         self.sound: dict[tuple[Expr, tuple[bool, ...]], bool] = {}
-        self.gains: dict[tuple[Expr, tuple[bool, ...]], float] = {}
+        self.gains: dict[tuple[Node | Value, ...], float] = {}
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -284,14 +284,15 @@ class _Partition:
         """Cycles that the anchors of a kernel of `members` save by being in one."""
         if sum(map(self._is_anchor, members)) < 2:
             return 0.0
-        expr, values = compose(members, results)
-        constants = tuple(v in self.graph.constants for v in values)
-        found = self.gains.get((expr, constants))
+        key: tuple[Node | Value, ...] = (*members, *results)
+        found = self.gains.get(key)
         if found is None:
+            expr, values = compose(members, results)
+            constants = tuple(v in self.graph.constants for v in values)
             operands, stored = _row_major(expr, constants)
             built = build_group(expr, operands, stored)
             found = kept_gain(built, choose(built, self.registers), self.registers)
-            self.gains[expr, constants] = found
+            self.gains[key] = found
         return found
 
     def _is_anchor(self, node: Node) -> bool:

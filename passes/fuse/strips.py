@@ -99,6 +99,8 @@ def _strips(
         ):
             return None
         reaches[number] = reach
+    if all((r.scale, r.low, r.high) == (1, 0, 0) for r in reaches.values()):
+        return None
     if len({(r.rows, r) for r in reaches.values()}) != len({r.rows for r in reaches.values()}):
         return None  # stages that share a loop would need different rows of it
     strips: list[Strip | None] = [None] * len(stages)
