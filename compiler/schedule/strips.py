@@ -82,10 +82,12 @@ def kept_gain(group: TileGroup, schedule: Schedule, registers: Registers) -> flo
 
 def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
     """Whether windows slide over each channel alone, and channels fill vectors: a unit then takes
-    a block of them, and high strips.  Windows over all channels gain nothing (measured)."""
+    a block of them, and high strips.  Windows over all channels gain nothing (measured), and of
+    two kernels only sums are worth joining: other stages belong to the sum that they complete."""
     rows = row_loop(group)
     others = [v for v in group.common if v is not rows and trips(v) >= registers.lanes]
-    summed = all(product(s) is not None for s in group.stages if s.reduce)
+    sums = [s for s in group.stages if s.reduce]
+    summed = len(sums) > 1 and all(product(s) is not None for s in sums)
     return rows is not None and bool(others) and summed
 
 

@@ -41,7 +41,10 @@ def turned_blocks(
         return {}
     lanes = lanes_of(stage, registers)
     stores = [a for targets in stage.stores for a in targets]
-    for access in (*_moving(group, stage), *stores):
+    moving = _moving(group, stage)
+    if max(len(moving), len(stores)) * lanes > registers.count:
+        return {}  # a square block of each would not fit the registers
+    for access in (*moving, *stores):
         along = _along(stage, access)
         if along is None or along is vector or stride(access, vector) in (0, 1, None):
             continue

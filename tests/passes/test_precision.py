@@ -246,7 +246,8 @@ def test_depthwise_images_stay_in_f32() -> None:
     m = Model("depthwise")
     x = m.input("x", 1, 4, 9, 9)
     first = m.op("relu", m.conv(x, 32, 3, pad=1))
-    graph = m.finish(m.conv(first, 32, 3, pad=1, group=32))
+    second = m.conv(first, 32, 3, pad=1, group=32)
+    graph = m.finish(m.op("add", second, first))  # a second reader: the image is stored
     assert list(stored(place_graph(graph, PAIRS)).values()) == [BF16, F32, F32]
 
 
