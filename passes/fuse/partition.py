@@ -166,15 +166,19 @@ class _Partition:
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
         """Whether pointwise work joins the first group that reads it, which then stores it for the
-        later ones: where a reduction reads its rows, and the product it completes comes too."""
+        later ones: where a reduction reads its rows, and the product it completes, if it completes
+        one, comes too."""
         if self.traits[node].kind is not Kind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
             return False
         if not self._joins(node, group):
             return False
-        completed = self._completed(node, (Kind.CONTRACTION,), group)
-        if completed is None or Trait.WINDOW in completed[-1].op.traits:
+        completed = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group) or [node]
+        last = completed[-1]
+        if last is not node and (
+            self.traits[last].kind is Kind.REDUCTION or Trait.WINDOW in last.op.traits
+        ):
             return False
         return self._sound(completed, group, stored=node.outputs)
 
@@ -190,7 +194,7 @@ class _Partition:
         for member in chain:
             for value in member.inputs:
                 source = self.producers.get(value) if value is not None else None
-                if source is None or source in chain or value in self.kept:
+                if source is None or source in chain or value in self.kept or source in self.joins:
                     continue
                 users = {u for v in source.outputs for u in self.users.get(v, ())}
                 if not users <= {*chain, *group.members}:

@@ -147,6 +147,15 @@ def test_a_movement_of_two_kernels_joins_both() -> None:
     assert names(graph) == [["exp"], ["transpose", "relu"], ["transpose", "neg"]]
 
 
+def test_a_normalised_sum_is_stored_by_the_kernel_that_normalises_it() -> None:
+    """The sum is no epilogue, so nothing is lost where its first reader stores it."""
+    m = Model("residual")
+    both = m.op("add", m.input("x", 300, 64), m.input("y", 300, 64))
+    norm = m.op("layer_normalization", both, m.weight(64), m.weight(64), attrs=NormAttrs(1))
+    result = m.op("add", both, m.op("matmul", norm, m.weight(64, 64)))
+    assert names(m.finish(result)) == [["add", "layer_normalization"], ["matmul", "add"]]
+
+
 def test_outputs_are_stored_even_where_others_read_them() -> None:
     m = Model("outputs")
     x = m.input("x", 8, 16)
