@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, Structure
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -40,8 +40,9 @@ class Device(Structure):
 
 
 class Tensor(Structure):
-    """tcc_tensor, which is DLTensor."""
+    """tcc_tensor, which is DLTensor.  `sizes` keeps what `shape` and `strides` point to alive."""
 
+    sizes: Tensor
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device", Device),
@@ -163,11 +164,17 @@ def make_tensor(
     data: int, dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> Tensor:
     """A descriptor; `strides` count elements.  It keeps its own shape, not the data, alive."""
+    sizes = _described(dtype, shape, strides)
+    tensor = Tensor.from_buffer_copy(sizes)
+    tensor.data, tensor.sizes = data, sizes
+    return tensor
+
+
+# Runs repeat their shapes, and copying a descriptor is several times quicker than making one.
+@lru_cache(maxsize=1024)
+def _described(
+    dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> Tensor:
     sizes = (ctypes.c_int64 * len(shape))(*shape)
     steps = None if strides is None else (ctypes.c_int64 * len(shape))(*strides)
-    return Tensor(data, Device(1, 0), len(shape), DType(*dtype, 1), sizes, steps, 0)
-
-
-def tensor_of(array: np.ndarray[Any, Any], name: str) -> Tensor:
-    """The descriptor of a row-major array that holds elements of type `name`."""
-    return make_tensor(array.ctypes.data, DTYPE_CODES[name], array.shape, None)
+    return Tensor(None, Device(1, 0), len(shape), DType(*dtype, 1), sizes, steps, 0)

@@ -18,9 +18,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import Array, Given, kind_of, view_of
+from tcc.runtime.blocks import Blocks
+
+# How many runs' results may lie free.
+_RUNS = 2
 
 
 class RuntimeFailure(RuntimeError):
@@ -114,6 +117,7 @@ class Module:
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
+        self._blocks = Blocks(_RUNS * len(self.outputs))
         self._stateful = self._statistics(None).state_bytes > 0
         self._idle.append(self._create())  # its memory is checked now, not at the first run
 
@@ -288,7 +292,7 @@ class Module:
     def _run(self, values: list[Any]) -> list[Any]:
         updated = {port.state for port in self.outputs if port.state >= 0}
         given = [self._view(i, value, i in updated) for i, value in enumerate(values)]
-        results = _Results(self.outputs, given)
+        results = _Results(self.outputs, given, self._blocks)
         inputs = (abi.Tensor * max(1, len(given)))(*(g.tensor for g in given))
         with self._instance() as instance:
             self._run_on(instance, inputs, len(given), results)
@@ -311,12 +315,13 @@ class Module:
 class _Results:
     """Output arrays of one run: made at once where sizes are known, else when the run asks."""
 
-    def __init__(self, ports: tuple[Port, ...], given: list[Given]) -> None:
+    def __init__(self, ports: tuple[Port, ...], given: list[Given], blocks: Blocks) -> None:
         self.arrays: list[Array | None] = [None] * len(ports)
         self.tensors = (abi.Tensor * max(1, len(ports)))()
         self.failure: Exception | None = None
         self.allocator: abi.Allocator | None = None
-        self._ports = ports
+        self._ports, self._blocks = ports, blocks
+        self._described: list[abi.Tensor] = []  # keeps the shapes alive
         for i, port in enumerate(ports):
             if port.state >= 0:
                 self.tensors[i] = given[port.state].tensor
@@ -327,10 +332,12 @@ class _Results:
                 self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
     def _make(self, index: int, shape: tuple[int, ...]) -> int:
-        array = np.empty(shape, abi.numpy_dtype(self._ports[index].dtype))
-        self.arrays[index] = array
-        self.tensors[index] = abi.tensor_of(array, self._ports[index].dtype)
-        return int(array.ctypes.data)
+        dtype = self._ports[index].dtype
+        self.arrays[index], address = self._blocks.array(shape, abi.numpy_dtype(dtype))
+        tensor = abi.make_tensor(address, abi.DTYPE_CODES[dtype], shape, None)
+        self._described.append(tensor)
+        self.tensors[index] = tensor
+        return address
 
     def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
         tensor = wanted.contents

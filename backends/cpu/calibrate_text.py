@@ -4,10 +4,13 @@
     void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
     void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
     void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
-    void write(ptr data, i64 vectors, i64 n)   the same, storing
+    void ahead(ptr data, i64 vectors, i64 n)   the same, asking for the next block of pages while it
+                                               reads one, a line of each page in turn
+    void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from where the last one says
 
-`data` is 64-byte aligned; counts are positive and `vectors` is a multiple of UNROLL.  Loads and
+`data` is 64-byte aligned; counts are positive and `vectors` is a multiple of UNROLL, for `ahead` of
+those in BLOCK bytes.  Loads and
 stores are volatile: the code generator neither drops nor merges them.
 """
 
@@ -17,18 +20,24 @@ from tcc.target import Target
 
 # Enough to hide the latency of any multiply-add; few enough for sixteen registers.
 UNROLL = 12
+# `ahead` reads in blocks of some pages: more of memory's banks are busy, and the cache's own
+# prefetcher follows every page.
+_STREAMS, _LINE, _PAGE = 8, 64, 4096
+BLOCK = _STREAMS * _PAGE
 
 
 def loops_text(target: Target) -> str:
     """All loops for the target, as one module."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
+    load = f"load volatile {vector}, ptr %p{{k}}, align {size}"
     store = f"store volatile {vector} zeroinitializer"
     bodies = (
         _spin(),
         _multiply("multiply", vector, target.profile.fma, chained=False),
         _multiply("chain", vector, target.profile.fma, chained=True),
-        _stream("read", f"load volatile {vector}, ptr %p{{k}}, align {size}", size),
+        _stream("read", load, size),
+        _ahead(load, size),
         _stream("write", f"{store}, ptr %p{{k}}, align {size}", size),
         _chase(),
     )
@@ -39,7 +48,8 @@ def loops_text(target: Target) -> str:
     )
     declared = (
         f"declare {vector} @llvm.fma.v{target.profile.lanes(32)}f32({vector}, {vector}, {vector})\n"
-        "declare i64 @llvm.fshl.i64(i64, i64, i64)"
+        "declare i64 @llvm.fshl.i64(i64, i64, i64)\n"
+        "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
     )
     parts = (f'target triple = "{target.triple}"', declared, *bodies, attributes)
     return "\n\n".join(parts) + "\n"
@@ -97,13 +107,35 @@ def _stream(name: str, access: str, size: int) -> str:
     for k in range(UNROLL):
         lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")
         lines.append(("  %v{k} = " if "load" in access else "  ").format(k=k) + access.format(k=k))
-    body = "\n".join(lines)
+    return _walk(name, "\n".join(lines), size, UNROLL)
+
+
+def _ahead(access: str, size: int) -> str:
+    lines = [
+        f"  %in = and i64 %o, {BLOCK - 1}",
+        "  %block = sub i64 %o, %in",
+        f"  %line = udiv i64 %in, {_STREAMS}",
+        "  %far = add i64 %block, %line",
+    ]
+    for k in range(_STREAMS):
+        lines.append(f"  %far{k} = add i64 %far, {BLOCK + k * _PAGE}")
+        lines.append(f"  %a{k} = getelementptr i8, ptr %data, i64 %far{k}")
+        lines.append(f"  call void @llvm.prefetch.p0(ptr %a{k}, i32 0, i32 3, i32 1)")
+    count = _STREAMS * _LINE // size
+    for k in range(count):
+        lines.append(f"  %p{k} = getelementptr i8, ptr %q, i64 {k * size}")
+        lines.append(f"  %v{k} = {access.format(k=k)}")
+    return _walk("ahead", "\n".join(lines), size, count)
+
+
+def _walk(name: str, body: str, size: int, step: int) -> str:
+    """`body` for every `step` vectors from %q, which is %o bytes after %data."""
     return (
         f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"
         "again:\n  %i = phi i64 [ 0, %entry ], [ %i.next, %end ]\n  br label %loop\n"
         "loop:\n  %v = phi i64 [ 0, %again ], [ %v.next, %loop ]\n"
         f"  %o = mul i64 %v, {size}\n  %q = getelementptr i8, ptr %data, i64 %o\n{body}\n"
-        f"  %v.next = add i64 %v, {UNROLL}\n  %inside = icmp slt i64 %v.next, %vectors\n"
+        f"  %v.next = add i64 %v, {step}\n  %inside = icmp slt i64 %v.next, %vectors\n"
         "  br i1 %inside, label %loop, label %end\n"
         "end:\n  %i.next = add i64 %i, 1\n  %more = icmp slt i64 %i.next, %n\n"
         "  br i1 %more, label %again, label %done\ndone:\n  ret void\n}"

@@ -185,8 +185,8 @@ def runs_of(
         return {}
     if steps is None:
         # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
-        panel = blocks.get(sides.vector, 1) * stage.body[0].dtype.bytes
-        steps = max(MIN_RUN, registers.l1 * 2 // 3 // panel)
+        panel = blocks.get(sides.vector, 1) * _element(stage, sides)
+        steps = max(MIN_RUN, int(registers.l1 * 2 / 3 / panel))
     inner = 1
     found: dict[Var, int] = {}
     for var in reversed(loops):
@@ -201,6 +201,29 @@ def runs_of(
                 found[var] = run
         inner *= size
     return dict(reversed(found.items()))
+
+
+def _element(stage: GroupStage, sides: Sides) -> float:
+    """Bytes of the vector operand for one column and one step of the sum, as they are stored."""
+    step, found = _moved(stage, sides)
+    if step is None:
+        return stage.body[0].dtype.bytes
+    inside = stage.reduce[stage.reduce.index(step) + 1 :]
+    return sum(node.dtype.bytes for node in found) / points(inside)
+
+
+def _moved(stage: GroupStage, sides: Sides) -> tuple[Var | None, tuple[Read, ...]]:
+    """The innermost loop of the sum that moves along the vector operand, and what it reads there.
+
+    A scale that many steps share is not read there; levels of which one element holds several
+    steps do not move with these.
+    """
+    for step in reversed([v for v in stage.reduce if trips(v) > 1]):
+        walked = {sides.vector, step}
+        found = tuple(n for n in stage.accesses if walked <= depends(stage, n))
+        if found:
+            return step, found
+    return None, ()
 
 
 def _open_rows(stage: GroupStage, sides: Sides) -> bool:
@@ -241,18 +264,17 @@ def contraction_nest(
 
 def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
     """Whether the vector operand lies in panels as wide as the block, one after the other."""
-    block = blocks[sides.vector]
-    inner = [v for v in stage.reduce if trips(v) > 1]
-    if not inner:
+    step, found = _moved(stage, sides)
+    if step is None or len(found) != 1:
         return False
-    # A scale that many steps of the sum share is no stream.
-    walked = {sides.vector, inner[-1]}
-    found = [a for n, a in stage.accesses.items() if walked <= depends(stage, n)]
-    if len(found) != 1 or found[0].guards:
+    access, block = stage.accesses[found[0]], blocks[sides.vector]
+    # What one element holds is used in one block.
+    inside = stage.reduce[stage.reduce.index(step) + 1 :]
+    if access.guards or any(trips(v) != blocks.get(v, 1) for v in inside):
         return False
-    uneven = [v for v in stage.reduce if v is not inner[-1] and stride(found[0], v) is None]
+    uneven = [v for v in stage.reduce if v is not step and stride(access, v) is None]
     # Two steps at a time: neighbours may lie side by side, in pairs.
-    after, first = (substitute(found[0].offset, {inner[-1]: const(n)}) for n in (2, 0))
+    after, first = (substitute(access.offset, {step: const(n)}) for n in (2, 0))
     return not uneven and as_int(after - first) == 2 * block
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from math import ceil, prod
 from typing import Protocol
 
+from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage
 from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
 from tcc.ir.tile import Prefetch, Stmt, TileBuffer
@@ -55,6 +56,8 @@ def next_run(around: _Around, outer: Sequence[Span], reduce: Sequence[Span]) -> 
     if access is None:
         return []
     at = access.offset
+    # One element may hold several steps of the sum.
+    reduce = [s for s in reduce if s.var in free_vars(at)]
     walked = [around.runs.get(s.var) or everything(s.var) for s in reduce]
     rows = [s for s in outer if s.var not in free_vars(at)]
     covered = [around.regions[s.var] for s in rows]
@@ -91,11 +94,19 @@ def _turn(at: Index, length: int, step: int, size: int) -> Index:
 
 
 def _streamed(around: _Around) -> Access | None:
-    """The access that varies with the vector loop."""
-    for node, access in around.stage.accesses.items():
-        if isinstance(node.source, int) and _runs_along(access, around.nest.vector):
-            return access
-    return None
+    """The access that varies with the vector loop; of several the one that moves most often, for a
+    scale is shared by many steps."""
+    found = [
+        a
+        for n, a in around.stage.accesses.items()
+        if isinstance(n.source, int) and _runs_along(a, around.nest.vector)
+    ]
+    return max(found, key=lambda a: _steps(around.stage, a), default=None)
+
+
+def _steps(stage: GroupStage, access: Access) -> int:
+    moves = free_vars(access.offset)
+    return prod(as_int(extent(v)) or 1 for v in stage.reduce if v in moves)
 
 
 def _runs_along(access: Access, vector: str | None) -> bool:

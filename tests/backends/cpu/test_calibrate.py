@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 
 import numpy as np
 import pytest
 from tcc.backends.cpu import calibrate as measuring
 from tcc.backends.cpu.calibrate_kernels import BLOCKS, VECTORS, function_kernel, gather_kernel
-from tcc.backends.cpu.calibrate_text import UNROLL, loops_text
+from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.inprocess import LoadedCode
 from tcc.schedule.machine_file import machine_text, read_machine
@@ -57,6 +58,22 @@ def test_writing_touches_all_vectors_and_no_more(loops: LoadedCode, target: Targ
     write(data.ctypes.data, vectors, 2)
     assert not data[: lanes * vectors].any()
     assert data[lanes * vectors :].all()
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_reading_ahead_touches_the_vectors_and_no_more(
+    loops: LoadedCode, target: Target, blocks: int
+) -> None:
+    """The system gives pages at the first access; asking for them is none."""
+    held = mmap.mmap(-1, 3 * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    data = np.frombuffer(held, np.uint8).ctypes.data
+    ahead = ctypes.CFUNCTYPE(None, _VOID_PTR, _I64, _I64)(loops.address("ahead"))
+    ahead(data, blocks * BLOCK * 8 // target.profile.vector_bits, 2)
+    pages = 3 * BLOCK // mmap.PAGESIZE
+    given = (ctypes.c_ubyte * pages)()
+    mincore = ctypes.CDLL(None).mincore
+    assert mincore(ctypes.c_void_p(data), ctypes.c_size_t(3 * BLOCK), given) == 0
+    assert list(given) == [page < pages * blocks // 3 for page in range(pages)]
 
 
 def test_chasing_follows_the_pointers(loops: LoadedCode) -> None:
