@@ -32,11 +32,13 @@ def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> 
     """The operands and results of which one point touches elements in many planes a multiple of a
     page apart."""
     for number, stage in enumerate(expr.stages):
-        found = [n for n in reads(stage) if isinstance(n.source, int)]
-        for source in dict.fromkeys(n.source for n in found):
-            value = operands[source]
-            if _aligned(value.type) and _spread([n.indices for n in found if n.source == source]):
-                yield value
+        at: dict[int, list[tuple[Index, ...]]] = {}
+        for node in reads(stage):
+            if isinstance(node.source, int):
+                at.setdefault(node.source, []).append(node.indices)
+        for source, places in at.items():
+            if _aligned(operands[source].type) and _spread(places):
+                yield operands[source]
         made = zip(results, expr.outputs, strict=True)
         for value in (v for v, out in made if out == StageRef(number, 0) and _aligned(v.type)):
             if _spread(shaped_stage(stage, unrolled=True).places):
