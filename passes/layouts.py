@@ -7,7 +7,8 @@ Requires a partitioned graph.  Establishes a layout for each stored value: row-m
 caller, the C functions or control flow see; channels last for what windows read and write, so that
 no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
 reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation
-without a kernel lie in parts of its result.
+without a kernel lie in parts of its result.  Planes that points touch together lie a line more than
+whole pages apart.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from dataclasses import dataclass, replace
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute, var_of
-from tcc.ir.layout import Layout, part_of, permuted, row_major, with_halo
+from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, classify
 from tcc.passes.fuse.split import split
+from tcc.passes.planes import LINE, crowded
 
 # The widest halo that is stored; wider padding is checked element by element.
 _WIDEST = 16
@@ -99,6 +101,9 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
     layouts: dict[Value, Layout] = {}
     for value in (*_stored(graph, steps), *(j.whole for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
+    for value in _crowded(steps, joins, pinned):
+        if layouts[value].fill is None:
+            layouts[value] = set_apart(layouts[value], LINE // value.type.dtype.bytes)
     for join in reversed(joins):
         for p in join.parts:
             shape = p.value.type.shape
@@ -112,6 +117,17 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
         return row_major(shape)
     base = permuted(shape, _order(value)) if last or halo else row_major(shape)
     return base if halo is None else _with_logical_halo(base, halo)
+
+
+def _crowded(
+    steps: Sequence[Step], joins: Sequence[Join], pinned: Collection[Value]
+) -> list[Value]:
+    """Values to set apart: others see neither them nor what they are parts of."""
+    kernels = [s.kernel for s in steps if s.kernel is not None]
+    made = {v for k in kernels for v in k.results}
+    kept = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
+    found = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
+    return [v for v in dict.fromkeys(found) if v in made and v not in kept]
 
 
 def _location(group: Group) -> str:

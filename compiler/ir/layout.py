@@ -8,6 +8,8 @@ logical index (i0, i1, ...) lies at `indices`, expressions over the variables `i
     with a zero halo    sizes (n, h+2, w+2, c)        indices (i0, i2+1, i3+1, i1)     fill 0
     packed weights      sizes (co/64, k, 64)          indices (i0//64, i1, i0%64)      fill 0
 
+    planes apart        sizes (36, y*x*c + 16)        indices (i0, (i1*x + i2)*c + i3)
+
     part of a joined value  sizes (n, h, w, 96)       indices (i0, i2, i3, i1+64)      shared (1,)
 
 Permutation, blocking and padding are all this one map; packing a weight is evaluating it.
@@ -67,6 +69,16 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
     sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))
     indices = tuple(index + a for index, (a, _) in zip(base.indices, halo, strict=True))
     return Layout(sizes, indices, base.axes, fill)
+
+
+def set_apart(base: Layout, gap: int) -> Layout:
+    """`base` with `gap` more elements after each plane, the elements of one outermost index; the
+    storage dimensions inside a plane become one."""
+    outer, *inner = base.indices
+    flat, plane = const(0), const(1)
+    for index, size in zip(reversed(inner), reversed(base.sizes[1:]), strict=True):
+        flat, plane = flat + index * plane, plane * size
+    return Layout((base.sizes[0], plane + gap), (outer, flat), base.axes, base.fill, base.shared)
 
 
 def part_of(whole: Layout, shape: tuple[Index, ...], axis: int, start: Index) -> Layout:
