@@ -14,6 +14,9 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
     x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
     x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4
     x86-64-v2       ports manual (no fused multiply-add: two instructions each)
+
+The rows' memory rates are those of streams in order, by which the turns of `storage` were measured;
+a calibration finds what hints reach: 14.5 and 27 GB/s on icelake-server.
 """
 
 from __future__ import annotations

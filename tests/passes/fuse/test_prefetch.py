@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pytest
-from tcc.ir.index import evaluate, iterator
+from tcc.ir.index import as_int, evaluate, iterator
+from tcc.ir.tile import Loop, Prefetch, Stmt, TileKernel
 from tcc.passes.fuse.prefetch import _turn
+from tcc.passes.lower_graph import lower_program, place_graph
+from tcc.passes.lower_node import lower_node
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.precision import Precision
+from tcc.schedule.choose import Registers
+
+from tests.passes.fuse.models import Model
+
+LINE = 64
 
 
 @pytest.mark.parametrize(("length", "step"), [(256, 2), (128, 1), (384, 4)])
@@ -26,3 +38,45 @@ def test_an_uneven_part_is_asked_for_but_for_its_end() -> None:
     found = {evaluate(turn, {"k": k}) for k in range(0, 250, 2)}
     assert len(found) == 125
     assert max(found) < 250 + 16
+
+
+def hints(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[Prefetch | int]:
+    """What a unit asks for, in order: each hint and the element it names."""
+    for stmt in stmts:
+        match stmt:
+            case Loop(var, start, stop, step):
+                for at in range(evaluate(start, env), evaluate(stop, env), step):
+                    yield from hints(stmt.body, {**env, var.name: at})
+            case Prefetch():
+                yield stmt
+                yield evaluate(stmt.indices[0], env)
+
+
+def weighted(bits: int, depth: int) -> TileKernel:
+    """One row times a weight that the second-level cache does not hold."""
+    m = Model("weighted")
+    graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
+    precision, registers = Precision(bits=bits), Registers(16, 32, l2=1 << 16)
+    placed = place_graph(graph, precision, registers=registers)
+    _, table, _ = lower_program(placed, KernelPlanner(registers), lower_node, precision)
+    (bound,) = table.bounds
+    return bound.kernel
+
+
+@pytest.mark.parametrize(("bits", "bytes_"), [(0, 4.0), (8, 1.0), (4, 0.5)])
+@pytest.mark.parametrize("depth", [1024, 2048])
+def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
+    bits: int, bytes_: float, depth: int
+) -> None:
+    """Of levels and scales, for the levels; four-bit ones lie two to a byte."""
+    kernel = weighted(bits, depth)
+    found = list(hints(kernel.body, {kernel.axes[0].name: 0}))
+    buffers = {hint.buffer for hint in found[::2] if isinstance(hint, Prefetch)}
+    (buffer,) = buffers
+    (size,) = buffer.sizes
+    assert as_int(size) == depth * 256 * bytes_ / buffer.dtype.bytes
+    lines = [at * buffer.dtype.bytes // LINE for at in found[1::2] if isinstance(at, int)]
+    first, count = min(lines), int(depth * 64 * bytes_ / LINE)
+    assert sorted(lines) == list(range(first, first + count))
+    assert 16 << 10 <= first * LINE <= 48 << 10
+    assert len({line * LINE // 4096 for line in lines[:64]}) == 8
