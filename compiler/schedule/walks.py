@@ -80,7 +80,7 @@ def _product(
 ) -> Nest:
     blocks = blocks_of(stage, sides, registers)
     nest = contraction_nest(
-        (number,), stage, sides, blocks, frozenset(stage.iters), registers, far=False
+        (number,), stage, (), sides, blocks, frozenset(stage.iters), registers, far=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
     order = tuple(n for n in nest.order if n in order)  # a run of the walk is at hand already
