@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 
+from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
@@ -85,10 +86,15 @@ def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
     a block of them, and high strips.  Windows over all channels gain nothing (measured), and of
     two kernels only sums are worth joining: other stages belong to the sum that they complete."""
     rows = row_loop(group)
-    others = [v for v in group.common if v is not rows and trips(v) >= registers.lanes]
+    others = [v for v in group.common if v is not rows and _fills(v, registers)]
     sums = [s for s in group.stages if s.reduce]
     summed = len(sums) > 1 and all(product(s) is not None for s in sums)
     return rows is not None and bool(others) and summed
+
+
+def _fills(var: Var, registers: Registers) -> bool:
+    """Whether a loop is long enough for vectors, by proof: images are not as many as channels."""
+    return (as_int(extent(var)) or 0) >= registers.lanes
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
