@@ -133,9 +133,7 @@ def _parts(
     return tuple(map(tuple, found))
 
 
-def _waits(
-    group: TileGroup, stage: GroupStage, sides: Sides | None, registers: Registers
-) -> bool:
+def _waits(group: TileGroup, stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
     if sides is None:
         return False
     blocks = blocks_of(stage, sides, registers)

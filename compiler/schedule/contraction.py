@@ -237,8 +237,9 @@ def contraction_nest(
     *,
     far: bool,
 ) -> Nest:
-    """Panels outside, then runs, then rows; units cut the `common` loops, `inside` are the loops that a unit covers more than a
-    block of, `far` tells that the vector operand comes from beyond the second-level cache."""
+    """Panels outside, then runs, then rows; units cut the `common` loops, and cover more than a
+    block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
+    cache."""
     rows = rows_of(stage, sides)
     runs = runs_of(stage, common, sides, blocks, registers) if len(stages) == 1 else {}
     panels = [v for v in stage.iters if v in inside and v not in rows]

@@ -127,8 +127,8 @@ class _Lowering:
             return emit(full)
         if divisor_of(size) % unit == 0:
             return emit(full)
-        whole = emit(full)
-        return [If(tile * unit + (unit - 1), size, tuple(whole), tuple(emit(last_part(var, unit))))]
+        last = last_part(var, unit)
+        return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(emit(last)))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:
         regions = {**regions, **strip_regions(self.group, regions)}

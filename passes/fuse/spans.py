@@ -88,21 +88,21 @@ def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
 
 
 def ladder(size: Index, block: int) -> tuple[tuple[Index, Index, int], ...]:
-    """How an open `size` is cut: (start, stop, step) of loops over ever smaller blocks.
+    """How an open `size` is cut: (start, stop, step) of loops over whole blocks, over parts of one,
+    and one by one.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23 by 1.
 
-    Whole blocks first; each further step divides the one before, by about three: few kinds of
-    blocks, and few trips of each.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23 by 1.
+    A part is a divisor near the block's root: few trips of either kind.  Each kind is code of its
+    own, for all loops inside.
     """
     rungs: list[tuple[Index, Index, int]] = []
+    part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block * 3 // 2)
     start = const(0)
-    while True:
-        stop = size - size % block
+    for step in dict.fromkeys((block, part, 1)):
+        stop = size - size % step
         if as_int(stop - start) != 0:
-            rungs.append((start, stop, block))
-        if block == 1:
-            return tuple(rungs)
+            rungs.append((start, stop, step))
         start = stop
-        block = max(n for n in range(1, max(1, block // 3) + 1) if block % n == 0)
+    return tuple(rungs)
 
 
 def last_part(var: Var, unit: int) -> Region:
