@@ -126,7 +126,7 @@ def test_a_norm_joins_the_product_before_it(n: IndexLike) -> None:
     m = Model("normed")
     x = m.op("add", m.op("matmul", m.input("x", n, 256), m.weight(256, 64)), m.input("r", n, 64))
     scale, bias = m.weight(64), m.weight(64)
-    graph = m.finish(m.op("layer_normalization", x, scale, bias, attrs=NormAttrs(-1, 1e-5)))
+    graph = m.finish(m.op("layer_normalization", x, scale, bias, attrs=NormAttrs(1, 1e-5)))
     assert names(graph) == [["matmul", "add", "layer_normalization"]]
 
 

@@ -342,8 +342,9 @@ def images(batch: IndexLike) -> tuple[TileGroup, Schedule]:
 def test_blocks_of_an_open_batch_run_along_the_image() -> None:
     """There may be one image: blocks and units are those of one."""
     group, schedule = images(symbol("n", 1))
-    _, one = images(1)
-    nest, other = (s.nest(g.stages.index(anchor(g))) for g, s in ((group, schedule), images(1)))
+    known, one = images(1)
+    nest = schedule.nest(group.stages.index(anchor(group)))
+    other = one.nest(known.stages.index(anchor(known)))
     assert sorted(n for _, n in nest.blocks) == sorted(n for _, n in other.blocks)
     assert sorted(n for _, n in schedule.units) == sorted(n for _, n in one.units)
 
