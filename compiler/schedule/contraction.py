@@ -15,7 +15,7 @@ from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
-from tcc.ir.index import Var, as_int, const, substitute
+from tcc.ir.index import Var, as_int, const, divisor_of, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
 from tcc.schedule.registers import Registers
@@ -295,6 +295,8 @@ def row_units(
     for var in reversed(rows):
         size = counts[var]
         found[var] = max(1, min(size, left))
+        if as_int(extent(var)) is None:
+            found[var] = _even(size, found[var], most)
         left = -(-left // size) if left >= size else 1
     return found
 
@@ -304,8 +306,19 @@ def _counts(rows: Sequence[Var]) -> dict[Var, int]:
     counts: dict[Var, int] = {}
     for var in reversed(rows):
         few = prod(counts.values()) < ENOUGH
-        counts[var] = trips(var) if few or as_int(extent(var)) is not None else 1
+        certain = divisor_of(extent(var))
+        if as_int(extent(var)) is None and certain >= ENOUGH:
+            counts[var] = certain  # whole images, of which there may be one
+        else:
+            counts[var] = trips(var) if few or as_int(extent(var)) is not None else 1
     return counts
+
+
+def _even(size: int, unit: int, most: int) -> int:
+    """About `unit`, such that units divide `size` and each multiple of it, where that is near."""
+    above = next(n for n in range(unit, size + 1) if size % n == 0)
+    below = next(n for n in range(unit, 0, -1) if size % n == 0)
+    return next((n for n in (above, below) if unit <= 2 * n and n <= min(most, 2 * unit)), unit)
 
 
 def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
