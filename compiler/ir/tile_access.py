@@ -50,6 +50,7 @@ class Facts:
         """What holds in the body of a loop."""
         known = self._mapping()
         start, stop = substitute(loop.start, known), substitute(loop.stop, known)
+        start = _whole(start)
         trips = (_whole(stop) - start) // loop.step
         (counter,) = free_vars(iterator(f"{loop.var.name}.trip", trips))
         value = start + of_atom(counter) * loop.step
@@ -70,7 +71,7 @@ class Facts:
     def loop_claims(self, loop: Loop) -> list[str]:
         """What a loop promises that is not proved: whole steps, values within its extent."""
         claims = []
-        if divisor_of(_whole(loop.stop - loop.start)) % loop.step:
+        if divisor_of(_whole(loop.stop) - _whole(loop.start)) % loop.step:
             claims.append(f"{loop.step} divides {(loop.stop - loop.start).key}")
         if not self._holds(const(0), loop.start):
             claims.append(f"0 <= {loop.start.key}")
@@ -175,7 +176,9 @@ def _whole(index: Index) -> Index:
             found = _coefficient(index, atom)
             assert found is not None
             factor, rest = found
-            index = factor * (atom.num - atom.den * (atom.num // atom.den)) + rest
+            whole = factor * (atom.num - atom.den * (atom.num // atom.den)) + rest
+            # Of `r - r % 4` with `r = n % 64` the latter alone is taken apart.
+            index = whole if len(whole.terms) <= len(index.terms) else index
     return index
 
 
@@ -216,9 +219,15 @@ def _never_exceeded(rest: Remainder) -> Index:
 
 
 def _without_rests(index: Index) -> Index:
-    """`index` with `x % d`, where it is taken away, as the x that it never exceeds."""
+    """`index` with `x % d` and `d * (x // d)`, where they are taken away, as the x that they never
+    exceed."""
     total = const(index.const)
     for monomial, coeff in index.terms:
+        if coeff < 0 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
+            by = as_int(monomial[0].den)
+            if by and coeff % by == 0:
+                total = total + monomial[0].num * (coeff // by)
+                continue
         product = const(coeff)
         for atom in monomial:
             if len(monomial) == 1 and coeff < 0 and isinstance(atom, Remainder):

@@ -54,7 +54,8 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
         parallel = tuple(v.name for v in group.common)
     else:
         units = _units(group, main, sides, parts, blocks, vectors, registers)
-        parallel = _parallel(group, main, vectors.get(main), sides, units, registers)
+        held = len(parts) > 1 or _waits(group, main, sides, registers)
+        parallel = _parallel(group, main, vectors.get(main), sides, units, held, registers)
     inside = frozenset(
         v
         for s in group.stages
@@ -104,7 +105,9 @@ def _nest(
         if not rows_of(stage, sides):  # each core walks a part of its own, once
             size //= registers.cores
         far = size > registers.l2 // 2
-        return contraction_nest(stages, stage, sides, blocks, inside, registers, far=far)
+        return contraction_nest(
+            stages, stage, group.common, sides, blocks, inside, registers, far=far
+        )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     return Nest(stages, (), named, None if vector is None else vector.name)
 
@@ -122,7 +125,7 @@ def _parts(
         if found and stage.monoid is None:
             before = [group.stages[n] for n in found[-1]]
             same = set(stage.iters) == set(before[0].iters)
-            waits = any(s is main and _waits(s, sides, registers) for s in before)
+            waits = any(s is main and _waits(group, s, sides, registers) for s in before)
             if same and not waits and not _reads_away(group, stage, found[-1]):
                 found[-1].append(number)
                 continue
@@ -130,10 +133,11 @@ def _parts(
     return tuple(map(tuple, found))
 
 
-def _waits(stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
+def _waits(group: TileGroup, stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
     if sides is None:
         return False
-    return bool(runs_of(stage, sides, blocks_of(stage, sides, registers), registers))
+    blocks = blocks_of(stage, sides, registers)
+    return bool(runs_of(stage, group.common, sides, blocks, registers))
 
 
 def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
@@ -170,12 +174,8 @@ def _units(
             )
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
-    if rows and all(as_int(extent(v)) is not None for v in rows):
+    if rows:
         units.update(row_units(main, group.common, sides, registers, ROWS))
-    elif len(parts) > 1 and rows:
-        units.update(dict.fromkeys(rows, 1))
-        block = blocks[main].get(rows[-1], 1)
-        units[rows[-1]] = 64 // block * block
     return units
 
 
@@ -195,11 +195,13 @@ def _parallel(
     vector: Var | None,
     sides: Sides | None,
     units: Mapping[Var, int],
+    held: bool,
     registers: Registers,
 ) -> tuple[str, ...]:
     """Storage order; but a contraction's larger operand is walked once, by the outer loops.
 
-    Loops inside which a unit would have little to do stay whole.
+    Loops inside which a unit would have little to do stay whole, but for those of open size where
+    values are `held` from nest to nest: scratch has a size.
     """
     order = [v for v in group.common if v is not vector]
     if vector is not None and vector in group.common:
@@ -211,8 +213,9 @@ def _parallel(
     unit = sum(work(s) * weight(s) for s in group.stages)
     parallel: list[str] = []
     for var in order:
-        if unit < UNIT_WORK and parallel:
-            break
+        little = unit < UNIT_WORK and parallel
+        if little and not (held and as_int(extent(var)) is None):
+            continue
         parallel.append(var.name)
         unit //= max(1, -(-trips(var) // units.get(var, 1)))
     return tuple(parallel)

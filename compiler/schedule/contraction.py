@@ -8,14 +8,14 @@ from run to run (Goto and van de Geijn, "Anatomy of High-Performance Matrix Mult
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
-from tcc.ir.index import Var, as_int, const, substitute
+from tcc.ir.index import Var, as_int, const, divisor_of, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
 from tcc.schedule.registers import Registers
@@ -29,6 +29,8 @@ WHOLE = 320
 MIN_RUN = 64
 # Rows of a unit: enough to use a panel some forty times.
 ROWS = 256
+# Rows below which a unit's use of a panel is short of what the panel takes to come.
+ENOUGH = 32
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
 # With so many units for each core, an odd one matters little.
@@ -79,7 +81,7 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     rows = rows_of(stage, sides)
     if rows:
         most = _most_rows(-(-block // lanes), registers)
-        blocks[_longest(rows)] = min(most, 4) if sides.both else most
+        blocks[_blocked(rows, most)] = min(most, 4) if sides.both else most
     inner = [v for v in stage.reduce if trips(v) > 1]
     if inner and not sides.both and as_int(extent(inner[-1])) is not None:
         blocks[inner[-1]] = STEPS
@@ -164,6 +166,13 @@ def _longest(variables: tuple[Var, ...]) -> Var:
     return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
 
 
+def _blocked(rows: tuple[Var, ...], most: int) -> Var:
+    """The loop of rows that blocks run along: one of open size may have few, and yields to one
+    that is known to fill half a block."""
+    known = tuple(v for v in rows if 2 * (as_int(extent(v)) or 0) >= most)
+    return _longest(known or rows)
+
+
 def _most_rows(vectors: int, registers: Registers) -> int:
     """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
     table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
@@ -174,10 +183,16 @@ def _most_rows(vectors: int, registers: Registers) -> int:
 
 
 def runs_of(
-    stage: GroupStage, sides: Sides, blocks: Mapping[Var, int], registers: Registers
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    registers: Registers,
 ) -> dict[Var, int]:
-    """How far the outer reductions run at once, outermost first; empty where all fits one run."""
-    if sides.vector in stage.reduce or sides.both or _open_rows(stage, sides):
+    """How far the outer reductions run at once, outermost first; empty where all fits one run.
+
+    Units cut the `common` loops."""
+    if sides.vector in stage.reduce or sides.both or _open_rows(stage, common, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
     steps = registers.knobs.run
@@ -226,9 +241,9 @@ def _moved(stage: GroupStage, sides: Sides) -> tuple[Var | None, tuple[Read, ...
     return None, ()
 
 
-def _open_rows(stage: GroupStage, sides: Sides) -> bool:
-    """Whether the number of rows is not known: sums cannot wait, and no part of a panel is due."""
-    return any(as_int(extent(v)) is None for v in rows_of(stage, sides))
+def _open_rows(stage: GroupStage, common: Collection[Var], sides: Sides) -> bool:
+    """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
+    return any(as_int(extent(v)) is None and v not in common for v in rows_of(stage, sides))
 
 
 # ---- loops --------------------------------------------------------------------------------------
@@ -237,6 +252,7 @@ def _open_rows(stage: GroupStage, sides: Sides) -> bool:
 def contraction_nest(
     stages: tuple[int, ...],
     stage: GroupStage,
+    common: Collection[Var],
     sides: Sides,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
@@ -244,10 +260,11 @@ def contraction_nest(
     *,
     far: bool,
 ) -> Nest:
-    """Panels outside, then runs, then rows; `inside` are the loops that a unit covers more than a
-    block of, `far` tells that the vector operand comes from beyond the second-level cache."""
+    """Panels outside, then runs, then rows; units cut the `common` loops, and cover more than a
+    block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
+    cache."""
     rows = rows_of(stage, sides)
-    runs = runs_of(stage, sides, blocks, registers) if len(stages) == 1 else {}
+    runs = runs_of(stage, common, sides, blocks, registers) if len(stages) == 1 else {}
     panels = [v for v in stage.iters if v in inside and v not in rows]
     panels.sort(key=lambda v: v is sides.vector)
     within = [v for v in rows if v in inside]
@@ -258,7 +275,7 @@ def contraction_nest(
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         sides.vector.name,
         tuple((v.name, n) for v, n in runs.items()),
-        ahead=far and not _open_rows(stage, sides) and _streams(stage, sides, blocks),
+        ahead=far and not _open_rows(stage, common, sides) and _streams(stage, sides, blocks),
     )
 
 
@@ -286,9 +303,11 @@ def row_units(
     most: int = ROWS,
 ) -> dict[Var, int]:
     """Elements of each row loop that a unit covers: about `most` rows in all, in parts that give
-    every core the same number of units where they are few."""
+    every core the same number of units where they are few.  An open loop outside enough other
+    rows may have a single trip, and a unit covers one."""
     rows = [v for v in rows_of(stage, sides) if v in common]
-    total = points(tuple(rows))
+    counts = _counts(rows)
+    total = prod(counts.values())
     others = [v for v in common if v not in rows]
     block = panel_of(stage, sides, registers)
     units = prod(-(-trips(v) // (block if v is sides.vector else 1)) for v in others)
@@ -296,10 +315,32 @@ def row_units(
     left = -(-total // parts)
     found: dict[Var, int] = {}
     for var in reversed(rows):
-        size = trips(var)
+        size = counts[var]
         found[var] = max(1, min(size, left))
+        if as_int(extent(var)) is None:
+            found[var] = _even(size, found[var], most)
         left = -(-left // size) if left >= size else 1
     return found
+
+
+def _counts(rows: Sequence[Var]) -> dict[Var, int]:
+    """The trips of each loop of rows that a unit may count on."""
+    counts: dict[Var, int] = {}
+    for var in reversed(rows):
+        few = prod(counts.values()) < ENOUGH
+        certain = divisor_of(extent(var))
+        if as_int(extent(var)) is None and certain >= ENOUGH:
+            counts[var] = certain  # whole images, of which there may be one
+        else:
+            counts[var] = trips(var) if few or as_int(extent(var)) is not None else 1
+    return counts
+
+
+def _even(size: int, unit: int, most: int) -> int:
+    """About `unit`, such that units divide `size` and each multiple of it, where that is near."""
+    above = next(n for n in range(unit, size + 1) if size % n == 0)
+    below = next(n for n in range(unit, 0, -1) if size % n == 0)
+    return next((n for n in (above, below) if unit <= 2 * n and n <= min(most, 2 * unit)), unit)
 
 
 def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, prod
 
+from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
@@ -85,10 +86,15 @@ def _channel_by_channel(group: TileGroup, registers: Registers) -> bool:
     a block of them, and high strips.  Windows over all channels gain nothing (measured), and of
     two kernels only sums are worth joining: other stages belong to the sum that they complete."""
     rows = row_loop(group)
-    others = [v for v in group.common if v is not rows and trips(v) >= registers.lanes]
+    others = [v for v in group.common if v is not rows and _fills(v, registers)]
     sums = [s for s in group.stages if s.reduce]
     summed = len(sums) > 1 and all(product(s) is not None for s in sums)
     return rows is not None and bool(others) and summed
+
+
+def _fills(var: Var, registers: Registers) -> bool:
+    """Whether a loop is long enough for vectors, by proof: images are not as many as channels."""
+    return (as_int(extent(var)) or 0) >= registers.lanes
 
 
 def strips_fit(group: TileGroup, schedule: Schedule, registers: Registers) -> bool:
@@ -123,7 +129,9 @@ def _unit_sizes(group: TileGroup, schedule: Schedule) -> dict[Var, int]:
 
 def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: Registers) -> float:
     """Cycles of the core that makes most, with units of `sizes`."""
-    others = prod(-(-trips(v) // sizes.get(v, 1)) for v in group.common if v is not rows)
+    # Of open loops, images say, there may be a single trip.
+    loops = [v for v in group.common if v is not rows and as_int(extent(v)) is not None]
+    others = prod(-(-trips(v) // sizes.get(v, 1)) for v in loops)
     units = others * -(-trips(rows) // sizes[rows])
     unit = sum(_cycles(s, registers) * _share(s, rows, sizes[rows]) for s in group.stages) / others
     return -(-units // registers.cores) * unit

@@ -22,8 +22,6 @@ from tcc.schedule.vectors import vector_block
 _RUN = 128
 # The same where nothing is multiplied: a row of a unit fits the first-level cache.
 _LONG_RUN = 4096
-# A run of an open walk is a multiple of the rows of every register block.
-_STEP = 12
 
 
 def choose_walk(group: TileGroup, walk: Walk, registers: Registers) -> Schedule:
@@ -32,9 +30,9 @@ def choose_walk(group: TileGroup, walk: Walk, registers: Registers) -> Schedule:
     multiplies = any(product(group.stages[n]) is not None for n in walk.stages)
     units = _units(group, lanes, registers) if multiplies or lanes is not walk.loop else {}
     nests = tuple(_nest(group, n, lanes, walk, registers) for n in range(len(group.stages)))
-    run = _run(trips(walk.loop), _RUN if multiplies else _LONG_RUN)
-    if as_int(extent(walk.loop)) is None:
-        run = (_RUN if multiplies else _LONG_RUN) // _STEP * _STEP
+    run = _RUN if multiplies else _LONG_RUN
+    if as_int(extent(walk.loop)) is not None:
+        run = _run(trips(walk.loop), run)
     named = tuple((v.name, n) for v, n in units.items() if n > 1)
     return Schedule(named, tuple(v.name for v in group.common), nests, run)
 
@@ -80,7 +78,7 @@ def _product(
 ) -> Nest:
     blocks = blocks_of(stage, sides, registers)
     nest = contraction_nest(
-        (number,), stage, sides, blocks, frozenset(stage.iters), registers, far=False
+        (number,), stage, (), sides, blocks, frozenset(stage.iters), registers, far=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
     order = tuple(n for n in nest.order if n in order)  # a run of the walk is at hand already

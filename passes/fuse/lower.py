@@ -7,7 +7,7 @@
 
 Requires a group whose stages read each other at the common iterators or through local buffers.
 Establishes static block shapes: the remainder of a loop that its block does not divide becomes
-blocks of smaller sizes (static extents) or of one element (symbolic ones).
+blocks of smaller sizes, two kinds of static extents and a ladder of symbolic ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.group import GroupStage, TileGroup, Walk
-from tcc.ir.index import Index, Var, as_int, ceildiv, const, free_vars, iterator
+from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
 from tcc.ir.scalar import StageRef, apply, argument, literal
 from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
 from tcc.ir.types import DType
@@ -31,6 +31,7 @@ from tcc.passes.fuse.spans import (
     even,
     everything,
     inside,
+    last_part,
     positions,
     tiles,
 )
@@ -124,16 +125,10 @@ class _Lowering:
             return [If(tile, const(split), tuple(emit(first)), tuple(emit(second)))]
         if unit == 1:
             return emit(full)
-        condition = (tile * unit + (unit - 1), size)
-        if not self.held:
-            rest = emit(Region(var, tile * unit, size - tile * unit, unit))
-            return [If(*condition, tuple(emit(full)), tuple(rest))]
-        # What is left of an open size may be anything: scratch is certain to hold one element.
-        counter = self.counter(size)
-        (loop,) = free_vars(counter)
-        one = emit(Region(var, counter, const(1)))
-        rest = [Loop(loop, tile * unit, size, 1, (), (), tuple(one), (), ())]
-        return [If(*condition, tuple(emit(full)), tuple(rest))]
+        if divisor_of(size) % unit == 0:
+            return emit(full)
+        last = last_part(var, unit)
+        return [If(tile * unit + (unit - 1), size, tuple(emit(full)), tuple(emit(last)))]
 
     def _unit(self, regions: Regions) -> list[Stmt]:
         regions = {**regions, **strip_regions(self.group, regions)}
@@ -181,7 +176,7 @@ class _Lowering:
             body = emit(Region(loop, counter, const(run)))
             stmts.append(Loop(var, const(0), stop, run, (), (), tuple(body), (), ()))
         if as_int(size - stop) != 0:
-            stmts += emit(Region(loop, stop, size - stop, run))
+            stmts += emit(Region(loop, stop, size - stop))
         return stmts
 
     # ---- names ----------------------------------------------------------------------------

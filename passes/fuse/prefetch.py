@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage
-from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
+from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
 from tcc.ir.tile import Prefetch, Stmt, TileBuffer
 from tcc.passes.fuse.spans import Region, Regions, Span, everything
 from tcc.schedule.schedule import Nest
@@ -61,11 +61,12 @@ def next_run(around: _Around, outer: Sequence[Span], reduce: Sequence[Span]) -> 
     walked = [around.runs.get(s.var) or everything(s.var) for s in reduce]
     rows = [s for s in outer if s.var not in free_vars(at)]
     covered = [around.regions[s.var] for s in rows]
-    sizes = [as_int(r.size) for r in (*walked, *covered)]
-    if None in sizes:
+    most = [bounds(r.size)[1] for r in covered]
+    if None in (*most, *(as_int(r.size) for r in walked)):
         return []
     vector = next(s for s in outer if s.var.name == around.nest.vector)
-    count = prod(as_int(r.size) or 1 for r in covered)
+    # The last unit of an open loop has fewer rows than it might: they ask for their part only.
+    count = prod(n or 1 for n in most)
     length = prod(as_int(r.size) or 1 for r in walked)
     # Each element of the sum asks for `each` elements of the next run.
     each = ceil(vector.size * prod(s.size for s in rows) / count)

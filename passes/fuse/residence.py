@@ -31,8 +31,6 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     contractions = [s for s in group.stages if product(s) is not None and s.reduce]
     if not contractions:
         return True
-    if group.walk is None and any(as_int(extent(v)) is None for v in group.common):
-        return False  # what is left of an open size would go row by row through all weights
     units = _units(group, schedule)
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False

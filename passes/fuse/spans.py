@@ -14,15 +14,11 @@ from tcc.ir.tile import Guard, Loop, Stmt, lanes
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of an iterator that a unit covers: `base + i` for `i < size`.
-
-    Where the size is open, `base` is a multiple of `step` (0: it is zero).
-    """
+    """The part of an iterator that a unit covers: `base + i` for `i < size`."""
 
     var: Var
     base: Index
     size: Index
-    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +87,30 @@ def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
     return (more, rest + 1), (count - more, rest)
 
 
+def ladder(size: Index, block: int) -> tuple[tuple[Index, Index, int], ...]:
+    """How an open `size` is cut: (start, stop, step) of loops over whole blocks, over parts of one,
+    and one by one.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23 by 1.
+
+    A part is a divisor near the block's root: few trips of either kind.  Each kind is code of its
+    own, for all loops inside.
+    """
+    rungs: list[tuple[Index, Index, int]] = []
+    part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block * 3 // 2)
+    start = const(0)
+    for step in dict.fromkeys((block, part, 1)):
+        stop = size - size % step
+        if as_int(stop - start) != 0:
+            rungs.append((start, stop, step))
+        start = stop
+    return tuple(rungs)
+
+
+def last_part(var: Var, unit: int) -> Region:
+    """What whole units of an open loop leave: fewer elements than a unit has."""
+    size = extent(var)
+    return Region(var, size - size % unit, size % unit)
+
+
 def tiles(
     region: Region,
     block: int,
@@ -98,7 +118,7 @@ def tiles(
     counter: Callable[[Index], Index],
     emit: Callable[[Span], list[Stmt]],
 ) -> list[Stmt]:
-    """Serial loops over blocks of a region; the remainder of an open size goes one by one."""
+    """Serial loops over blocks of a region; the remainder of an open size goes down a ladder."""
     tiled = block > 1
     known = as_int(region.size)
     if known == 0:
@@ -114,15 +134,9 @@ def tiles(
                 at = counter(region.size)
                 stmts.append(_loop(at, region, const(start), const(done), size, tiled, emit))
         return stmts
-    # The loop variable is the position itself: its range then says how far it goes.
-    stop = region.base + region.size
     stmts = []
-    rest = region.base
-    if region.step % block == 0:
-        rest = stop - stop % block
-        stmts.append(_loop(counter(stop), region, region.base, rest, block, tiled, emit))
-    if tiled:
-        stmts.append(_loop(counter(stop), region, rest, stop, 1, tiled, emit))
+    for first, stop, step in ladder(region.size, block):
+        stmts.append(_loop(counter(region.size), region, first, stop, step, tiled, emit))
     return stmts
 
 
@@ -136,8 +150,7 @@ def _loop(
     emit: Callable[[Span], list[Stmt]],
 ) -> Loop:
     (var,) = free_vars(at)
-    base = region.base if as_int(region.size) is not None else const(0)
-    body = emit(Span(region.var, base + at, step, tiled))
+    body = emit(Span(region.var, region.base + at, step, tiled))
     return Loop(var, start, stop, step, (), (), tuple(body), (), ())
 
 

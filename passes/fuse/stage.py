@@ -32,6 +32,7 @@ from tcc.passes.fuse.spans import (
     everything,
     flat,
     guards_at,
+    ladder,
     positions,
 )
 from tcc.schedule.nest import Product, depends, product, reads_here
@@ -156,18 +157,21 @@ class StageLowering:
         if known is not None and known <= block:
             span = Span(var, region.base, known, tiled)
             return self._maybe_folded(lanes_kept, rest, done, span, carried)
-        stop = size - size % block
+        if known is None:
+            stmts: list[Stmt] = []
+            for start, stop, step in ladder(size, block):
+                more, carried = self._reduce_loop(
+                    region, start, stop, step, rest, done, carried, lanes_kept
+                )
+                stmts += more
+            return stmts, carried
+        left = known % block
         stmts, carried = self._reduce_loop(
-            region, const(0), stop, block, rest, done, carried, lanes_kept
+            region, const(0), const(known - left), block, rest, done, carried, lanes_kept
         )
-        if known is not None and known % block:
-            span = Span(var, region.base + (known - known % block), known % block, tiled)
+        if left:
+            span = Span(var, region.base + (known - left), left, tiled)
             more, carried = self._maybe_folded(lanes_kept, rest, done, span, carried)
-            stmts += more
-        elif known is None and tiled:
-            more, carried = self._reduce_loop(
-                region, stop, size, 1, rest, done, carried, lanes_kept
-            )
             stmts += more
         return stmts, carried
 

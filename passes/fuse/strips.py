@@ -168,8 +168,10 @@ def _strip(
             return None
         fills[source.component] = fill
         for var, index in zip(iters, use.at, strict=True):
-            if var in common and not within(index, extent(var)):
-                return None
+            if var in common:
+                if not within(index, extent(var)):
+                    return None
+                continue
             wider = _widths(index, extent(var))
             if wider is None:
                 return None
@@ -177,10 +179,12 @@ def _strip(
             widths[var] = max(before, wider[0]), max(after, wider[1])
     row = []
     for var in iters:
+        if var in common:
+            continue
         size = as_int(extent(var))
         if size is None:
             return None
-        if var not in common and var is not reach.rows:
+        if var is not reach.rows:
             before, after = widths[var]
             row.append((before, size, after))
     return Strip(loop, reach.rows, reach.scale, reach.low, reach.high, tuple(row), tuple(fills))

@@ -83,6 +83,50 @@ def test_attention_of_open_batch_and_sequence() -> None:
     check(attention(), *({"x": normal(b, s, 16)} for b, s in ((1, 1), (2, 7), (1, 64), (3, 33))))
 
 
+def test_rows_of_an_open_batch_are_normalised_where_they_are_made() -> None:
+    """A product whose sums wait, a residual and a norm in one kernel: none, one, a block less one,
+    a block, a unit less one, a unit, one more, and two units."""
+    model = model_of(
+        [
+            node("MatMul", ["x", "w"], ["m"]),
+            node("Add", ["m", "r"], ["sum"]),
+            node("LayerNormalization", ["sum", "gain", "bias"], ["y"]),
+        ],
+        [value("x", FLOAT, ["n", 384]), value("r", FLOAT, ["n", 192])],
+        [value("y", FLOAT, ["n", 192])],
+        {"w": normal(384, 192), "gain": normal(192), "bias": normal(192)},
+    )
+    sizes = (1, 5, 6, 7, 63, 64, 65, 128, 0)
+    module = check(model, *({"x": normal(n, 384), "r": normal(n, 192)} for n in sizes))
+    assert module.manifest["kernel_count"] == 1
+
+
+def test_a_deep_product_of_open_rows() -> None:
+    model = model_of(
+        [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["y"])],
+        [value("x", FLOAT, ["b", "s", 400])],
+        [value("y", FLOAT, ["b", "s", 96])],
+        {"w": normal(400, 96)},
+    )
+    sizes = ((1, 1), (1, 127), (2, 64), (1, 129), (3, 43), (0, 5), (5, 0))
+    check(model, *({"x": normal(b, s, 400)} for b, s in sizes))
+
+
+def test_images_of_an_open_batch_share_strips() -> None:
+    """A product and the windows over each of its channels."""
+    model = model_of(
+        [
+            node("Conv", ["x", "p"], ["c"]),
+            node("Relu", ["c"], ["r"]),
+            node("Conv", ["r", "d"], ["y"], group=64, pads=[1, 1, 1, 1]),
+        ],
+        [value("x", FLOAT, ["n", 16, 16, 16])],
+        [value("y", FLOAT, ["n", 64, 16, 16])],
+        {"p": normal(64, 16, 1, 1), "d": normal(64, 1, 3, 3)},
+    )
+    check(model, *({"x": normal(n, 16, 16, 16)} for n in (1, 2, 3, 7, 0)))
+
+
 def test_shape_arithmetic() -> None:
     model = model_of(
         [

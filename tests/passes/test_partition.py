@@ -121,6 +121,15 @@ def test_costly_work_is_not_repeated_for_a_larger_result(n: IndexLike) -> None:
     assert names(spread("neg")) == [["neg", "add"]]
 
 
+@pytest.mark.parametrize("n", [128, symbol("n", 1)], ids=["fixed", "open"])
+def test_a_norm_joins_the_product_before_it(n: IndexLike) -> None:
+    m = Model("normed")
+    x = m.op("add", m.op("matmul", m.input("x", n, 256), m.weight(256, 64)), m.input("r", n, 64))
+    scale, bias = m.weight(64), m.weight(64)
+    graph = m.finish(m.op("layer_normalization", x, scale, bias, attrs=NormAttrs(1, 1e-5)))
+    assert names(graph) == [["matmul", "add", "layer_normalization"]]
+
+
 @pytest.mark.parametrize("n", [6, symbol("n", 2)], ids=["fixed", "open"])
 def test_costly_work_joins_a_reader_of_its_size(n: IndexLike) -> None:
     m = Model("chain")

@@ -327,3 +327,37 @@ def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
     trips = {v.name: as_int(extent(v)) or 1 for v in group.common}
     assert prod(-(-trips[v] // schedule.unit(v)) for v in schedule.parallel) >= 8
     verify_kernel(lower(group, schedule))
+
+
+# ---- open sizes ---------------------------------------------------------------------------------
+
+
+def images(batch: IndexLike) -> tuple[TileGroup, Schedule]:
+    m = Model("images")
+    x = m.builder.input("x", tensor(F32, batch, 32, 28, 28))
+    first = m.op("relu", m.conv(x, 32, 1))
+    return only(m.finish(m.op("relu", m.conv(first, 64, 3, pad=1))))
+
+
+def test_blocks_of_an_open_batch_run_along_the_image() -> None:
+    """There may be one image: blocks and units are those of one."""
+    group, schedule = images(symbol("n", 1))
+    known, one = images(1)
+    nest = schedule.nest(group.stages.index(anchor(group)))
+    other = one.nest(known.stages.index(anchor(known)))
+    assert sorted(n for _, n in nest.blocks) == sorted(n for _, n in other.blocks)
+    assert sorted(n for _, n in schedule.units) == sorted(n for _, n in one.units)
+
+
+@pytest.mark.parametrize("depth", [512, 3072])
+def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
+    """Units, runs and prefetches that known rows get, open ones get."""
+    group, schedule = only(matmul(symbol("n", 1), depth, 1024))
+    known, like = only(matmul(128, depth, 1024))
+    number, other = (g.stages.index(anchor(g)) for g in (group, known))
+    nest, same = schedule.nest(number), like.nest(other)
+    assert [n for _, n in nest.runs] == [n for _, n in same.runs]
+    assert [n for _, n in nest.blocks] == [n for _, n in same.blocks]
+    assert sorted(n for _, n in schedule.units) == sorted(n for _, n in like.units)
+    assert nest.runs
+    assert nest.ahead == same.ahead

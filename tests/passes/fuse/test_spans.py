@@ -1,0 +1,89 @@
+"""How open loops are cut: every element once, few kinds of blocks, and proofs of where they lie."""
+
+from __future__ import annotations
+
+import pytest
+from tcc.ir.group import TileGroup
+from tcc.ir.index import as_int, evaluate, iterator, symbol, var_of
+from tcc.ir.tile import If, Loop, Stmt
+from tcc.ir.verify_tile import verify_kernel
+from tcc.passes.fuse.lower import lower
+from tcc.passes.fuse.spans import ladder, last_part
+from tcc.schedule.schedule import Schedule
+
+from tests.passes.fuse.models import Model
+from tests.schedule.test_choose import only
+
+BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32, 48, 64)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_rungs_cover_each_element_once(block: int) -> None:
+    size = symbol("n", 0)
+    rungs = ladder(size, block)
+    assert len(rungs) <= 3
+    for count in range(2 * block + 2):
+        covered: list[int] = []
+        for start, stop, step in rungs:
+            for at in range(evaluate(start, {"n": count}), evaluate(stop, {"n": count}), step):
+                covered += range(at, at + step)
+        assert covered == list(range(count))
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_rests_take_few_trips(block: int) -> None:
+    """At most about twice the root of a block for parts and single elements alike."""
+    for count in range(block):
+        trips = 0
+        for start, stop, step in ladder(symbol("n", 0), block):
+            ends = (evaluate(end, {"n": count}) for end in (start, stop))
+            trips -= (next(ends) - next(ends)) // step
+        assert trips <= max(block - 1 if _prime(block) else 0, 2 * block**0.5 + 1)
+
+
+def _prime(n: int) -> bool:
+    return all(n % k for k in range(2, n))
+
+
+def test_the_last_part_is_less_than_a_unit() -> None:
+    loop = iterator("i", symbol("n", 0))
+    var = var_of(loop)
+    assert var is not None
+    for count in range(40):
+        part = last_part(var, 16)
+        base, size = (evaluate(e, {"n": count}) for e in (part.base, part.size))
+        assert (base, size) == (count // 16 * 16, count % 16)
+
+
+def open_product(rows: int = 1) -> tuple[TileGroup, Schedule]:
+    """A product of open rows whose sums wait; `rows` for each of the open size."""
+    m = Model("open")
+    x = m.input("x", symbol("n", 1) * rows, 768)
+    return only(m.finish(m.op("matmul", x, m.weight(768, 256))))
+
+
+def branches(body: tuple[Stmt, ...]) -> int:
+    return sum(
+        1 + branches(s.then) + branches(s.otherwise)
+        if isinstance(s, If)
+        else branches(s.body)
+        if isinstance(s, Loop)
+        else 0
+        for s in body
+    )
+
+
+def test_scratch_of_an_open_unit_has_a_size_and_accesses_are_proved() -> None:
+    group, schedule = open_product()
+    kernel = lower(group, schedule)
+    assert kernel.locals
+    assert all(as_int(b.sizes[0]) is not None for b in kernel.locals)
+    assert branches(kernel.body) == 1
+    verify_kernel(kernel)
+
+
+def test_units_that_divide_an_open_size_leave_nothing() -> None:
+    group, schedule = open_product(rows=256)
+    kernel = lower(group, schedule)
+    assert branches(kernel.body) == 0
+    verify_kernel(kernel)
