@@ -158,15 +158,18 @@ static void *worker(void *argument) {
     uint64_t last = start.last;
     int64_t idle_since = tcc_now();
     int32_t threads = 0; /* of a launch that others may still be at */
+    tcc_ahead ahead = {0};
     for (uint32_t spins = 1;; spins++) {
         uint64_t ticket = next_ticket(workers, last);
         if (ticket > last) {
             threads = tcc_workers_join(workers, start.self, ticket);
+            ahead = tcc_workers_ahead(workers, start.self, ticket);
             last = ticket;
             idle_since = 0;
             spins = 0;
             continue;
         }
+        tcc_fetch(&ahead);
         tcc_relax();
         if (threads && spins % HELP_AFTER == 0 &&
             !tcc_workers_help(workers, start.self, last, threads))
