@@ -27,7 +27,7 @@ __attribute__((visibility("hidden"))) _Atomic(tcc_workers *) tcc_workers_slot = 
 /* note: name "tcc", type WORKERS_VERSION, content the distance from itself to the slot */
 __asm__(".pushsection .note.tcc,\"a\",%note\n"
         ".balign 4\n"
-        ".long 4, 8, 2\n"
+        ".long 4, 8, 3\n"
         ".asciz \"tcc\"\n"
         ".quad tcc_workers_slot - .\n"
         ".popsection\n");
