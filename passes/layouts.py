@@ -17,7 +17,17 @@ from dataclasses import dataclass, replace
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
-from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute, var_of, within
+from tcc.ir.index import (
+    Index,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    linear_in,
+    substitute,
+    var_of,
+    within,
+)
 from tcc.ir.layout import Layout, part_of, permuted, row_major, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read, Scalar, read, transform
@@ -384,9 +394,7 @@ def _read_padded(
         new = copies[old]
         widths = halos[old].widths
         at = tuple(i + before for i, (before, _) in zip(node.indices, widths, strict=True))
-        inside = all(
-            within(i, size) for i, size in zip(at, new.type.shape, strict=True)
-        )
+        inside = all(within(i, size) for i, size in zip(at, new.type.shape, strict=True))
         fill = None if inside else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
 
@@ -399,7 +407,9 @@ def _read_padded(
         copies[v].type if v in copies else t
         for v, t in zip(kernel.operands, kernel.expr.params, strict=True)
     )
-    return replace(kernel, expr=replace(kernel.expr, params=params, stages=stages), operands=operands)
+    return replace(
+        kernel, expr=replace(kernel.expr, params=params, stages=stages), operands=operands
+    )
 
 
 def _copy(source: Value, target: Value, loc: str) -> Kernel:
