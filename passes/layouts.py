@@ -18,10 +18,20 @@ from dataclasses import dataclass, replace
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
-from tcc.ir.index import Index, as_int, bounds, const, free_vars, linear_in, substitute, var_of
+from tcc.ir.index import (
+    Index,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    linear_in,
+    substitute,
+    var_of,
+    within,
+)
 from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Read
+from tcc.ir.scalar import Read, Scalar, read, transform
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, classify
@@ -97,7 +107,8 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
     halos = _of_wholes(_halos(graph, steps), joins, pinned)
-    steps, halos = _copy_pinned(steps, pinned, halos)
+    steps, padded = _pad_pinned(steps, pinned, halos)
+    last |= padded
     layouts: dict[Value, Layout] = {}
     for value in (*_stored(graph, steps), *(j.whole for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
@@ -330,18 +341,23 @@ def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
     return with_halo(base, tuple(widths), halo.fill)
 
 
-def _copy_pinned(
-    steps: list[Step], pinned: set[Value], halos: dict[Value, _Halo]
-) -> tuple[list[Step], dict[Value, _Halo]]:
-    """Copies of values that need a halo but whose storage is not ours to shape."""
-    copies = {v: Value(f"{v.name}.padded", v.type) for v in halos if v in pinned}
-    if not copies:
-        return steps, halos
+def _pad_pinned(
+    steps: list[Step], pinned: set[Value], halos: Mapping[Value, _Halo]
+) -> tuple[list[Step], set[Value]]:
+    """Steps that read padded copies of values that need a halo but whose storage is not ours to
+    shape, and the copies.  A copy holds its padding as elements: one kernel writes all of it."""
+    copies = {
+        v: Value(f"{v.name}.padded", replace(v.type, shape=_padded_shape(v, h)))
+        for v, h in halos.items()
+        if v in pinned
+    }
     result: list[Step] = []
     made: set[Value] = set()
     for step in steps:
         kernel = step.kernel
-        sources = {v for v, node in _padded_reads(step) if v in copies}
+        sources = {v for v, _ in _padded_reads(step) if v in copies}
+        if kernel is not None:
+            sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
         if kernel is None or not sources:
             result.append(step)
             continue
@@ -349,11 +365,67 @@ def _copy_pinned(
             if value in sources and value not in made:
                 made.add(value)
                 loc = f"{kernel.loc} (padding)"
-                result.append(Step(_copy(value, copies[value], loc), None))
-        operands = tuple(copies[v] if v in sources else v for v in kernel.operands)
-        result.append(Step(Kernel(kernel.expr, operands, kernel.results, kernel.loc), None))
-    moved = {copies.get(v, v): h for v, h in halos.items()}
-    return result, moved
+                result.append(Step(_padding(value, copies[value], halos[value], loc), None))
+        result.append(Step(_read_padded(kernel, {v: copies[v] for v in sources}, halos), None))
+    return result, {copies[v] for v in made}
+
+
+def _padded_shape(value: Value, halo: _Halo) -> tuple[Index, ...]:
+    return tuple(
+        size + before + after
+        for size, (before, after) in zip(value.type.shape, halo.widths, strict=True)
+    )
+
+
+def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
+    """Whether all reads of `value` see `fill` where they look beyond it."""
+    return all(
+        node.fill is None or node.fill == fill
+        for stage in kernel.expr.stages
+        for node in reads(stage)
+        if isinstance(node.source, int) and kernel.operands[node.source] is value
+    )
+
+
+def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
+    builder = ExprBuilder(source.type)
+    at = builder.iters(*target.type.shape)
+    inside = (i - before for i, (before, _) in zip(at, halo.widths, strict=True))
+    fill = source.type.dtype.carrier.type(halo.fill).item()
+    builder.stage(at, builder.read(0, *inside, fill=fill))
+    return Kernel(builder.done(), (source,), (target,), loc)
+
+
+def _read_padded(
+    kernel: Kernel, copies: Mapping[Value, Value], halos: Mapping[Value, _Halo]
+) -> Kernel:
+    """`kernel` on `copies` in place of the values they are of."""
+
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Read) or not isinstance(node.source, int):
+            return node
+        old = kernel.operands[node.source]
+        if old not in copies:
+            return node
+        new = copies[old]
+        widths = halos[old].widths
+        at = tuple(i + before for i, (before, _) in zip(node.indices, widths, strict=True))
+        inside = all(within(i, size) for i, size in zip(at, new.type.shape, strict=True))
+        fill = None if inside else node.fill
+        return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
+
+    stages = tuple(
+        replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+        for stage in kernel.expr.stages
+    )
+    operands = tuple(copies.get(v, v) for v in kernel.operands)
+    params = tuple(
+        copies[v].type if v in copies else t
+        for v, t in zip(kernel.operands, kernel.expr.params, strict=True)
+    )
+    return replace(
+        kernel, expr=replace(kernel.expr, params=params, stages=stages), operands=operands
+    )
 
 
 def _copy(source: Value, target: Value, loc: str) -> Kernel:

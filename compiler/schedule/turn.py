@@ -22,7 +22,7 @@ def turned_vector(group: TileGroup, stage: GroupStage) -> Var | None:
     if stage.monoid is not None:
         return None
     stored = [_along(stage, a) for targets in stage.stores for a in targets]
-    read = [_along(stage, a) for a in _moving(group, stage)]
+    read = [_runs(stage, a) for a in _moving(group, stage)]
     if not stored or None in stored or len(set(stored)) > 1 or stored[0] not in group.common:
         return None
     other = any(v is not None and v is not stored[0] for v in read)
@@ -45,7 +45,7 @@ def turned_blocks(
     if max(len(moving), len(stores)) * lanes > registers.count:
         return {}  # a square block of each would not fit the registers
     for access in (*moving, *stores):
-        along = _along(stage, access)
+        along = _along(stage, access) if access in stores else _runs(stage, access)
         if along is None or along is vector or stride(access, vector) in (0, 1, None):
             continue
         if trips(along) >= _LEAST:
@@ -58,7 +58,13 @@ def _moving(group: TileGroup, stage: GroupStage) -> list[Access]:
     return [a for a in stage.accesses.values() if not group.buffers[a.buffer].constant]
 
 
+def _runs(stage: GroupStage, access: Access) -> Var | None:
+    """The loop along which an access runs through memory; loads that lanes leave are masked."""
+    found = [v for v in stage.iters if stride(access, v) == 1 and trips(v) > 1]
+    return found[-1] if found else None
+
+
 def _along(stage: GroupStage, access: Access) -> Var | None:
     """The loop along which an access runs through memory, unchecked."""
-    found = [v for v in stage.iters if stride(access, v) == 1 and trips(v) > 1]
-    return found[-1] if found and not guarded(access, found[-1]) else None
+    found = _runs(stage, access)
+    return None if found is None or guarded(access, found) else found

@@ -197,6 +197,27 @@ static tcc_status read_instruction(tcc_reader *reader, int32_t depth, tcc_code *
     }
 }
 
+/* The largest weight that a launch reads; -1: none. */
+static int32_t largest_weight(const tcc_program *program, const tcc_code *code) {
+    int32_t found = -1;
+    for (int32_t i = 0; i < code->as.launch.n_buffers; i++) {
+        int64_t id = code->as.launch.buffers[i];
+        if (program->buffers[id].place != TCC_PLACE_WEIGHT) continue;
+        if (found < 0 || program->buffers[id].b > program->buffers[found].b) found = (int32_t)id;
+    }
+    return found;
+}
+
+/* Tells each launch what the next one of its body reads. */
+static void look_ahead(const tcc_program *program, tcc_code *code, int64_t count) {
+    int32_t ahead = -1;
+    for (int64_t i = count - 1; i >= 0; i--) {
+        if (code[i].kind != TCC_CODE_LAUNCH) continue;
+        code[i].as.launch.ahead = ahead;
+        ahead = largest_weight(program, &code[i]);
+    }
+}
+
 tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body) {
     if (depth > TCC_MAX_DEPTH) return damaged("is nested too deep");
     int64_t count;
@@ -205,6 +226,7 @@ tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body) 
     TCC_RETURN_IF_ERROR(tcc_reader_allocate(reader, count, sizeof *code, (void **)&code));
     for (int64_t i = 0; i < count; i++)
         TCC_RETURN_IF_ERROR(read_instruction(reader, depth, &code[i]));
+    look_ahead(reader->program, code, count);
     *out_body = (tcc_body){code, count};
     return TCC_OK;
 }

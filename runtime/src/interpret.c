@@ -115,8 +115,18 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
     }
     for (int32_t i = 0; i < code->as.launch.n_ints; i++)
         ints[i] = instance->registers[code->as.launch.ints[i]];
-    tcc_job job = {code->as.launch.kernel,   buffers, ints, units, instance->scratch.base,
-                   instance->scratch_stride, instance->threads};
+    tcc_job job = {.kernel = code->as.launch.kernel,
+                   .buffers = buffers,
+                   .ints = ints,
+                   .units = units,
+                   .scratch = instance->scratch.base,
+                   .scratch_stride = instance->scratch_stride,
+                   .threads = instance->threads};
+    if (code->as.launch.ahead >= 0) {
+        const tcc_span *ahead = &instance->spans[code->as.launch.ahead];
+        job.ahead = ahead->data;
+        job.ahead_bytes = ahead->size;
+    }
     int64_t worth = units / code->as.launch.least; /* threads that find enough to do */
     if (worth < job.threads) job.threads = (int32_t)worth;
     tcc_crew_launch(&run->crew, &job);

@@ -90,6 +90,8 @@ typedef struct tcc_job {
     char *scratch; /* thread t has scratch + t * scratch_stride */
     size_t scratch_stride;
     int32_t threads; /* at most this many, the caller included */
+    const char *ahead; /* constants of the next launch, which idle threads may fetch; or NULL */
+    int64_t ahead_bytes;
 } tcc_job;
 
 typedef struct tcc_workers tcc_workers;
@@ -181,6 +183,7 @@ struct tcc_code {
             const int64_t *buffers, *ints;
             int64_t grid;
             int64_t least; /* units that are worth a thread: at least 1 */
+            int32_t ahead; /* the largest weight of the launch after this one; -1: none */
         } launch;
         struct {
             tcc_op op;

@@ -13,6 +13,7 @@ enum {
     STEAL_AFTER = 8,     /* spins; looking at a working thread's claim costs it a cache miss */
     STALL = 300000,      /* nanoseconds of waiting that show that a worker has lost its CPU */
     MOST_ALONE = 20000000,
+    MOST_AHEAD = 1 << 18, /* bytes: they are to stay in a core's second-level cache */
     CALM_LAUNCHES = 16,  /* launches alone before a run that shared the machine takes it all again */
 };
 
@@ -120,13 +121,26 @@ static bool is_exhausted(const tcc_seat *seat, uint64_t ticket) {
     return !(claim & (CLAIM_INSIDE | CLAIM_THIEVES | CLAIM_LEFT));
 }
 
+tcc_ahead tcc_workers_ahead(const tcc_workers *workers, int32_t self, uint64_t ticket) {
+    const tcc_slot *slot = &workers->slots[ticket & 1];
+    const char *start = atomic_load_explicit(&slot->ahead, memory_order_relaxed);
+    int64_t bytes = atomic_load_explicit(&slot->ahead_bytes, memory_order_relaxed);
+    int32_t threads = atomic_load_explicit(&slot->threads, memory_order_relaxed);
+    if (!start || self >= threads) return (tcc_ahead){0};
+    start += range_start(bytes, threads, self);
+    int64_t share = bytes / threads;
+    return (tcc_ahead){start, start + (share < MOST_AHEAD ? share : MOST_AHEAD)};
+}
+
 /* Until every range of launch `ticket` is done.  The first seat is the caller's, which hands out the
  * next launch only when its own range is. */
 static void settle(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t threads) {
+    tcc_ahead ahead = tcc_workers_ahead(workers, self, ticket);
     for (int32_t seat = 1; seat < threads; seat++) {
         const tcc_seat *other = &workers->seats[seat];
         int64_t since = 0;
         for (uint32_t spins = 1; !is_done(other, ticket); spins++) {
+            tcc_fetch(&ahead);
             tcc_relax();
             if (spins % STEAL_AFTER) continue;
             if (is_exhausted(other, ticket)) break;
@@ -188,6 +202,8 @@ void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
     atomic_store_explicit(&slot->scratch_stride, job->scratch_stride, memory_order_relaxed);
     atomic_store_explicit(&slot->threads, (uint16_t)threads, memory_order_relaxed);
     atomic_store_explicit(&slot->previous, workers->open, memory_order_relaxed);
+    atomic_store_explicit(&slot->ahead, job->ahead, memory_order_relaxed);
+    atomic_store_explicit(&slot->ahead_bytes, job->ahead_bytes, memory_order_relaxed);
     atomic_store_explicit(&slot->ticket, ticket, memory_order_release);
     tcc_workers_wake(workers, threads);
     settle(workers, 0, workers->ticket, workers->open);

@@ -27,7 +27,7 @@ __attribute__((visibility("hidden"))) _Atomic(tcc_workers *) tcc_workers_slot = 
 /* note: name "tcc", type WORKERS_VERSION, content the distance from itself to the slot */
 __asm__(".pushsection .note.tcc,\"a\",%note\n"
         ".balign 4\n"
-        ".long 4, 8, 2\n"
+        ".long 4, 8, 3\n"
         ".asciz \"tcc\"\n"
         ".quad tcc_workers_slot - .\n"
         ".popsection\n");
@@ -158,15 +158,18 @@ static void *worker(void *argument) {
     uint64_t last = start.last;
     int64_t idle_since = tcc_now();
     int32_t threads = 0; /* of a launch that others may still be at */
+    tcc_ahead ahead = {0};
     for (uint32_t spins = 1;; spins++) {
         uint64_t ticket = next_ticket(workers, last);
         if (ticket > last) {
             threads = tcc_workers_join(workers, start.self, ticket);
+            ahead = tcc_workers_ahead(workers, start.self, ticket);
             last = ticket;
             idle_since = 0;
             spins = 0;
             continue;
         }
+        tcc_fetch(&ahead);
         tcc_relax();
         if (threads && spins % HELP_AFTER == 0 &&
             !tcc_workers_help(workers, start.self, last, threads))

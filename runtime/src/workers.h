@@ -22,7 +22,7 @@
 
 #include "runtime.h"
 
-enum { WORKERS_VERSION = 2, PIECES = 16, LINE_PAIR = 128 };
+enum { WORKERS_VERSION = 3, PIECES = 16, LINE_PAIR = 128 };
 
 #define CLAIM_TICKET 17
 #define CLAIM_INSIDE UINT64_C(0x10000)
@@ -30,7 +30,7 @@ enum { WORKERS_VERSION = 2, PIECES = 16, LINE_PAIR = 128 };
 #define CLAIM_THIEVES UINT64_C(0xFF00)
 #define CLAIM_LEFT UINT64_C(0xFF)
 
-/* One cache line; all but `ticket` are read together with it and proved by a claim or a second look
+/* One cache line but for the hint; all but `ticket` are read together with it and proved by a claim or a second look
  * at the ticket. */
 typedef struct tcc_slot {
     _Alignas(LINE_PAIR) _Atomic uint64_t ticket;
@@ -42,7 +42,15 @@ typedef struct tcc_slot {
     _Atomic size_t scratch_stride;
     _Atomic uint16_t threads;  /* of this launch */
     _Atomic uint16_t previous; /* of the launch before it; 0 where that was waited for */
+    /* on a line that only idle threads read, for a hint: nothing proves them */
+    _Alignas(LINE_PAIR / 2) _Atomic(const char *) ahead;
+    _Atomic int64_t ahead_bytes;
 } tcc_slot;
+
+/* What an idle thread fetches while it waits: its share of what the next launch reads. */
+typedef struct tcc_ahead {
+    const char *next, *end;
+} tcc_ahead;
 
 typedef struct tcc_seat {
     _Alignas(LINE_PAIR) _Atomic uint64_t claim;
@@ -50,7 +58,7 @@ typedef struct tcc_seat {
                                                   took part; written by the owner alone */
 } tcc_seat;
 
-/* Version 2 of the shared object; another layout has a note type of its own. */
+/* Version 3 of the shared object; another layout has a note type of its own. */
 struct tcc_workers {
     uint32_t version;
     void (*launch)(tcc_workers *workers, const tcc_job *job);
@@ -101,5 +109,14 @@ void tcc_workers_settle(tcc_workers *workers);
 int32_t tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t ticket);
 /* Takes over pieces of launch `ticket` that their owners have not begun; false if none are left. */
 bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t threads);
+/* The share of thread `self` in what follows launch `ticket`. */
+tcc_ahead tcc_workers_ahead(const tcc_workers *workers, int32_t self, uint64_t ticket);
+
+/* Asks for a few lines: so few that whoever waits looks up again at once. */
+static inline void tcc_fetch(tcc_ahead *ahead) {
+    enum { LINE = 64, LINES = 4 };
+    for (int i = 0; i < LINES && ahead->next < ahead->end; i++, ahead->next += LINE)
+        __builtin_prefetch(ahead->next, 0, 2);
+}
 
 #endif

@@ -56,7 +56,7 @@ static double round_trip(void) {
 static double launches(int64_t units, int64_t turns, int32_t threads, char *scratch) {
     void *buffers[1] = {NULL};
     int64_t ints[1] = {turns};
-    tcc_job job = {spin, buffers, ints, units, scratch, 4096, threads};
+    tcc_job job = {spin, buffers, ints, units, scratch, 4096, threads, NULL, 0};
     tcc_crew crew;
     tcc_crew_enter(&crew);
     for (int i = 0; i < 100; i++) tcc_crew_launch(&crew, &job);

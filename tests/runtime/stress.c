@@ -46,7 +46,7 @@ static void *caller(void *argument) {
             ints[step % 2][0] = step;
             int32_t limit = 1 + rand_r(&seed) % threads;
             tcc_job job = {count, buffers[step % 2], ints[step % 2], units, scratch, STRIDE,
-                           step % 2 ? limit : threads};
+                           step % 2 ? limit : threads, scratch, STRIDE};
             tcc_crew_launch(&crew, &job);
         }
         if (i % 2) tcc_crew_settle(&crew);
