@@ -63,7 +63,7 @@ def _grain(n: int) -> Callable[[Knobs], Knobs]:
 
 _CONTRACTION = (
     Knob(tuple(map(_panel, (4, 3, 2))), 0.08),
-    Knob(tuple(map(_run, (128, 192, 384, 512, 1024))), 0.01),
+    Knob(tuple(map(_run, (128, 192, 384, 512, 1024))), 0.08),
 )
 _PLAIN = (
     Knob(tuple(map(_wide, (1, 2))), 0.15),

@@ -154,10 +154,12 @@ class _Pricing:
         core = self._core()
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
-        l2, l3, dram, reuse = self._traffic()
+        l2, l3, dram, cold, reuse = self._traffic()
         # Too few lines can be under way to hide the third cache behind arithmetic.
         busy = max(_together(core.either * second, l2) + _EXPOSED * l3, l3)
-        seconds = _overlap(busy, dram, reuse, any(n.ahead for n in self.schedule.nests))
+        if not any(n.ahead for n in self.schedule.nests):
+            busy = _first_pass(busy, cold, reuse)
+        seconds = max(busy, dram)
         seconds += machine.fork if self.threads > 1 else machine.launch
         return Price(
             seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance,
@@ -294,9 +296,9 @@ class _Pricing:
 
     # ---- traffic ------------------------------------------------------------------------------
 
-    def _traffic(self) -> tuple[float, float, float, float]:
-        """Seconds of what comes from the second and third cache and from memory, and how often a
-        byte from memory is loaded before it is needed no more."""
+    def _traffic(self) -> tuple[float, float, float, float, float]:
+        """Seconds of what comes from the second and third cache and from memory; those of the
+        largest constant from memory, and how often each of its bytes is loaded."""
         machine = self.machine
         all_ = self._walks(1)
         own = all_ if self.threads == 1 else self._walks(self.threads)
@@ -315,7 +317,8 @@ class _Pricing:
             (memory.read_all, memory.write_all) if self.threads > 1 else (memory.read, memory.write)
         )
         dram = _seconds(third, read, write)
-        return l2, l3, dram, self._reuse(third)
+        cold, reuse = self._reuse(third)
+        return l2, l3, dram, cold / read, reuse
 
     def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
         """Bytes of each operand and result that is computed at run time."""
@@ -368,8 +371,8 @@ class _Pricing:
         outer = {v: self.trips[v] for v in named.values()} | dict(whole)
         return walk_of(loops, len(around), touches, outer, ahead=nest.ahead)
 
-    def _reuse(self, border: Moved) -> float:
-        """Loads of a cold constant over its bytes from memory, for the largest of them."""
+    def _reuse(self, border: Moved) -> tuple[float, float]:
+        """Bytes from memory of the largest cold constant, and loads of it over these bytes."""
         most, reuse = 0.0, 1.0
         for work in self.counted.stages:
             for touch in work.touches:
@@ -378,7 +381,7 @@ class _Pricing:
                     most = size
                     points = prod(self.trips[v] for v in (*work.stage.iters, *work.stage.reduce))
                     reuse = points * touch.size / size
-        return max(1.0, reuse / self._rows_of_block())
+        return most, max(1.0, reuse / self._rows_of_block())
 
     def _rows_of_block(self) -> int:
         """Rows that one load of the vector operand serves."""
@@ -390,12 +393,10 @@ class _Pricing:
         return most
 
 
-def _overlap(busy: float, dram: float, reuse: float, ahead: bool) -> float:
-    """Memory's time against the rest: together where bytes come ahead of their use, else the first
-    of `reuse` passes goes at memory's pace."""
-    if ahead:
-        return max(busy, dram)
-    return max(dram, busy / reuse) + busy * (1 - 1 / reuse)
+def _first_pass(busy: float, cold: float, reuse: float) -> float:
+    """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
+    goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
+    return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
 
 
 def _together(a: float, b: float) -> float:
