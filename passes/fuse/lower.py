@@ -18,7 +18,7 @@ from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.group import GroupStage, TileGroup, Walk
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, iterator
 from tcc.ir.scalar import StageRef, apply, argument, literal
-from tcc.ir.tile import Block, Compute, If, Load, Loop, Scope, Stmt, Store, TileBuffer, TileKernel
+from tcc.ir.tile import Block, Compute, If, Load, Scope, Stmt, Store, TileBuffer, TileKernel
 from tcc.ir.types import DType
 from tcc.passes.fuse.body import Ready
 from tcc.passes.fuse.edges import Edges, strip_regions
@@ -30,6 +30,7 @@ from tcc.passes.fuse.spans import (
     Spans,
     even,
     everything,
+    in_runs,
     inside,
     last_part,
     positions,
@@ -164,20 +165,7 @@ class _Lowering:
             inside = {**regions, loop: part}
             return [s for n in nests for s in _NestLowering(self, n, inside, {}).step(part)]
 
-        size, run = extent(loop), self.schedule.run
-        known = as_int(size)
-        if known is not None and known <= run:
-            return emit(everything(loop))
-        stop = size - size % run
-        stmts: list[Stmt] = []
-        if as_int(stop) != 0:
-            counter = self.counter(size)
-            (var,) = free_vars(counter)
-            body = emit(Region(loop, counter, const(run)))
-            stmts.append(Loop(var, const(0), stop, run, (), (), tuple(body), (), ()))
-        if as_int(size - stop) != 0:
-            stmts += emit(Region(loop, stop, size - stop))
-        return stmts
+        return in_runs(loop, self.schedule.run, self.counter, emit)
 
     # ---- names ----------------------------------------------------------------------------
 
@@ -277,21 +265,11 @@ class _NestLowering:
             if var in self.parent.strips:
                 return inside(region, block > 1, self.parent.counter, inner)
             return tiles(region, block, whole, self.parent.counter, inner)
-        run = dict(self.nest.runs)[var.name]
-        size = extent(var)
-        stmts: list[Stmt] = []
-        stop = size - size % run
-        if as_int(stop) != 0:
-            counter = self.parent.counter(size)
-            (loop,) = free_vars(counter)
-            part = Region(var, counter, const(run))
-            body = self._loops(rest, spans, {**runs, var: part}, emit)
-            stmts.append(Loop(loop, const(0), stop, run, (), (), tuple(body), (), ()))
-        left = size - stop
-        if as_int(left) != 0:
-            part = Region(var, stop, left)
-            stmts += self._loops(rest, spans, {**runs, var: part}, emit)
-        return stmts
+
+        def part(run: Region) -> list[Stmt]:
+            return self._loops(rest, spans, {**runs, var: run}, emit)
+
+        return in_runs(var, dict(self.nest.runs)[var.name], self.parent.counter, part)
 
     # ---- what happens at each block -------------------------------------------------------
 

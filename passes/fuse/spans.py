@@ -111,6 +111,29 @@ def last_part(var: Var, unit: int) -> Region:
     return Region(var, size - size % unit, size % unit)
 
 
+def in_runs(
+    var: Var,
+    run: int,
+    counter: Callable[[Index], Index],
+    emit: Callable[[Region], list[Stmt]],
+) -> list[Stmt]:
+    """Serial: all of an iterator, `run` elements at a time, and then what is left."""
+    size = extent(var)
+    known = as_int(size)
+    if known is not None and known <= run:
+        return emit(everything(var))
+    stop = size - size % run
+    stmts: list[Stmt] = []
+    if as_int(stop) != 0:
+        at = counter(size)
+        (loop,) = free_vars(at)
+        body = emit(Region(var, at, const(run)))
+        stmts.append(Loop(loop, const(0), stop, run, (), (), tuple(body), (), ()))
+    if as_int(size - stop) != 0:
+        stmts += emit(Region(var, stop, size - stop))
+    return stmts
+
+
 def tiles(
     region: Region,
     block: int,

@@ -82,7 +82,7 @@ def test_the_arena_is_on_huge_pages(artifact: Path) -> None:
         probe.madvise(mmap.MADV_HUGEPAGE)
         before = pages(None, "AnonHugePages")
         probe.write(bytes(size))
-        if pages(None, "AnonHugePages") == before:
+        if pages(None, "AnonHugePages") == before:  # the kernel's choice: nobody can force them
             pytest.skip("this system gives no huge pages")
     before = pages(None, "AnonHugePages")
     model = runtime.load(artifact, 1)
