@@ -19,8 +19,8 @@ from tcc.ir.layout import Layout
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 
-# Alignment of each weight within the section: that of a vector, and for a large one that of the page
-# which the processor's prefetchers stay in.  Hints ask for a line of each of several pages
+# Alignment of each weight within the section: that of a vector, and for a large one that of the
+# page which the processor's prefetchers stay in.  Hints ask for a line of each of several pages
 # (`tcc.passes.fuse.prefetch`), and streams that cross pages half way read 8 to 12 % slower.
 _ALIGN = 64
 _PAGE = 4096

@@ -27,8 +27,8 @@ from tcc.schedule.vectors import lanes_of, vector_block
 WHOLE = 320
 # A shorter run is not worth its loop.
 MIN_RUN = 64
-# Bytes of a run where one block covers all rows of a unit, so that nothing waits and nothing is used
-# twice: sixteen pages, for each of which memory is asked at once (`tcc.passes.fuse.prefetch`).
+# Bytes of a run where one block covers all rows of a unit, so that nothing waits and nothing is
+# used twice: sixteen pages, each of which memory is asked for at once (`tcc.passes.fuse.prefetch`).
 # Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
 ONE_PASS = 1 << 16
 # Rows of a unit: enough to use a panel some forty times.
