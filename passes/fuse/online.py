@@ -92,7 +92,9 @@ def _multiplies_rows(stage: Stage) -> bool:
 def _own_points(stage: Stage, factor: Read) -> int:
     """Elements of the result for each that the other factor gives alone."""
     own = {v for index in factor.indices for v in free_vars(index)}
-    others = {v for f in _factors(stage) if f is not factor for i in f.indices for v in free_vars(i)}
+    others = {
+        v for f in _factors(stage) if f is not factor for i in f.indices for v in free_vars(i)
+    }
     alone = [v for v in stage.iters if v in own and v not in others]
     return prod(as_int(extent(v)) or _FEW for v in alone)
 
