@@ -57,7 +57,7 @@ class WeightTable:
 
         The zeros between weights are parts of their own: to append them would copy the weight.
         """
-        ends = [*list(self._offsets.values())[1:], self.size]
+        ends = [*self._offsets.values(), self.size][1:]
         for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
             yield partial(self._bytes, entry)
             padding = end - start - _count(entry.layout) * entry.dtype.bytes

@@ -128,6 +128,10 @@ def test_offsets_are_aligned_and_parts_lie_at_them() -> None:
         assert not any(whole[offset + size : offset + -(-size // 64) * 64])
 
 
+def test_no_weights_are_no_bytes() -> None:
+    assert section(WeightTable(ConstantStore())) == b""
+
+
 def test_a_large_weight_begins_with_a_page() -> None:
     store = ConstantStore()
     table = WeightTable(store)
