@@ -238,6 +238,12 @@ typedef struct tcc_weights {
 tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
 
+/* ---- image.c: the loaded code ------------------------------------------------------------------------ */
+
+/* The file that this object was loaded from; "" where it is not known.  It may be another by now:
+ * code and data are in memory from the beginning. */
+const char *tcc_image_path(void);
+
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
 /* x86-64: CPUID leaf, sub-leaf, register (0 eax .. 3 edx), bit, and the XCR0 bits the system must
