@@ -58,7 +58,7 @@ def open_image(path: Path) -> Image:
     """
     with _IMAGES.lock:
         while True:
-            inode, stamp = key = _look_at(path)
+            inode, _ = key = _look_at(path)
             if key in _IMAGES.loaded:
                 return _IMAGES.loaded[key]
             older = _IMAGES.mapped.get(inode)
