@@ -81,16 +81,25 @@ def calibrate(target: Target) -> Machine:
             l1=profile.l1,
             l2=_cache(loops, profile.l2, loops.second, cycle),
             l3=_cache(loops, _reach(loops, profile.l3), loops.third, cycle),
-            memory=Memory(
-                read=_round(loops.most(loops.beyond)),
-                write=_round(loops.rate("write", loops.beyond)),
-                read_all=_round(loops.most(loops.beyond, cores)),
-                write_all=_round(loops.rate("write", loops.beyond, cores)),
-                latency=_round(loops.latency(loops.beyond)),
-            ),
+            memory=_memory(loops, cores),
             fork=_round(fork),
             launch=_round(launch),
         )
+
+
+def _memory(loops: _Loops, cores: int) -> Memory:
+    """Reading in order and ahead, whichever is quicker, is the most that memory gives."""
+    size = loops.beyond
+    alone, together = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
+    in_order = (alone[0] * together[0] / (max(alone) * max(together))) ** 0.5
+    return Memory(
+        read=_round(max(alone)),
+        write=_round(loops.rate("write", size)),
+        read_all=_round(max(together)),
+        write_all=_round(loops.rate("write", size, cores)),
+        latency=_round(loops.latency(size)),
+        in_order=_round(in_order),
+    )
 
 
 def _reach(loops: _Loops, size: int) -> int:
@@ -179,10 +188,6 @@ class _Loops:
             return lambda n: self._streams[name](start, vectors, n)
 
         return part * cores / self.seconds(make, cores)
-
-    def most(self, size: int, cores: int = 1) -> float:
-        """Bytes read a second in order or ahead, whichever is quicker."""
-        return max(self.rate(name, size, cores) for name in ("read", "ahead"))
 
     def latency(self, size: int) -> float:
         """Seconds of a load that no prefetcher foresees."""
