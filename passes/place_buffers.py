@@ -1,9 +1,9 @@
 """Offsets in one arena for buffers of known size and life.
 
-Buffers are placed best-fit in a few orders: largest first (the greedy-by-size order of Pisarchyk and
-Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), by size and life, longest
-life first.  Where that takes more than what is live at one time, an order is mended: a buffer at the
-arena's end found its gaps taken, so it moves before one of those that took them.
+Buffers are placed best-fit in a few orders: largest first (the greedy-by-size order of Pisarchyk
+and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), by size and life,
+longest life first.  Where that takes more than what is live at one time, an order is mended: a
+buffer at the arena's end found its gaps taken, so it moves before one of those that took them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class _Plan:
         return [n for n in self.order if self.offsets[n] + sizes[n] == self.end]
 
 
-def place_buffers(
-    lives: Mapping[BufferId, Life], sizes: _Sizes
-) -> tuple[dict[BufferId, int], int]:
+def place_buffers(lives: Mapping[BufferId, Life], sizes: _Sizes) -> tuple[dict[BufferId, int], int]:
     """A 64-byte aligned offset for each buffer of `sizes` (bytes), and the bytes of the arena.
 
     Buffers whose lives have a position in common get disjoint ranges.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from threading import Barrier
 
 from tcc import runtime
 from tcc.backends.cpu.calibrate_kernels import (
@@ -212,33 +213,34 @@ class _Loops:
         return best / steps
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
-        """Wall seconds of one repetition on `cores` cores at a time, at best."""
+        """Seconds of one repetition on `cores` cores at a time, at best: of the slowest core."""
         work = [make(core) for core in range(cores)]
+        if cores == 1:
+            return _least(work[0])
         count = _enough(work[0])
-        best = float("inf")
-        for _ in range(_REPEATS):
-            began = time.perf_counter()
-            if cores == 1:
-                work[0](count)
-            else:
-                list(self._pool.map(self._pinned, self._cpus, work, [count] * cores))
-            best = min(best, time.perf_counter() - began)
-        return best / count
+        start = Barrier(cores)
 
-    @staticmethod
-    def _pinned(cpu: int, work: Timed, count: int) -> None:
-        # Left alone, two short-lived threads can spend a run on one CPU.
-        os.sched_setaffinity(0, {cpu})
-        work(count)
+        def run(cpu: int, timed: Timed) -> float:
+            # Left alone, two short-lived threads can spend a run on one CPU.
+            os.sched_setaffinity(0, {cpu})
+            start.wait()
+            return _seconds(timed, count)
+
+        runs = (max(self._pool.map(run, self._cpus, work)) for _ in range(_REPEATS))
+        return min(runs) / count
+
+
+def _seconds(work: Timed, count: int) -> float:
+    began = time.perf_counter()
+    work(count)
+    return time.perf_counter() - began
 
 
 def _enough(work: Timed) -> int:
     """How many repetitions last about `_RUN` seconds."""
     count = 1
     while True:
-        began = time.perf_counter()
-        work(count)
-        took = time.perf_counter() - began
+        took = _seconds(work, count)
         if took > _RUN / 4:
             return max(1, round(count * _RUN / took))
         count *= 4
@@ -296,9 +298,4 @@ def _launches(target: Target, cores: int) -> tuple[float, float]:
 def _least(run: Timed) -> float:
     """Seconds of one repetition, at best."""
     count = _enough(run)
-    best = float("inf")
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        run(count)
-        best = min(best, time.perf_counter() - began)
-    return best / count
+    return min(_seconds(run, count) for _ in range(_REPEATS)) / count

@@ -1,4 +1,4 @@
-"""Offsets of buffers with given lives: disjoint where they must be, and in little more than is live."""
+"""Offsets of buffers with given lives: disjoint where they must be, in little more than is live."""
 
 from __future__ import annotations
 
