@@ -22,11 +22,11 @@ static void populate(void *memory, size_t size) {
         (void)madvise(memory, size, MADV_POPULATE_WRITE); /* before Linux 5.14: faults as it goes */
 }
 
-/* The last huge page is one where that takes an eighth more memory at most. */
+/* The last huge page is one where that takes a thirty-second more memory at most. */
 static size_t rounded_to_pages(size_t size) {
     size_t small = (size_t)sysconf(_SC_PAGESIZE);
     size_t huge = (size + huge_page - 1) / huge_page * huge_page;
-    return huge - size <= size / 8 ? huge : (size + small - 1) / small * small;
+    return huge - size <= size / 32 ? huge : (size + small - 1) / small * small;
 }
 
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {

@@ -44,8 +44,9 @@ typedef struct tcc_arena {
     size_t mapped;
 } tcc_arena;
 
-/* Makes `arena` hold at least `size` zero or old bytes, and an eighth more at most where it is made
- * anew; what it held may be lost.  Its pages are there when this returns, as far as memory allows. */
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Made anew it has
+ * a thirty-second more at most, or a page.  Its pages are there when this returns, as far as memory
+ * allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 void tcc_arena_release(tcc_arena *arena);
 

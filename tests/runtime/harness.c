@@ -53,7 +53,7 @@ int harness_exercise_arena(size_t size) {
     if (size && (uintptr_t)arena.base % alignment) return 2;
     for (size_t i = 0; i < size; i++)
         if (((char *)arena.base)[i]) return 3;
-    if (arena.size < size || arena.size > size + size / 8 + 4096) return 6;
+    if (arena.size < size || arena.size > size + size / 32 + 4096) return 6;
     void *base = arena.base;
     if (tcc_arena_reserve(&arena, size / 2) || arena.base != base) return 4;
     tcc_arena_release(&arena);
