@@ -21,18 +21,25 @@ SIDE_SUFFIX = ".weights"
 
 _Inode = tuple[int, int]
 _Stamp = tuple[int, int]
+_File = tuple[_Inode, _Stamp]
 
 
 @dataclass(slots=True)
 class Image:
     """A library of this process.  It stays loaded until the process ends, as all artifacts do.
 
-    `overwritten` is set once its file is seen to hold something else: the weights it maps are then
-    not its own any more.
+    It was read from the file `path`.  `overwritten` is set once that is seen to hold something
+    else: the weights it maps are then not its own any more.
     """
 
     library: ctypes.CDLL
+    path: Path
+    file: _File
     overwritten: bool = False
+
+    def is_at_path(self) -> bool:
+        """Whether the file at `path` is the one it was read from; OSError if there is none."""
+        return _look_at(self.path) == self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class _Images:
     `spellings` counts how often each path was spelled anew.
     """
 
-    loaded: dict[tuple[_Inode, _Stamp], Image] = field(default_factory=dict)
+    loaded: dict[_File, Image] = field(default_factory=dict)
     mapped: dict[_Inode, Image] = field(default_factory=dict)
     spellings: dict[Path, int] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
@@ -64,7 +71,7 @@ def open_image(path: Path) -> Image:
             older = _IMAGES.mapped.get(inode)
             if older is not None:
                 older.overwritten = True
-            made = Image(_open_anew(path) if older is None else _open_copy(path))
+            made = _open_anew(path, key) if older is None else _open_copy(path)
             # Another file may have come to the path meanwhile.
             if _look_at(path) == key:
                 _IMAGES.mapped.setdefault(inode, made)
@@ -72,23 +79,25 @@ def open_image(path: Path) -> Image:
                 return made
 
 
-def _look_at(path: Path) -> tuple[_Inode, _Stamp]:
+def _look_at(path: Path) -> _File:
     found = path.stat()
     return (found.st_dev, found.st_ino), (found.st_size, found.st_mtime_ns)
 
 
-def _open_anew(path: Path) -> ctypes.CDLL:
+def _open_anew(path: Path, file: _File) -> Image:
     """Opens the file under a spelling of its path that nobody has used."""
     count = _IMAGES.spellings.get(path, 0) + 1
     _IMAGES.spellings[path] = count
-    return ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
+    library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
+    return Image(library, path, file)
 
 
-def _open_copy(path: Path) -> ctypes.CDLL:
+def _open_copy(path: Path) -> Image:
     folder = Path(tempfile.mkdtemp(prefix="tcc-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for suffix in ("", SIDE_SUFFIX):
         source = Path(f"{path}{suffix}")
         if not suffix or source.exists():
             shutil.copyfile(source, folder / source.name)
-    return ctypes.CDLL(str(folder / path.name))
+    copy = folder / path.name
+    return Image(ctypes.CDLL(str(copy)), copy, _look_at(copy))

@@ -161,12 +161,21 @@ class Module:
             return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact (and its side file of weights, if it has one) to `path`."""
-        target = Path(path)
+        """Copies the artifact (and its side file of weights, if it has one) to `path`.
+
+        Raises `error` where that cannot be, or where another file came to the artifact's path.
+        """
+        target, source = Path(path), self._image.path
         side = self.manifest["weights"]["place"] == "side file"
         try:
+            if not self._image.is_at_path():
+                raise self._error(
+                    "the artifact cannot be copied",
+                    where=str(source),
+                    why="another file is at its path since it was loaded",
+                )
             for suffix in (SIDE_SUFFIX, "") if side else ("",):
-                _copy_file(Path(f"{self._path}{suffix}"), Path(f"{target}{suffix}"))
+                _copy_file(Path(f"{source}{suffix}"), Path(f"{target}{suffix}"))
         except OSError as failure:
             raise self._error(
                 "the artifact cannot be copied",

@@ -104,6 +104,21 @@ def test_a_module_whose_file_was_overwritten_says_so(artifacts: list[Path], tmp_
         old(X)
 
 
+@pytest.mark.parametrize("place", [rename, overwrite])
+def test_a_module_saves_its_own_file_or_none(
+    artifacts: list[Path], tmp_path: Path, place: Place
+) -> None:
+    path, saved = tmp_path / "m.so", tmp_path / "saved.so"
+    shutil.copyfile(artifacts[0], path)
+    old = load(path)
+    place(artifacts[1], path)
+    with pytest.raises(RuntimeFailure, match="another file is at its path"):
+        old.save(saved)
+    assert not saved.exists()
+    load(path).save(saved)
+    assert factor(load(saved)) == 2
+
+
 def output_of(code: str, folder: Path) -> str:
     """What `code` prints in a process of its own, given the two artifacts of `folder`."""
     command = (sys.executable, "-c", code, str(folder / "m.so"), str(folder / "n.so"))
