@@ -38,6 +38,8 @@ class OpCall(ctypes.Structure):
         ("results", ctypes.POINTER(ctypes.c_int64)),
         ("n_results", ctypes.c_int32),
         ("pool", ctypes.c_void_p),
+        ("crew", ctypes.c_void_p),
+        ("threads", ctypes.c_int32),
     )
 
 
@@ -89,10 +91,11 @@ class Ops:
         ints: Sequence[int] = (),
         results: int = 0,
         code: int | None = None,
+        threads: int = 3,
     ) -> list[int]:
         """Calls op `name`; raises ValueError with its message if it fails.
 
-        `code` says what u2 arrays hold.
+        `code` says what u2 arrays hold; 0 threads are a call without workers.
         """
         found = (ctypes.c_int64 * max(1, results))()
         call = OpCall(
@@ -109,6 +112,8 @@ class Ops:
             found,
             results,
             None,
+            None,
+            threads,
         )
         pool = ctypes.c_void_p(self.library.harness_pool())
         if self.library.harness_call(name.encode(), ctypes.byref(call), pool):
@@ -188,6 +193,33 @@ def test_bfloat16_orders_by_its_top_bits(ops: Ops) -> None:
     values, indices = np.empty_like(bits), np.empty(40, np.int64)
     ops("sort", [bits], [values, indices], [0, 0], code=4)
     assert np.array_equal(indices, order(x, False))
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("dtype", ["f4", "i4", "i8", "f2"])
+@pytest.mark.parametrize(("shape", "axis", "k"), [
+    ((1, 70000), 1, 10), ((2, 40000), 1, 300), ((3, 500, 37), 1, 7), ((2, 1000), 1, 600),
+    ((300, 129), 1, 129), ((40, 300, 3), 1, 300),
+])  # fmt: skip
+def test_topk_of_long_and_neighbouring_lines(
+    ops: Ops, shape: tuple[int, ...], axis: int, k: int, dtype: str, threads: int
+) -> None:
+    """Rising and falling lines are the worst for thresholds, few values for ties."""
+    rng = np.random.default_rng(k)
+    random = rng.integers(-30000, 30000, shape).astype(dtype)
+    rising = np.sort(random, axis)
+    few = rng.integers(-3, 3, shape).astype(dtype)
+    for x in (random, rising, np.flip(rising, axis).copy(), few):
+        if dtype.startswith("f"):
+            x.flat[rng.integers(0, x.size, 9)] = [np.nan, np.inf, -np.inf, -0.0, 0.0, *[np.nan] * 4]
+        for largest in (0, 1):
+            keys = np.nan_to_num(x.astype(np.float64), nan=np.inf, posinf=1e300, neginf=-1e300)
+            order = np.argsort(-keys if largest else keys, axis, kind="stable")
+            order = np.take(order, np.arange(k), axis)
+            values, indices = np.empty(order.shape, dtype), np.empty(order.shape, np.int64)
+            ops("top_k", (x,), (values, indices), (axis, largest, 1), threads=threads)
+            np.testing.assert_array_equal(indices, order)
+            np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))
 
 
 def test_topk_refuses_more_than_there_is(ops: Ops) -> None:
