@@ -58,6 +58,7 @@ tcc_status tcc_op_nms_count(tcc_op_call *call);
 tcc_status tcc_op_non_zero(tcc_op_call *call);
 tcc_status tcc_op_non_zero_count(tcc_op_call *call);
 tcc_status tcc_op_roi_align(tcc_op_call *call);
+tcc_status tcc_op_running(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
 tcc_status tcc_op_sort(tcc_op_call *call);

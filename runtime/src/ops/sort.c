@@ -12,6 +12,7 @@
 enum {
     SEGMENT = 1 << 14,     /* elements: enough work for a thread */
     BLOCK = 64,            /* elements that are looked at together */
+    FEW = 16,              /* kept items that are held in order */
     TOGETHER = 64,         /* bytes side by side that lines are loaded by: a cache line */
     LOADED_MOST = 1 << 20, /* bytes of such lines */
 };
@@ -57,10 +58,40 @@ static int64_t candidates_of(const lines *lines, int64_t size) {
     return most + BLOCK;
 }
 
-/* The items that come first among `size` elements, side by side, numbered from `first` on; by index.
- * `items` has room for `candidates_of(size)`.  Returns how many there are. */
+/* Puts an item into its place among `held` ordered ones, of which the last falls off if they are
+ * `kept`. */
+static void insert(tcc_keyed *items, int64_t held, int64_t kept, tcc_keyed item) {
+    int64_t at = held < kept ? held : kept - 1;
+    for (; at > 0 && item.key < items[at - 1].key; at--) items[at] = items[at - 1];
+    items[at] = item;
+}
+
+/* `keep_first` for few: they are always in order. */
+static int64_t keep_few(const lines *lines, const char *elements, int64_t first, int64_t size,
+                        tcc_keyed *items) {
+    tcc_dtype dtype = lines->source->dtype;
+    int64_t held = 0, kept = lines->kept;
+    tcc_keyed block[BLOCK];
+    for (int64_t at = 0; at < size; at += BLOCK) {
+        int64_t count = size - at < BLOCK ? size - at : BLOCK, i = 0;
+        const char *here = elements + (size_t)at * lines->element;
+        if (held == kept && count == BLOCK) {
+            const char *last = elements + (size_t)(items[kept - 1].index - first) * lines->element;
+            if (!block_may_pass(dtype, here, last, lines->descending)) continue;
+        }
+        tcc_order_load(dtype, here, count, flip_of(lines), first + at, block);
+        for (; i < count && held < kept; i++) insert(items, held++, kept, block[i]);
+        for (; i < count; i++)
+            if (block[i].key < items[kept - 1].key) insert(items, held, kept, block[i]);
+    }
+    return held;
+}
+
+/* The items that come first among `size` elements, side by side, numbered from `first` on; equal
+ * ones by index.  `items` has room for `candidates_of(size)`.  Returns how many there are. */
 static int64_t keep_first(const lines *lines, const char *elements, int64_t first, int64_t size,
                           tcc_keyed *items) {
+    if (lines->kept <= FEW) return keep_few(lines, elements, first, size, items);
     tcc_dtype dtype = lines->source->dtype;
     int64_t room = candidates_of(lines, size), found = 0;
     uint64_t bound = UINT64_MAX;
@@ -200,7 +231,8 @@ static int64_t segments_of(const tcc_op_call *call, const lines *lines) {
     int64_t lines_all = lines->axis.outer * lines->axis.inner;
     int64_t wanted = call->crew ? 4 * (int64_t)call->threads / lines_all : 1;
     int64_t most = size / least < wanted ? size / least : wanted;
-    return lines->axis.inner > 1 || most < 1 ? 1 : most;
+    if (lines->axis.inner > 1 || most < 2) return 1;
+    return most > call->threads ? most / call->threads * call->threads : most;
 }
 
 static tcc_status order_segments(tcc_op_call *call, lines *lines) {
