@@ -28,17 +28,23 @@ typedef struct running {
         TYPE *y = (TYPE *)(void *)r->y + from;                                                     \
         if (r->reverse) x += (size - 1) * (STEP), y += (size - 1) * (STEP);                        \
         for (int l = 0; l < (LANES); l++) total[l] = FIRST;                                        \
-        if (r->exclusive)                                                                          \
-            for (int64_t i = 0; i < size; i++, x += step, y += step)                               \
+        for (int64_t i = 0; i < size; i++, x += step, y += step) {                                 \
+            if ((LANES) <= LINES) {                                                                \
                 for (int l = 0; l < (LANES); l++) {                                                \
-                    TYPE value = x[l * beside];                                                    \
-                    y[l * beside] = total[l];                                                      \
-                    total[l] = total[l] OPERATOR value;                                            \
+                    TYPE before = total[l];                                                        \
+                    total[l] = before OPERATOR x[l * beside];                                      \
+                    y[l * beside] = r->exclusive ? before : total[l];                              \
                 }                                                                                  \
-        else                                                                                       \
-            for (int64_t i = 0; i < size; i++, x += step, y += step)                               \
-                for (int l = 0; l < (LANES); l++)                                                  \
-                    y[l * beside] = total[l] = total[l] OPERATOR x[l * beside];                    \
+                continue;                                                                          \
+            }                                                                                      \
+            TYPE value[LANES]; /* apart from x and y, so that loops over lanes become vectors */    \
+            for (int l = 0; l < (LANES); l++) value[l] = x[l * beside];                            \
+            if (r->exclusive)                                                                      \
+                for (int l = 0; l < (LANES); l++) y[l * beside] = total[l];                        \
+            for (int l = 0; l < (LANES); l++) total[l] = total[l] OPERATOR value[l];               \
+            if (!r->exclusive)                                                                     \
+                for (int l = 0; l < (LANES); l++) y[l * beside] = total[l];                        \
+        }                                                                                          \
     } while (0)
 
 #define RUN_SHAPE(TYPE, OPERATOR, FIRST)                                                           \
