@@ -193,7 +193,7 @@ BOUNDS = [
     ("sinh", np.sinh, 3.0, (bit_patterns, spread(-90, 90), spread(-1, 1))),
     ("cosh", np.cosh, 3.0, (bit_patterns, spread(-90, 90), spread(-1, 1))),
     ("asinh", np.arcsinh, 2.0, (bit_patterns, spread(-9, 9), spread(-0.5, 0.5))),
-    ("acosh", np.arccosh, 2.0, (bit_patterns, spread(0.9, 2), spread(1, 100))),
+    ("acosh", np.arccosh, 3.0, (bit_patterns, spread(0.9, 2), spread(1, 100))),
     ("atanh", np.arctanh, 3.0, (bit_patterns, spread(-1.001, 1.001), spread(-0.1, 0.1))),
 ]
 
