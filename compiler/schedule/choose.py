@@ -22,6 +22,7 @@ from tcc.schedule.contraction import (
 )
 from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
+from tcc.schedule.rows import next_rows, passes_again
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
@@ -109,7 +110,10 @@ def _nest(
             stages, stage, group.common, sides, blocks, inside, registers, far=far
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    return Nest(stages, (), named, None if vector is None else vector.name)
+    if vector is None:
+        return Nest(stages, (), named)
+    ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
+    return Nest(stages, (), named, vector.name, ahead=ahead)
 
 
 # ---- nests --------------------------------------------------------------------------------------
