@@ -80,8 +80,8 @@ class OpSpec:
     operands the op does not take (the caller adds where).  `reference(arrays, attrs)` is the
     obvious NumPy meaning, its dims bound to integers.  `expr(types, attrs)` is the tensor
     expression; an op without one names in `call` the C function of the runtime (one with both is
-    called where `calls(types, attrs)` says that the expression is much more work), or is `decompose`d
-    into other ops (`decompose(builder, inputs, attrs) -> outputs`), or is control flow.
+    called where `calls(types, attrs)` says that the expression is much more work), or is
+    `decompose`d into others (`decompose(builder, inputs, attrs) -> outputs`), or is control flow.
     `samples(rng)` yields small test cases: scalars, size one and zero, broadcasts, odd sizes.
     """
 

@@ -17,7 +17,7 @@ _LEAST, _MOST = 512, 1 << 14
 
 
 def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access, ...]:
-    """What `stage` reads whole rows of along its reduction `vector`, the next of them behind each."""
+    """What `stage` reads rows of along its reduction `vector`, the next behind each."""
     length = as_int(extent(vector))
     if stage.monoid is None or vector not in stage.reduce or length is None:
         return ()
