@@ -247,17 +247,19 @@ def _follows(kernel: Kernel, found: set[Value]) -> bool:
 
 
 def _blends(kernel: Kernel, found: set[Value]) -> bool:
-    """Whether a result is computed from an operand whose neighbours in storage are its channels."""
+    """Whether a result is computed from an operand, or from what a unit holds, whose neighbours in
+    storage are its channels."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
         if all(isinstance(s, Read) for s in stage.body):
             continue
         for node in reads(stage):
-            if not isinstance(node.source, int) or len(node.indices) < 3:
+            if len(node.indices) < 3:
                 continue
+            source = kernel.operands[node.source] if isinstance(node.source, int) else None
             last = var_of(node.indices[-1]) is stage.iters[1]
-            if last and kernel.operands[node.source] not in found:
+            if last and source not in found:
                 return True
     return False
 

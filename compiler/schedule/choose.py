@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
+from tcc.ir.tile import Scope
 from tcc.schedule.contraction import (
     ROWS,
     Sides,
@@ -175,8 +177,24 @@ def _units(
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows:
-        units.update(row_units(main, group.common, sides, registers, ROWS))
+        most = min(ROWS, _room(group, rows, units, registers))
+        units.update(row_units(main, group.common, sides, registers, most))
     return units
+
+
+def _room(
+    group: TileGroup, rows: Sequence[Var], units: Mapping[Var, int], registers: Registers
+) -> int:
+    """Rows of a unit for which what its stages exchange fits half the second-level cache."""
+    held = 0
+    for stage in group.stages:
+        others = [v for v in group.common if v in stage.iters and v not in rows]
+        for number in dict.fromkeys(a.buffer for c in stage.stores for a in c):
+            buffer = group.buffers[number]
+            size = as_int(buffer.size)
+            if buffer.scope is Scope.LOCAL and size is not None:
+                held += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
+    return max(1, registers.l2 // 2 // held) if held else ROWS
 
 
 def _coarser(

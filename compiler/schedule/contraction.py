@@ -319,7 +319,8 @@ def row_units(
         found[var] = max(1, min(size, left))
         if as_int(extent(var)) is None:
             found[var] = _even(size, found[var], most)
-        left = -(-left // size) if left >= size else 1
+        above = -(-left // size)
+        left = above if above * prod(found.values()) <= most else left // size
     return found
 
 

@@ -25,7 +25,8 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     """
     schedule = choose(group, registers)
     held = held_values(group, schedule)
-    size = sum((as_int(h.buffer.sizes[0]) or 0) * h.buffer.dtype.bytes for h in held.values())
+    buffers = dict.fromkeys(h.buffer for h in held.values())
+    size = sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
     if size > registers.l2 // 2:
         return False
     contractions = [s for s in group.stages if product(s) is not None and s.reduce]

@@ -154,6 +154,8 @@ def _strip(
     shaped: Shaped, uses: Sequence[_Use], common: tuple[Var, ...], loop: Var, reach: _Reach
 ) -> Strip | None:
     """The strip of a stage: wide enough that reads of it need no checks."""
+    if shaped.chosen:
+        return None
     iters = shaped.stage.iters
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}
