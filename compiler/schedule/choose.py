@@ -194,7 +194,8 @@ def _room(
             size = as_int(buffer.size)
             if buffer.scope is Scope.LOCAL and size is not None:
                 held += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
-    return max(1, registers.l2 // 2 // held) if held else ROWS
+    import os
+    return max(1, int(float(os.environ.get("J1F","0.5"))*registers.l2) // held) if held else ROWS
 
 
 def _coarser(

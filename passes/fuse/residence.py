@@ -36,7 +36,11 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False
     weighted = [s for s in contractions if _streams(group, s)]
-    return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
+    return all(
+        size + _weights(group, s) <= registers.l2
+        or _rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s))
+        for s in weighted
+    )
 
 
 def busy(group: TileGroup, registers: Registers) -> bool:
@@ -57,6 +61,12 @@ def _units(group: TileGroup, schedule: Schedule) -> int:
 def _streams(group: TileGroup, stage: GroupStage) -> bool:
     """Whether the stage multiplies by a constant."""
     return any(group.buffers[a.buffer].constant for a in stage.accesses.values())
+
+
+def _weights(group: TileGroup, stage: GroupStage) -> int:
+    """Bytes of the constants that a stage reads."""
+    buffers = [group.buffers[n] for n in dict.fromkeys(a.buffer for a in stage.accesses.values())]
+    return sum((as_int(b.size) or 0) * b.dtype.bytes for b in buffers if b.constant)
 
 
 def _rows(group: TileGroup, stage: GroupStage, schedule: Schedule) -> int:
