@@ -111,7 +111,10 @@ def _nest(
             stages, stage, group.common, sides, blocks, inside, registers, far=far
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    return Nest(stages, (), named, None if vector is None else vector.name)
+    # A stage with a vector loop of its own walks what lies side by side before the next point.
+    own = vector is not None and vector not in group.common and len(stage.body) > 1
+    order = tuple(v.name for v in group.common if v in stage.iters) if own else ()
+    return Nest(stages, order, named, None if vector is None else vector.name)
 
 
 # ---- nests --------------------------------------------------------------------------------------
