@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Mapping
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
 from tcc.ir.scalar import Read, StageRef, walk
-from tcc.ir.tile import Scope
 from tcc.schedule.contraction import (
     ROWS,
     Sides,
@@ -25,6 +23,7 @@ from tcc.schedule.contraction import (
 from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.spread import rows_held, spreads
 from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
 from tcc.schedule.vectors import vector_block, vector_loops
@@ -180,25 +179,11 @@ def _units(
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows:
-        most = min(ROWS, _room(group, rows, units, registers))
+        most = ROWS
+        if spreads(group):
+            most = min(most, rows_held(group, main, rows, units, registers))
         units.update(row_units(main, group.common, sides, registers, most))
     return units
-
-
-def _room(
-    group: TileGroup, rows: Sequence[Var], units: Mapping[Var, int], registers: Registers
-) -> int:
-    """Rows of a unit for which what its stages exchange fits half the second-level cache."""
-    held = 0
-    for stage in group.stages:
-        others = [v for v in group.common if v in stage.iters and v not in rows]
-        for number in dict.fromkeys(a.buffer for c in stage.stores for a in c):
-            buffer = group.buffers[number]
-            size = as_int(buffer.size)
-            if buffer.scope is Scope.LOCAL and size is not None:
-                held += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
-    import os
-    return max(1, int(float(os.environ.get("J1F","0.5"))*registers.l2) // held) if held else ROWS
 
 
 def _coarser(

@@ -1,6 +1,6 @@
 """How stages of an expression read each other, once loops that choose formulas are unrolled.
 
-    y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
+y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from tcc.schedule.choose import choose
 from tcc.schedule.nest import depends, points, product, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Schedule
+from tcc.schedule.spread import spread_pays, spreads
 
 # Operations of a kernel that one core does as soon as two would.
 SMALL = 1 << 16
@@ -27,7 +28,8 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     held = held_values(group, schedule)
     buffers = dict.fromkeys(h.buffer for h in held.values())
     size = sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
-    if size > registers.l2 // 2:
+    spread = spreads(group)
+    if size > registers.l2 // 2 and not spread:
         return False
     contractions = [s for s in group.stages if product(s) is not None and s.reduce]
     if not contractions:
@@ -36,11 +38,9 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False
     weighted = [s for s in contractions if _streams(group, s)]
-    return all(
-        size + _weights(group, s) <= registers.l2
-        or _rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s))
-        for s in weighted
-    )
+    if spread:
+        return all(spread_pays(group, s, size, registers) for s in weighted)
+    return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
 
 
 def busy(group: TileGroup, registers: Registers) -> bool:
@@ -61,12 +61,6 @@ def _units(group: TileGroup, schedule: Schedule) -> int:
 def _streams(group: TileGroup, stage: GroupStage) -> bool:
     """Whether the stage multiplies by a constant."""
     return any(group.buffers[a.buffer].constant for a in stage.accesses.values())
-
-
-def _weights(group: TileGroup, stage: GroupStage) -> int:
-    """Bytes of the constants that a stage reads."""
-    buffers = [group.buffers[n] for n in dict.fromkeys(a.buffer for a in stage.accesses.values())]
-    return sum((as_int(b.size) or 0) * b.dtype.bytes for b in buffers if b.constant)
 
 
 def _rows(group: TileGroup, stage: GroupStage, schedule: Schedule) -> int:
