@@ -1,10 +1,12 @@
 """Units of a product between stages that spread each point over many elements, and gather them.
 
-    v[p, t, c] = f(p; x[t, c])   m[p, t, k] = sum(c) v[p, t, c] * u[p, c, k]   y[t, k] = g(m[.., t, k])
+    v[p, t, c] = f(p; x[t, c])                             p: 36 elements of a point
+    m[p, t, k] = sum(c) v[p, t, c] * u[p, c, k]
+    y[t, k] = g(m[0, t, k], ..., m[35, t, k])
 
 What such stages exchange is several times what they read and write, and a unit holds it for its
-rows t.  Where the weights u fit the second-level cache beside it, a unit is small; else a unit reads
-the weights from afar, and has rows enough that this takes less than moving what it holds would.
+rows t.  Where the weights u fit the second-level cache beside it, a unit is small; else each unit
+reads the weights from afar, which has to be little beside moving what it holds there and back.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from tcc.ir.index import Var, as_int
 from tcc.ir.tile import Scope
 from tcc.schedule.registers import Registers
 
-# What a unit holds, where the weights stay near: a part of the second-level cache.
-NEAR = 4
-# Second-level caches that it holds at most, where they do not.
-FAR = 2
+# Parts of the second-level cache that a unit holds where the weights stay there too, and where they
+# do not.
+NEAR = 0.25
+FAR = 0.9
+# Times what a unit holds that the weights it reads from afar may be: measured, 2.3 gains and 6 loses.
+MOST = 3
 
 
 def spreads(group: TileGroup) -> bool:
@@ -43,16 +47,22 @@ def rows_held(
             buffer = group.buffers[number]
             size = as_int(buffer.size) or 0
             held += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
-    room = registers.l2 // NEAR
+    room = int(registers.l2 * NEAR)
     if constant_bytes(group, main) + room > registers.l2:
-        room = registers.l2 * FAR
+        room = int(registers.l2 * FAR)
     return max(1, room // max(1, held))
 
 
-def spread_pays(group: TileGroup, stage: GroupStage, held: int, registers: Registers) -> bool:
-    """Whether units that hold `held` bytes each move less than kernels for each stage would."""
+def spread_pays(
+    group: TileGroup, stage: GroupStage, held: int, units: int, registers: Registers
+) -> bool:
+    """Whether `units` that hold `held` bytes each move less than kernels for each stage would: what
+    all hold at once is in the caches of all cores as well."""
     weights = constant_bytes(group, stage)
-    return weights + held <= registers.l2 or (weights <= 2 * held and held <= FAR * registers.l2)
+    if weights + held <= registers.l2:
+        return True
+    far = held * units > registers.l2 * registers.cores
+    return far and weights <= MOST * held and held <= registers.l2 * FAR
 
 
 def constant_bytes(group: TileGroup, stage: GroupStage) -> int:

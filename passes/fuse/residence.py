@@ -39,7 +39,7 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
         return False
     weighted = [s for s in contractions if _streams(group, s)]
     if spread:
-        return all(spread_pays(group, s, size, registers) for s in weighted)
+        return all(spread_pays(group, s, size, units, registers) for s in weighted)
     return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
 
 
