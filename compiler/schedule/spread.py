@@ -23,7 +23,7 @@ from tcc.schedule.registers import Registers
 # do not.
 NEAR = 0.25
 FAR = 0.9
-# Times what a unit holds that the weights it reads from afar may be: measured, 2.3 gains and 6 loses.
+# Times what a unit holds that weights it reads from afar may be: measured, 2.3 gains and 6 loses.
 MOST = 3
 
 
