@@ -179,10 +179,9 @@ def _units(
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows:
-        most = ROWS
-        if spreads(group):
-            most = min(most, rows_held(group, main, rows, units, registers))
-        units.update(row_units(main, group.common, sides, registers, most))
+        bound = spreads(group)
+        most = rows_held(group, main, rows, units, registers) if bound else ROWS
+        units.update(row_units(main, group.common, sides, registers, min(most, ROWS), bound=bound))
     return units
 
 

@@ -107,7 +107,7 @@ def _strips(
     for number, reach in reaches.items():
         if number in uses:
             strip = _strip(stages[number], uses[number], common, loop, reach)
-            if strip is None:
+            if strip is None or stages[number].chosen:
                 return None
             strips[number] = strip
     return tuple(strips)
@@ -154,8 +154,6 @@ def _strip(
     shaped: Shaped, uses: Sequence[_Use], common: tuple[Var, ...], loop: Var, reach: _Reach
 ) -> Strip | None:
     """The strip of a stage: wide enough that reads of it need no checks."""
-    if shaped.chosen:
-        return None
     iters = shaped.stage.iters
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}

@@ -136,7 +136,7 @@ def _kept(
     size = element_count(tuple(sizes[n] for n in order))
     if as_int(size) is None:
         raise InternalError("a value held in a unit's scratch must have a static size")
-    numbers = []
+    numbers: list[int] = []
     for scalar in shaped.stage.body:
         if not numbers or not shaped.chosen:
             buffers.append(GroupBuffer(scalar.dtype, size, Scope.LOCAL))
