@@ -22,11 +22,12 @@ from tcc.schedule.contraction import (
 )
 from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
+from tcc.schedule.rows import next_rows, passes_again
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.spread import rows_held, spreads
 from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
-from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.vectors import stored_vector, vector_block, vector_loops
 from tcc.schedule.walks import choose_walk
 from tcc.schedule.window import window_units
 
@@ -75,7 +76,9 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
 
 def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
     found = vector_loops(group, main)
-    turned = turned_vector(group, main) if not found and len(group.stages) == 1 else None
+    if found or len(group.stages) > 1:
+        return found
+    turned = turned_vector(group, main) or stored_vector(main)
     return found if turned is None else {main: turned}
 
 
@@ -110,10 +113,14 @@ def _nest(
             stages, stage, group.common, sides, blocks, inside, registers, far=far
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    # A stage with a vector loop of its own walks what lies side by side before the next point.
-    own = vector is not None and vector not in group.common and len(stage.body) > 1
-    order = tuple(v.name for v in group.common if v in stage.iters) if own else ()
-    return Nest(stages, order, named, None if vector is None else vector.name)
+    if vector is None:
+        return Nest(stages, (), named)
+    if stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
+        # What lies side by side comes before the next point.
+        order = tuple(v.name for v in group.common if v in stage.iters)
+        return Nest(stages, order, named, vector.name)
+    ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
+    return Nest(stages, (), named, vector.name, ahead=ahead)
 
 
 # ---- nests --------------------------------------------------------------------------------------
