@@ -247,8 +247,8 @@ def _follows(kernel: Kernel, found: set[Value]) -> bool:
 
 
 def _blends(kernel: Kernel, found: set[Value]) -> bool:
-    """Whether a result is computed from an operand, or from what a unit holds, whose neighbours in
-    storage are its channels."""
+    """Whether a result is computed from an operand, or gathered from what a unit holds, whose
+    neighbours in storage are its channels."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
@@ -257,9 +257,14 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
         for node in reads(stage):
             if len(node.indices) < 3:
                 continue
-            source = kernel.operands[node.source] if isinstance(node.source, int) else None
             last = var_of(node.indices[-1]) is stage.iters[1]
-            if last and source not in found:
+            if isinstance(node.source, int):
+                other = kernel.operands[node.source] not in found
+            else:
+                sizes = map(extent, kernel.expr.stages[node.source.stage].iters)
+                fixed = zip(node.indices, sizes, strict=True)
+                other = any(as_int(i) is not None and as_int(n) != 1 for i, n in fixed)
+            if last and other:
                 return True
     return False
 
