@@ -247,17 +247,24 @@ def _follows(kernel: Kernel, found: set[Value]) -> bool:
 
 
 def _blends(kernel: Kernel, found: set[Value]) -> bool:
-    """Whether a result is computed from an operand whose neighbours in storage are its channels."""
+    """Whether a result is computed from an operand, or gathered from what a unit holds, whose
+    neighbours in storage are its channels."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
         if all(isinstance(s, Read) for s in stage.body):
             continue
         for node in reads(stage):
-            if not isinstance(node.source, int) or len(node.indices) < 3:
+            if len(node.indices) < 3:
                 continue
             last = var_of(node.indices[-1]) is stage.iters[1]
-            if last and kernel.operands[node.source] not in found:
+            if isinstance(node.source, int):
+                other = kernel.operands[node.source] not in found
+            else:
+                sizes = map(extent, kernel.expr.stages[node.source.stage].iters)
+                fixed = zip(node.indices, sizes, strict=True)
+                other = any(as_int(i) is not None and as_int(n) != 1 for i, n in fixed)
+            if last and other:
                 return True
     return False
 

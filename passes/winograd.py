@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, walk_nodes
 from tcc.ir.index import as_index, as_int
-from tcc.ir.op import Array
+from tcc.ir.op import Array, Trait
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
@@ -26,6 +26,7 @@ from tcc.passes.winograd_forms import (
     Form,
     Tiling,
     input_transform,
+    largest_of_four,
     output_transform,
     products,
     transformed_filters,
@@ -54,8 +55,11 @@ class _Candidate:
 def winograd(graph: Graph, limits: Limits) -> Graph:
     """`graph` with the convolutions replaced that gain from it within the limits."""
     chosen = _choose(graph, limits)
+    pools = _pools_of(graph, chosen)
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+        if node in pools:
+            return _formula(b, node, inputs)
         form = chosen.get(node)
         return None if form is None else _replaced(b, node, inputs, form)
 
@@ -140,6 +144,33 @@ def _sizes(node: Node) -> Sizes:
     return Sizes(images, channels, filters, (high, wide), node.attrs.dilations)
 
 
+def _pools_of(graph: Graph, chosen: Mapping[Node, Form]) -> dict[Node, None]:
+    """Maxima of windows side by side over results of `chosen` that nothing else reads."""
+    users = graph.users()
+    producers = {v: n for n in graph.nodes for v in n.outputs}
+
+    def follows(node: Node) -> bool:
+        source = node.inputs[0]
+        before = producers.get(source) if source is not None else None
+        if source is None or before is None or source in graph.outputs or len(users[source]) != 1:
+            return False
+        alone = len(before.inputs) == 1 and Trait.ELEMENTWISE in before.op.traits
+        return before in chosen or (alone and follows(before))
+
+    return dict.fromkeys(n for n in graph.nodes if _side_by_side(n) and follows(n))
+
+
+def _side_by_side(node: Node) -> bool:
+    """Whether a node takes maxima of windows of 2 x 2 that neither overlap nor leave the image."""
+    attrs = node.attrs
+    return (
+        node.op.name == "max_pool"
+        and (attrs.kernel, attrs.strides, attrs.dilations) == ((2, 2), (2, 2), (1, 1))
+        and all(as_int(n) == 0 for n in (*attrs.before, *attrs.after))
+        and not attrs.ceil_mode
+    )
+
+
 # ---- how ----------------------------------------------------------------------------------------
 
 
@@ -162,6 +193,16 @@ def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Sequen
     shift = None if bias is None else bias.type
     last = form_of(output_transform(form, tiling, m.type, shift))
     return b.add(op, [m, bias], last, loc=node.loc)
+
+
+def _formula(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
+    """A pool as a point by point expression, which goes where the image is computed: there four
+    points of it are made at a time, and none need be stored."""
+    (image,) = inputs
+    assert image is not None
+    op = OPS["expression"]
+    expr = largest_of_four(image.type, node.outputs[0].type)
+    return b.add(op, [image], op.attrs(expr), loc=node.loc)
 
 
 def _rounded(form: Form, weights: Array) -> Array:

@@ -110,6 +110,15 @@ def output_transform(form: Form, tiling: Tiling, m: TensorType, bias: TensorType
     return b.done()
 
 
+def largest_of_four(image: TensorType, result: TensorType) -> Expr:
+    """y[n, c, i, j], the largest of the image's elements 2*i + {0, 1}, 2*j + {0, 1}."""
+    b = ExprBuilder(image)
+    n, c, i, j = b.iters(*result.shape)
+    four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
+    b.stage((n, c, i, j), fn("max", fn("max", four[0], four[1]), fn("max", four[2], four[3])))
+    return b.done()
+
+
 def _chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
     """`values[which]`."""
     chosen = values[-1]

@@ -233,9 +233,10 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     if digits is not None:
         upper, lower, size = digits
         return add(mul(mod(upper, const(den.const // size)), size), lower)
-    factor = math.gcd(den.const, rest.const, *(coeff for _, coeff in rest.terms))
+    factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
     if factor > 1 and not den.terms:
-        return mul(mod(_scale_down(rest, factor), _scale_down(den, factor)), factor)
+        upper = mod(_scale_down(rest, factor), _scale_down(den, factor))
+        return add(mul(upper, factor), rest.const % factor)
     key = f"({_factor_key(rest)} % {_factor_key(den)})"
     return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 

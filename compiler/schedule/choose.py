@@ -24,6 +24,7 @@ from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.rows import next_rows, passes_again
 from tcc.schedule.schedule import Nest, Schedule
+from tcc.schedule.spread import rows_held, spreads
 from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
 from tcc.schedule.vectors import stored_vector, vector_block, vector_loops
@@ -114,6 +115,10 @@ def _nest(
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     if vector is None:
         return Nest(stages, (), named)
+    if stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
+        # What lies side by side comes before the next point.
+        order = tuple(v.name for v in group.common if v in stage.iters)
+        return Nest(stages, order, named, vector.name)
     ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
     return Nest(stages, (), named, vector.name, ahead=ahead)
 
@@ -181,7 +186,9 @@ def _units(
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in rows_of(main, sides) if v in group.common]
     if rows:
-        units.update(row_units(main, group.common, sides, registers, ROWS))
+        bound = spreads(group)
+        most = rows_held(group, main, rows, units, registers) if bound else ROWS
+        units.update(row_units(main, group.common, sides, registers, min(most, ROWS), bound=bound))
     return units
 
 

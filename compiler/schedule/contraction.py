@@ -312,10 +312,12 @@ def row_units(
     sides: Sides,
     registers: Registers,
     most: int = ROWS,
+    *,
+    bound: bool = False,
 ) -> dict[Var, int]:
-    """Elements of each row loop that a unit covers: about `most` rows in all, in parts that give
-    every core the same number of units where they are few.  An open loop outside enough other
-    rows may have a single trip, and a unit covers one."""
+    """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
+    more), in parts that give every core the same number of units where they are few.  An open loop
+    outside enough other rows may have a single trip, and a unit covers one."""
     rows = [v for v in rows_of(stage, sides) if v in common]
     counts = _counts(rows)
     total = prod(counts.values())
@@ -330,7 +332,8 @@ def row_units(
         found[var] = max(1, min(size, left))
         if as_int(extent(var)) is None:
             found[var] = _even(size, found[var], most)
-        left = -(-left // size) if left >= size else 1
+        above = -(-left // size) if left >= size else 1
+        left = left // size if bound and above * prod(found.values()) > most else above
     return found
 
 

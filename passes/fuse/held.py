@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tcc.ir.expr import Expr
-from tcc.passes.fuse.link import needs_memory
-from tcc.passes.fuse.online import held_bytes, linked_stages, walked
+from tcc.passes.fuse.link import linked_stages, needs_memory
+from tcc.passes.fuse.online import held_bytes, walked
 from tcc.passes.fuse.strips import shared_loops
 
 # The most bytes of one stage that a unit holds: they should stay in a core's cache.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tcc.ir.expr import Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.index import (
     Index,
     Quotient,
@@ -40,12 +40,51 @@ class Shaped:
     """A stage, and the logical index of its result as functions of its iterators.
 
     They differ from the iterators themselves once an iterator was split.  An unrolled stage has an
-    index for each of its bodies in `places` instead: all give elements of one result.
+    index for each of its bodies in `places` too: all give elements of one result.  Where other
+    stages read it, `chosen` are the iterators of the result that its bodies are for the values of.
     """
 
     stage: Stage
     logical: tuple[Index, ...]
     places: tuple[tuple[Index, ...], ...] = ()
+    chosen: tuple[Var, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Var, ...]:
+        """The iterators of the result."""
+        return (*self.chosen, *self.stage.iters)
+
+
+def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
+    """The stages with loops that run over the same things linked."""
+    sources = [node.source for stage in expr.stages for node in reads(stage)]
+    inner = {s.stage for s in sources if isinstance(s, StageRef)}
+    return link_stages(
+        tuple(
+            _chosen_stage(stage) if number in inner else shaped_stage(stage, unrolled=True)
+            for number, stage in enumerate(expr.stages)
+        )
+    )
+
+
+def _chosen_stage(stage: Stage) -> Shaped:
+    """A stage that others read, unrolled where its bodies are for the values of some iterators."""
+    shaped = shaped_stage(stage)
+    split = unroll(shaped.stage, shaped.logical)
+    if split is None:
+        return shaped
+    logical: list[Index] = []
+    chosen: list[Var] = []
+    for formula, places in zip(shaped.logical, zip(*split.places, strict=True), strict=True):
+        var = var_of(formula)
+        if all(p is places[0] for p in places):
+            logical.append(places[0])
+        elif var is not None and all(as_int(p) is not None for p in places):
+            logical.append(formula)
+            chosen.append(var)
+        else:
+            return shaped
+    return Shaped(split.stage, tuple(logical), split.places, tuple(chosen))
 
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
@@ -141,7 +180,8 @@ def _substituted(
     body = tuple(substitute_indices(s, mapping) for s in stage.body)
     logical = tuple(substitute(i, mapping) for i in shaped.logical)
     places = tuple(tuple(substitute(i, mapping) for i in at) for at in shaped.places)
-    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical, places)
+    chosen = tuple(new for v in shaped.chosen for new in loops.get(v, (v,)))
+    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical, places, chosen)
 
 
 def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
@@ -213,6 +253,17 @@ def loop_index(var: Var) -> Index:
 
 def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
     """The values of a stage's iterators at a logical index of its result."""
+    found = _values_at(shaped, logical)
+    return tuple(found[v] for v in shaped.stage.iters)
+
+
+def axes_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The values of the iterators of a stage's result at a logical index of it."""
+    found = _values_at(shaped, logical)
+    return tuple(found[v] for v in shaped.axes)
+
+
+def _values_at(shaped: Shaped, logical: tuple[Index, ...]) -> Mapping[Var, Index]:
     found: dict[Var, Index] = {}
     for index, formula in zip(logical, shaped.logical, strict=True):
         own = free_vars(formula)
@@ -223,7 +274,7 @@ def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
         for var in reversed(digits_of(formula, radix_size(formula)) or ()):
             found[var] = rest % extent(var)
             rest = rest // extent(var)
-    return tuple(found[v] for v in shaped.stage.iters)
+    return found
 
 
 def radix_size(formula: Index) -> Index:

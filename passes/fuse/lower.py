@@ -71,9 +71,8 @@ class _Lowering:
         self.rest = self.schedule.nests[len(shared) :]
         body = [*first, *self._units(loops, {}, axes)]
         passed = tuple(b for b in self.buffers if b.scope is not Scope.LOCAL)
-        waiting = dict.fromkeys(h.buffer for h in self.factors.values())
-        local = (*(h.buffer for h in self.held.values()), *waiting)
-        return TileKernel(passed, local, self.group.sizes, tuple(axes), tuple(body))
+        local = dict.fromkeys(h.buffer for h in (*self.held.values(), *self.factors.values()))
+        return TileKernel(passed, tuple(local), self.group.sizes, tuple(axes), tuple(body))
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
         """The first nests, as far as their stages have no loop that is cut into units: a kernel

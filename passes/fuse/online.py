@@ -17,7 +17,7 @@ from tcc.ir.group import Rescale, Walk
 from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
 from tcc.ir.scalar import Apply, Read, Scalar, StageRef, read, transform
 from tcc.ir.types import element_count
-from tcc.passes.fuse.link import Shaped, common_loops, link_stages, needs_memory, shaped_stage
+from tcc.passes.fuse.link import Shaped, common_loops, linked_stages, needs_memory
 from tcc.passes.fuse.states import Walked, derive, source_of
 
 # Bytes that the stages of a unit may hold: half of a second-level cache.
@@ -42,15 +42,10 @@ def walked(expr: Expr) -> Walked | None:
     return found if _fits(found) else None
 
 
-def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
-    """The stages with loops that run over the same things linked."""
-    return link_stages(tuple(map(shaped_stage, expr.stages)))
-
-
 def held_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> int | None:
     """Bytes of a stage for one point of the loops in `cut`; None where they are open."""
     stage = linked[number].stage
-    count = as_int(element_count(tuple(extent(v) for v in stage.iters if v not in cut)))
+    count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in cut)))
     return None if count is None else count * max(s.dtype.bytes for s in stage.body)
 
 

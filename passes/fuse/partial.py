@@ -16,7 +16,7 @@ from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.index import Var, as_int, of_atom
 from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
 from tcc.passes.fuse.compose import canonical, is_contraction
-from tcc.passes.fuse.online import linked_stages
+from tcc.passes.fuse.link import linked_stages
 from tcc.passes.fuse.strips import shared_loops
 
 # Evaluations of a stage that are worth a second thread, and the fewest parts of a total.

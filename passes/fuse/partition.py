@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tcc.errors import TccError
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.group import TileGroup
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Read, StageRef
+from tcc.ir.scalar import Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
+from tcc.passes.fuse.combine import combines_once, read_plainly
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
-from tcc.passes.fuse.link import digits_of
 from tcc.passes.fuse.repeated import ROWS
 from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
@@ -222,11 +222,15 @@ class _Partition:
             if group.anchors:
                 return self._persists(node, group) and self._sound([node], group)
             rows = own is Kind.REDUCTION and Trait.WINDOW not in node.op.traits
-            return (rows or self._reads_once(node, group)) and self._sound([node], group)
+            if rows or self._reads_once(node, group):
+                return self._sound([node], group)
+            return self._spreads_first(node, group)
         fed = self._anchors_fed(node, group)
         if not fed:
             return self._worth_repeating(node, group) and self._sound([node], group)
         if own is not Kind.MAP and any(self.traits[a].kind is Kind.CONTRACTION for a in fed):
+            if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
+                return self._sound([node], group)
             return self._prepares(node, group)
         return self.traits[node].weight <= CHEAP and self._sound([node], group)
 
@@ -262,6 +266,20 @@ class _Partition:
     def _reads_once(self, node: Node, group: Group) -> bool:
         sizes = {element_count(v.type.shape) for v in (*node.outputs, *group.sink.outputs)}
         return len(sizes) == 1
+
+    def _spreads_first(self, node: Node, group: Group) -> bool:
+        """Whether points of the sink are made of several elements of a product each, no two of the
+        same, and a node that makes a factor of the product from fewer elements comes too."""
+        if self.traits[node].kind is not Kind.CONTRACTION:
+            return False
+        if not combines_once(self._expr((node, *group.members), group)):
+            return False
+        made = [self.producers[v] for v in node.inputs if v is not None and v in self.producers]
+        spread = [n for n in made if self.traits[n].kind is Kind.POINTWISE]
+        return len(spread) == 1 and self._sound([*spread, node], group)
+
+    def _expr(self, members: Sequence[Node], group: Group) -> Expr:
+        return compose(members, group.results(self.graph, self.users))[0]
 
     def _worth_repeating(self, node: Node, group: Group) -> bool:
         """Costly work is not repeated for each element of a larger result."""
@@ -328,21 +346,9 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
         built = build_group(expr, operands, results)
         if row_loop(built) is not None:
             return strips_fit(built, choose(built, registers), registers)
-        return _read_plainly(expr) and stays_near(built, registers)
+        return read_plainly(expr) and stays_near(built, registers)
     except TccError:
         return False
-
-
-def _read_plainly(expr: Expr) -> bool:
-    """Whether stages read earlier ones element by element: windows overlap, and a unit would make
-    what it needs of its neighbours' again."""
-    return all(
-        as_int(index) == 0 or digits_of(index, extent(var)) is not None
-        for stage in expr.stages
-        for node in reads(stage)
-        if isinstance(node.source, StageRef)
-        for index, var in zip(node.indices, expr.stages[node.source.stage].iters, strict=True)
-    )
 
 
 def _regular(group: TileGroup, number: int) -> bool:

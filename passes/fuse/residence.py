@@ -10,6 +10,7 @@ from tcc.schedule.choose import choose
 from tcc.schedule.nest import depends, points, product, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Schedule
+from tcc.schedule.spread import spread_pays, spreads
 
 # Operations of a kernel that one core does as soon as two would.
 SMALL = 1 << 16
@@ -25,8 +26,10 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     """
     schedule = choose(group, registers)
     held = held_values(group, schedule)
-    size = sum((as_int(h.buffer.sizes[0]) or 0) * h.buffer.dtype.bytes for h in held.values())
-    if size > registers.l2 // 2:
+    buffers = dict.fromkeys(h.buffer for h in held.values())
+    size = sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
+    spread = spreads(group)
+    if size > registers.l2 // 2 and not spread:
         return False
     contractions = [s for s in group.stages if product(s) is not None and s.reduce]
     if not contractions:
@@ -35,6 +38,8 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False
     weighted = [s for s in contractions if _streams(group, s)]
+    if spread:
+        return all(spread_pays(group, s, size, units, registers) for s in weighted)
     return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
 
 

@@ -53,9 +53,13 @@ def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
             or _waits(group, number)
             or (away and not in_registers(group, schedule, number))
         ):
+            made: dict[int, Held] = {}
             for component in range(len(stage.body)):
-                name = f"s{len(found)}"
-                found[StageRef(number, component)] = _held(name, group, schedule, number, component)
+                own = _local(group, stage, component)
+                key = component if own is None else own
+                if key not in made:
+                    made[key] = _held(f"s{len(found)}", group, schedule, number, component)
+                found[StageRef(number, component)] = made[key]
     return found
 
 
@@ -123,7 +127,10 @@ def _held(name: str, group: TileGroup, schedule: Schedule, number: int, componen
     stage, nest = group.stages[number], schedule.nest(number)
     strip = stage.strip
     common = [v for v in group.cut if v in stage.iters]
+    local = _local(group, stage, component)
     inner = prod(_static(extent(v)) for v in stage.iters if v not in group.cut)
+    if local is not None:
+        inner = _static(group.buffers[local].size)
     if strip is not None:
         common = [v for v in common if v is not strip.rows]
         inner = strip.width * strip.count(unit_size(group, schedule, strip.loop))
@@ -149,6 +156,12 @@ def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
         return _static(extent(var))
     unit = schedule.unit(var.name)
     return unit if size is None else min(size, unit)
+
+
+def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
+    """The local buffer of a component; several of a stage may share one."""
+    numbers = (a.buffer for a in stage.stores[component])
+    return next((n for n in numbers if group.buffers[n].scope is Scope.LOCAL), None)
 
 
 def _static(size: Index) -> int:

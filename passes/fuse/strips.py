@@ -107,7 +107,7 @@ def _strips(
     for number, reach in reaches.items():
         if number in uses:
             strip = _strip(stages[number], uses[number], common, loop, reach)
-            if strip is None:
+            if strip is None or stages[number].chosen:
                 return None
             strips[number] = strip
     return tuple(strips)

@@ -23,11 +23,10 @@ from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
 from tcc.passes.fuse.link import (
     Shaped,
-    link_stages,
-    loops_at,
+    axes_at,
+    linked_stages,
     needs_memory,
     radix_size,
-    shaped_stage,
 )
 from tcc.passes.fuse.online import walked
 from tcc.passes.fuse.strips import Loops, shared_loops
@@ -49,7 +48,7 @@ def build_group(
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
     online = walked(expr)
     expr = expr if online is None else online.expr
-    linked = link_stages(_shaped(expr))
+    linked = linked_stages(expr)
     walk = None if online is None else online.walk
     loops = shared_loops(linked, expr) if walk is None else Loops.plain(linked)
     common = loops.common
@@ -67,7 +66,7 @@ def build_group(
         placed = {r: a for r, a in accesses.items() if a is not None}
         strip = loops.strips[number]
         if strip is not None or needs_memory(linked, number, common):
-            held[number] = _kept(buffers, stage, cut, strip, _widest(stage, placed, buffers))
+            held[number] = _kept(buffers, shaped, cut, strip, _widest(stage, placed, buffers))
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -76,8 +75,7 @@ def build_group(
                 if out == StageRef(number, 0 if shaped.places else component)
             ]
             if number in held:
-                at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
-                targets.append(held[number].access(component, at))
+                targets.append(held[number].access(component, _held_at(shaped, component)))
             stores.append(tuple(targets))
         kept = held[number].strip if number in held else None
         grouped = GroupStage(
@@ -88,34 +86,23 @@ def build_group(
     return _with_sizes(collapse(group) if collapsed else group)
 
 
-def _shaped(expr: Expr) -> tuple[Shaped, ...]:
-    """The stages; those that no other reads are unrolled where they can be."""
-    sources = [node.source for stage in expr.stages for node in reads(stage)]
-    inner = {s.stage for s in sources if isinstance(s, StageRef)}
-    return tuple(
-        shaped_stage(stage, unrolled=number not in inner)
-        for number, stage in enumerate(expr.stages)
-    )
-
-
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A stage in a unit's scratch: the buffer of each component, and its iterators (those that the
-    unit runs over itself) in the order in which elements lie, with their sizes and the elements
-    stored before the first."""
+    """A stage in a unit's scratch: the buffer of each component, and the iterators of its result
+    (those that the unit runs over itself) in the order in which elements lie, with their sizes and
+    the elements stored before the first."""
 
     buffers: tuple[int, ...]
-    iters: tuple[Var, ...]
     order: tuple[int, ...]
     sizes: tuple[Index, ...]
     before: tuple[int, ...]
     strip: Strip | None
 
     def access(self, component: int, at: tuple[Index, ...]) -> Access:
-        """Where the element at values `at` of the stage's iterators lies."""
+        """Where the element at values `at` of the result's iterators lies."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
         offset = _flatten(tuple(indices), self.sizes)
         if self.strip is None:
@@ -127,33 +114,42 @@ class Kept:
 
 def _kept(
     buffers: list[GroupBuffer],
-    stage: Stage,
+    shaped: Shaped,
     cut: tuple[Var, ...],
     strip: Strip | None,
     widest: Access | None,
 ) -> Kept:
     """Row by row where rows follow a loop, and as the widest operand lies; else in the order of the
     iterators."""
-    order = [n for n, v in enumerate(stage.iters) if v not in cut]
-    sizes = {n: extent(stage.iters[n]) for n in order}
+    iters = shaped.axes
+    order = [n for n, v in enumerate(iters) if v not in cut]
+    sizes = {n: extent(iters[n]) for n in order}
     before = dict.fromkeys(order, 0)
     if strip is not None:
-        inner = [n for n in order if stage.iters[n] is not strip.rows]
+        inner = [n for n in order if iters[n] is not strip.rows]
         axes = dict(zip(inner, strip.row, strict=True))
-        inner.sort(key=lambda n: -coefficient_size(widest, stage.iters[n]))
+        inner.sort(key=lambda n: -coefficient_size(widest, iters[n]))
         strip = replace(strip, row=tuple(axes[n] for n in inner))
-        order = [stage.iters.index(strip.rows), *inner]
+        order = [iters.index(strip.rows), *inner]
         sizes = {order[0]: extent(strip.rows), **{n: const(sum(axes[n])) for n in inner}}
         before = {order[0]: 0, **{n: axes[n][0] for n in inner}}
     size = element_count(tuple(sizes[n] for n in order))
     if as_int(size) is None:
         raise InternalError("a value held in a unit's scratch must have a static size")
-    numbers = []
-    for scalar in stage.body:
-        buffers.append(GroupBuffer(scalar.dtype, size, Scope.LOCAL))
+    numbers: list[int] = []
+    for scalar in shaped.stage.body:
+        if not numbers or not shaped.chosen:
+            buffers.append(GroupBuffer(scalar.dtype, size, Scope.LOCAL))
         numbers.append(len(buffers) - 1)
     places = tuple(sizes[n] for n in order), tuple(before[n] for n in order)
-    return Kept(tuple(numbers), stage.iters, tuple(order), *places, strip)
+    return Kept(tuple(numbers), tuple(order), *places, strip)
+
+
+def _held_at(shaped: Shaped, component: int) -> tuple[Index, ...]:
+    """The iterators of what a body gives an element of."""
+    if shaped.chosen:
+        return axes_at(shaped, shaped.places[component])
+    return tuple(iterator(v.name, extent(v)) for v in shaped.stage.iters)
 
 
 def _widest(
@@ -181,7 +177,7 @@ def _read_access(
     if source.stage not in held:
         return None
     shaped = stages[source.stage]
-    at = loops_at(shaped, node.indices)
+    at = axes_at(shaped, node.indices)
     place = held[source.stage].access(source.component, at)
     if held[source.stage].strip is not None:
         return place  # what is outside is stored

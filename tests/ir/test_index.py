@@ -213,6 +213,7 @@ D, H = iterator("d", 64), iterator("h", N)
         (M % 2, const(0)),
         ((M + 3) // 2, M // 2 + 1),
         ((6 * W) % 4, 2 * (W % 2)),
+        ((6 * W + 3) % 4, 2 * ((W + (W + W) + 1) % 2) + 1),
         (minimum(P, const(5)), P),
         (maximum(P - 9, const(0)), const(0)),
         (W % 1, const(0)),
@@ -301,7 +302,7 @@ def test_rules_hold_for_all_integers(rule: str) -> None:
             "nested": (x / a) / b == x / (a * b),
             # a common factor of all but the constant: `_reduce`
             "reduce": (a * x + y) / (a * b) == (x + y / a) / b,
-            "factor": (a * x) % (a * b) == a * (x % b),
+            "factor": (a * x + y) % (a * b) == a * ((x + y / a) % b) + y % a,
             "exact": z3.Implies(x % a == 0, z3.And((x + y) % a == y % a,
                                 (x + y) / a == x / a + y / a)),
             "within": z3.Implies(z3.And(x >= 0, x < a), z3.And(x / a == 0, x % a == x)),

@@ -102,14 +102,27 @@ def correlation(case: Conv, image: Array, weights: Array) -> Array:
     return total
 
 
-def within_policy(case: Conv, actual: Array, exact: Array) -> None:
-    """At most 2 * gamma_K * (|A| * |B|) from the exact sums, for every element."""
+def bound_of(case: Conv) -> Array:
+    """2 * gamma_K * (|A| * |B|) for every element."""
     weights, bias = case.arrays()
     k = 9 * case.channels + case.bias
     gamma = k * 2.0**-24 / (1 - k * 2.0**-24)
     sums = correlation(case, np.abs(case.image()), np.abs(weights))
-    bound = 2 * gamma * (sums + np.abs(bias)[:, None, None] * case.bias)
-    assert np.all(np.abs(actual - exact) <= bound)
+    bound: Array = 2 * gamma * (sums + np.abs(bias)[:, None, None] * case.bias)
+    return bound
+
+
+def within_policy(case: Conv, actual: Array, exact: Array) -> None:
+    """No element further from the exact sums than the bound."""
+    assert np.all(np.abs(actual - exact) <= bound_of(case))
+
+
+def maxima(image: Array) -> Array:
+    """Of the whole windows of 2 x 2."""
+    high, wide = (n // 2 for n in image.shape[2:])
+    whole = image[..., : 2 * high, : 2 * wide]
+    found: Array = whole.reshape(*image.shape[:2], high, 2, wide, 2).max(axis=(3, 5))
+    return found
 
 
 def form_of(graph: Graph) -> list[str]:
@@ -137,6 +150,12 @@ CASES = {
     "dilated": (Conv(high=16, wide=15, before=(2, 2), after=(2, 2), dilations=(2, 2)), F4),
     "dilated ragged": (Conv(high=11, wide=23, before=(1, 3), after=(1, 3), dilations=(1, 3)), F4),
     "many channels": (Conv(channels=70, filters=35), F4),
+    "one kernel": (Conv(high=23, wide=27, fused=True), F4),
+    "one kernel, dilated": (
+        Conv(high=22, wide=25, before=(2, 2), after=(2, 2), dilations=(2, 2)),
+        F4,
+    ),
+    "one kernel, small tiles": (Conv(high=2, wide=99, before=(1, 3), after=(1, 3)), F2),
     "fused": (Conv(channels=17, filters=33, high=7, wide=9, fused=True), F4),
 }
 
@@ -217,10 +236,78 @@ def test_strict_numerics_leave_the_pass_out() -> None:
     assert form_of(run_pipeline(graph, 1, Trace(), limits=FREE)) == ["conv"]
 
 
-def test_three_kernels_that_what_follows_joins() -> None:
-    graph = winograd(Conv(channels=16, filters=32, fused=True).graph(), FREE)
+def test_one_kernel_where_units_hold_what_transforms_and_products_exchange() -> None:
+    for name in ("one kernel", "one kernel, dilated", "one kernel, small tiles"):
+        (group,) = partition(winograd(CASES[name][0].graph(), FREE))
+        assert [n.op.name for n in group.members][:3] == ["expression"] * 3
+
+
+def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
+    """36 tiles of 128 channels take 0.7 MB on each side, the weights 2.4 MB."""
+    graph = winograd(Conv(128, 128, high=24, wide=12, fused=True).graph(), FREE)
     groups = [[n.op.name for n in group.members] for group in partition(graph)]
     assert groups == [["expression"], ["expression"], ["expression", "add", "relu"]]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The maxima of windows over the image of a convolution and a relu."""
+
+    kernel: tuple[int, int] = (2, 2)
+    strides: tuple[int, int] = (2, 2)
+    before: tuple[int, int] = (0, 0)
+    ceil_mode: bool = False
+    shared: bool = False
+
+    def graph(self, case: Conv) -> Graph:
+        b = GraphBuilder("pooled")
+        x = b.input("x", tensor(F32, 2, case.channels, case.high, case.wide))
+        w, bias = (b.constant(a) for a in case.arrays())
+        same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
+        (y,) = b.add(OPS["conv"], [x, w, bias], same)
+        (y,) = b.add(OPS["relu"], [y])
+        before = tuple(map(const, self.before))
+        windows = OPS["max_pool"].attrs(
+            self.kernel, self.strides, before, before, (1, 1), self.ceil_mode
+        )
+        (z,) = b.add(OPS["max_pool"], [y], windows)
+        return b.finish([z, y] if self.shared else [z])
+
+
+@pytest.mark.parametrize(("high", "wide"), [(24, 28), (23, 27), (8, 8)])
+def test_maxima_of_windows_side_by_side_go_with_the_image(
+    high: int, wide: int, compiled: Run
+) -> None:
+    case = Conv(high=high, wide=wide)
+    after = winograd(Pooled().graph(case), FREE)
+    verify_graph(after)
+    assert "max_pool" not in form_of(after)
+    last = partition(after)[-1].members
+    assert [n.op.name for n in last][-2:] == ["relu", "expression"]
+    weights, bias = case.arrays()
+    exact = correlation(case, case.image(), weights) + bias[:, None, None]
+    exact = maxima(exact.clip(0))
+    (output,) = after.outputs
+    feeds = {"x": case.image()}
+    for actual in (
+        evaluate_graph(after, feeds)[output.name],
+        compiled(after).run(feeds)[output.name],
+    ):
+        assert np.all(np.abs(actual - exact) <= maxima(bound_of(case)))
+
+
+@pytest.mark.parametrize(
+    "pooled",
+    [
+        Pooled(kernel=(3, 3)),
+        Pooled(strides=(1, 1)),
+        Pooled(before=(1, 1)),
+        Pooled(ceil_mode=True),
+        Pooled(shared=True),
+    ],
+)
+def test_other_maxima_stay(pooled: Pooled) -> None:
+    assert "max_pool" in form_of(winograd(pooled.graph(Conv()), FREE))
 
 
 def test_storage_lets_transforms_run_along_channels() -> None:
