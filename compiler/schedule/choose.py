@@ -20,7 +20,7 @@ from tcc.schedule.contraction import (
     runs_of,
     sides_of,
 )
-from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.strips import strip_rows, without_rows
@@ -74,8 +74,15 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
 
 def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
     found = vector_loops(group, main)
-    turned = turned_vector(group, main) if not found and len(group.stages) == 1 else None
-    return found if turned is None else {main: turned}
+    if len(group.stages) == 1:
+        turned = None if found else turned_vector(group, main, group.common)
+        return found if turned is None else {main: turned}
+    for stage in group.stages:
+        own = own_loops(group, stage)
+        turned = None if stage in found else turned_vector(group, stage, own)
+        if turned is not None:
+            found[stage] = turned
+    return found
 
 
 def _blocks(
@@ -84,7 +91,8 @@ def _blocks(
     sides = sides_of(stage, vector)
     if sides is not None:
         return blocks_of(stage, sides, registers)
-    turned = turned_blocks(group, stage, vector, registers) if len(group.stages) == 1 else {}
+    loops = stage.iters if len(group.stages) == 1 else own_loops(group, stage)
+    turned = turned_blocks(group, stage, vector, loops, registers)
     if turned:
         return turned
     return {} if vector is None else {vector: vector_block(vector, stage, registers)}
