@@ -14,6 +14,7 @@ from tcc.schedule.contraction import (
     blocks_of,
     contraction_nest,
     footprint,
+    is_constant,
     panels_outer,
     row_units,
     rows_of,
@@ -109,15 +110,22 @@ def _nest(
 ) -> Nest:
     sides = sides_of(stage, vector)
     if sides is not None and not sides.both:
-        size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
-        if not rows_of(stage, sides):  # each core walks a part of its own, once
-            size //= registers.cores
-        far = size > registers.l2 // 2
+        far = _far(group, stage, sides, registers)
         return contraction_nest(
             stages, stage, group.common, sides, blocks, inside, registers, far=far
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     return Nest(stages, (), named, None if vector is None else vector.name)
+
+
+def _far(group: TileGroup, stage: GroupStage, sides: Sides, registers: Registers) -> bool:
+    """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
+    is a weight, which other kernels' data displaced since the last run."""
+    size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
+    if not rows_of(stage, sides):  # each core walks a part of its own, once
+        return size // registers.cores > registers.l2 // 2
+    cold = is_constant(group, stage, sides.this)
+    return size > (registers.l1 if cold else registers.l2 // 2)
 
 
 # ---- nests --------------------------------------------------------------------------------------

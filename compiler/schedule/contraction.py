@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
-from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.group import GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, divisor_of, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
@@ -384,9 +384,18 @@ def panels_outer(
 
 def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
     """Elements of the storage that a factor varying with the loops `side` reads."""
-    total = 0
-    for node, access in stage.accesses.items():
-        if isinstance(node, Read) and depends(stage, node) <= side:
-            size = as_int(group.buffers[access.buffer].size)
-            total += points(tuple(side)) if size is None else size
-    return total
+    sizes = (as_int(b.size) for b in _read(group, stage, side))
+    return sum(points(tuple(side)) if size is None else size for size in sizes)
+
+
+def is_constant(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> bool:
+    """Whether a factor varying with the loops `side` reads constants only."""
+    return all(b.constant for b in _read(group, stage, side))
+
+
+def _read(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> list[GroupBuffer]:
+    return [
+        group.buffers[access.buffer]
+        for node, access in stage.accesses.items()
+        if isinstance(node, Read) and depends(stage, node) <= side
+    ]
