@@ -33,6 +33,9 @@ ROWS = 256
 ENOUGH = 32
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
+# Columns of a window that slides over each lane for itself which are multiplied at once: what
+# neighbouring results share is loaded once.
+WINDOW = 4
 # With so many units for each core, an odd one matters little.
 FEW = 8
 # A narrower panel reads the other operand more often: it has to save some of the cycles.
@@ -85,6 +88,8 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     inner = [v for v in stage.reduce if trips(v) > 1]
     if inner and not sides.both and as_int(extent(inner[-1])) is not None:
         blocks[inner[-1]] = STEPS
+    if inner and sides.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
+        blocks[inner[-1]] = trips(inner[-1])
     return blocks
 
 
