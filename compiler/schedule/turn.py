@@ -6,8 +6,6 @@ along another.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var
 from tcc.schedule.nest import guarded, stride, trips
@@ -18,7 +16,7 @@ from tcc.schedule.vectors import lanes_of
 _LEAST = 3
 
 
-def turned_vector(group: TileGroup, stage: GroupStage, loops: Collection[Var]) -> Var | None:
+def turned_vector(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
     """The loop, one of `loops`, along which a stage that has no smooth loop stores, if what it
     reads runs along another."""
     if stage.monoid is not None:
@@ -39,7 +37,7 @@ def turned_blocks(
     group: TileGroup,
     stage: GroupStage,
     vector: Var | None,
-    loops: Collection[Var],
+    loops: tuple[Var, ...],
     registers: Registers,
 ) -> dict[Var, int]:
     """Square blocks along the vector loop and the one along which another access runs, both of
