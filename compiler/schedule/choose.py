@@ -14,13 +14,14 @@ from tcc.schedule.contraction import (
     blocks_of,
     contraction_nest,
     footprint,
+    is_constant,
     panels_outer,
     row_units,
     rows_of,
     runs_of,
     sides_of,
 )
-from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
+from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
 from tcc.schedule.rows import next_rows, passes_again
 from tcc.schedule.schedule import Nest, Schedule
@@ -76,10 +77,15 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
 
 def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
     found = vector_loops(group, main)
-    if found or len(group.stages) > 1:
-        return found
-    turned = turned_vector(group, main) or stored_vector(main)
-    return found if turned is None else {main: turned}
+    if len(group.stages) == 1:
+        turned = None if found else turned_vector(group, main, group.common) or stored_vector(main)
+        return found if turned is None else {main: turned}
+    for stage in group.stages:
+        own = own_loops(group, stage)
+        turned = None if stage in found else turned_vector(group, stage, own)
+        if turned is not None:
+            found[stage] = turned
+    return found
 
 
 def _blocks(
@@ -88,7 +94,8 @@ def _blocks(
     sides = sides_of(stage, vector)
     if sides is not None:
         return blocks_of(stage, sides, registers)
-    turned = turned_blocks(group, stage, vector, registers) if len(group.stages) == 1 else {}
+    loops = stage.iters if len(group.stages) == 1 else own_loops(group, stage)
+    turned = turned_blocks(group, stage, vector, loops, registers)
     if turned:
         return turned
     return {} if vector is None else {vector: vector_block(vector, stage, registers)}
@@ -105,10 +112,7 @@ def _nest(
 ) -> Nest:
     sides = sides_of(stage, vector)
     if sides is not None and not sides.both:
-        size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
-        if not rows_of(stage, sides):  # each core walks a part of its own, once
-            size //= registers.cores
-        far = size > registers.l2 // 2
+        far = _far(group, stage, sides, registers)
         return contraction_nest(
             stages, stage, group.common, sides, blocks, inside, registers, far=far
         )
@@ -121,6 +125,16 @@ def _nest(
         return Nest(stages, order, named, vector.name)
     ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
     return Nest(stages, (), named, vector.name, ahead=ahead)
+
+
+def _far(group: TileGroup, stage: GroupStage, sides: Sides, registers: Registers) -> bool:
+    """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
+    is a weight, which other kernels' data displaced since the last run."""
+    size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
+    if not rows_of(stage, sides):  # each core walks a part of its own, once
+        return size // registers.cores > registers.l2 // 2
+    cold = is_constant(group, stage, sides.this)
+    return size > (registers.l1 if cold else registers.l2 // 2)
 
 
 # ---- nests --------------------------------------------------------------------------------------

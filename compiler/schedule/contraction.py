@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
-from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.group import GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, divisor_of, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
@@ -37,6 +37,9 @@ ROWS = 256
 ENOUGH = 32
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
+# Columns of a window that slides over each lane for itself which are multiplied at once: what
+# neighbouring results share is loaded once.
+WINDOW = 4
 # With so many units for each core, an odd one matters little.
 FEW = 8
 # A narrower panel reads the other operand more often: it has to save some of the cycles.
@@ -89,6 +92,8 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     inner = [v for v in stage.reduce if trips(v) > 1]
     if inner and not sides.both and as_int(extent(inner[-1])) is not None:
         blocks[inner[-1]] = STEPS
+    if inner and sides.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
+        blocks[inner[-1]] = trips(inner[-1])
     return blocks
 
 
@@ -398,9 +403,18 @@ def panels_outer(
 
 def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
     """Elements of the storage that a factor varying with the loops `side` reads."""
-    total = 0
-    for node, access in stage.accesses.items():
-        if isinstance(node, Read) and depends(stage, node) <= side:
-            size = as_int(group.buffers[access.buffer].size)
-            total += points(tuple(side)) if size is None else size
-    return total
+    sizes = (as_int(b.size) for b in _read(group, stage, side))
+    return sum(points(tuple(side)) if size is None else size for size in sizes)
+
+
+def is_constant(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> bool:
+    """Whether a factor varying with the loops `side` reads constants only."""
+    return all(b.constant for b in _read(group, stage, side))
+
+
+def _read(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> list[GroupBuffer]:
+    return [
+        group.buffers[access.buffer]
+        for node, access in stage.accesses.items()
+        if isinstance(node, Read) and depends(stage, node) <= side
+    ]

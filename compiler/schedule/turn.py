@@ -16,14 +16,14 @@ from tcc.schedule.vectors import lanes_of
 _LEAST = 3
 
 
-def turned_vector(group: TileGroup, stage: GroupStage) -> Var | None:
-    """The loop along which a stage that has no smooth loop stores, if what it reads runs along
-    another."""
+def turned_vector(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+    """The loop, one of `loops`, along which a stage that has no smooth loop stores, if what it
+    reads runs along another."""
     if stage.monoid is not None:
         return None
     stored = [_along(stage, a) for targets in stage.stores for a in targets]
     read = [_runs(stage, a) for a in _moving(group, stage)]
-    if not stored or None in stored or len(set(stored)) > 1 or stored[0] not in group.common:
+    if not stored or None in stored or len(set(stored)) > 1 or stored[0] not in loops:
         return None
     other = any(v is not None and v is not stored[0] for v in read)
     # Where the stores run along a short loop, vectors are filled along the long one.
@@ -34,10 +34,15 @@ def turned_vector(group: TileGroup, stage: GroupStage) -> Var | None:
 
 
 def turned_blocks(
-    group: TileGroup, stage: GroupStage, vector: Var | None, registers: Registers
+    group: TileGroup,
+    stage: GroupStage,
+    vector: Var | None,
+    loops: tuple[Var, ...],
+    registers: Registers,
 ) -> dict[Var, int]:
-    """Square blocks along the vector loop and the one along which another access runs."""
-    if stage.monoid is not None or vector is None:
+    """Square blocks along the vector loop and the one along which another access runs, both of
+    `loops`."""
+    if stage.monoid is not None or vector not in loops or vector is None:
         return {}
     lanes = lanes_of(stage, registers)
     stores = [a for targets in stage.stores for a in targets]
@@ -46,9 +51,9 @@ def turned_blocks(
         return {}  # a square block of each would not fit the registers
     for access in (*moving, *stores):
         along = _along(stage, access) if access in stores else _runs(stage, access)
-        if along is None or along is vector or stride(access, vector) in (0, 1, None):
+        if along not in loops or along is vector or stride(access, vector) in (0, 1, None):
             continue
-        if trips(along) >= _LEAST:
+        if along is not None and trips(along) >= _LEAST:
             return {v: max(1, min(trips(v), lanes)) for v in (along, vector)}
     return {}
 

@@ -310,7 +310,8 @@ class StageLowering:
         summed = [s for s in reduce if s.axis and s not in vector]
         fixed = [s for s in reduce if not s.axis]
         out_spans = [*(s for s in self.outer if s.axis), *vector]
-        stmts: list[Stmt] = []
+        # Ahead of the loads: those before a hint would stay in registers from there to their use.
+        stmts = next_run(self.around, self.outer, reduce) if self.nest.ahead else []
         operands = []
         both = self._depends(self.factors.a) | self._depends(self.factors.b)
         idle = {s.var for s in out_spans} - both
@@ -331,8 +332,6 @@ class StageLowering:
         lanes_of = next((n for n in labels if n == self.nest.vector), None)
         if lanes_of in a_axes and lanes_of not in b_axes:
             a, a_axes, b, b_axes = b, b_axes, a, a_axes
-        if self.nest.ahead:
-            stmts += next_run(self.around, self.outer, reduce)
         out = self.around.fresh(acc.dtype, acc.shape)
         stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return stmts, (out,)

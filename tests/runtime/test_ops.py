@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import subprocess
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,10 @@ class Ops:
                 *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in inputs)
             ),
             (OpTensor * max(1, len(outputs)))(
-                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in outputs)
+                *(
+                    op_tensor(a, code if inputs and a.dtype == inputs[0].dtype else None)
+                    for a in outputs
+                )
             ),
             len(inputs),
             len(outputs),
@@ -458,6 +462,35 @@ def test_update_slice(ops: Ops, dtype: str) -> None:
         ops("update_slice", [x, update, front], [y], [axis])
         ops("update_slice", [in_place, update, front], [in_place], [axis])
         assert y.tobytes() == in_place.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "widths"),
+    [
+        ((2, 21, 5, 3), (0, 0, 1, 2, 1, 1, 0, 0)),
+        ((4, 3, 2, 70), (1, 1, 0, 0, 0, 1, 0, 0)),
+        ((20, 6), (0, 0, 2, 0)),
+        ((20, 6), (3, 17, 2, 1)),
+        ((7, 2, 4), (0, 0, 1, 1, 1, 2)),
+        ((9,), (2, 3)),
+        ((5, 3), (0, 0, 0, 0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("dtype", "value"), [("f4", 0.0), ("f4", -2.5), ("f8", 7.0), ("u1", 9)])
+def test_fill_halo(
+    ops: Ops, shape: tuple[int, ...], widths: tuple[int, ...], dtype: str, value: float
+) -> None:
+    x = np.arange(1, prod(shape) + 1).reshape(shape).astype(dtype)
+    inside = tuple(
+        slice(before, size - after)
+        for size, before, after in zip(shape, widths[::2], widths[1::2], strict=True)
+    )
+    expected = np.full_like(x, value)
+    expected[inside] = x[inside]
+    bits_of = int.from_bytes(np.array(value, dtype).tobytes(), "little")
+    ops("fill_halo", [], [x], [bits_of, *widths])
+    assert x.tobytes() == expected.tobytes()
 
 
 def test_update_slice_stays_inside(ops: Ops) -> None:

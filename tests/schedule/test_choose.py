@@ -301,6 +301,38 @@ def test_a_copy_that_turns_its_operand_moves_blocks(
     assert sorted(n for _, n in schedule.nests[0].blocks) == sorted(blocks)
 
 
+def test_keys_are_turned_in_square_blocks() -> None:
+    """Scores read them with the vector loop along positions, memory has it along features."""
+    types = [tensor(F32, 64, 4, 32), tensor(F32, 4, 64, 32)]
+    b = ExprBuilder(*types)
+    h, d, j = b.iters(4, 32, 64)
+    keys = b.stage((h, d, j), apply("neg", b.read(0, j, h, d)))
+    h, i, j, d = b.iters(4, 64, 64, 32)
+    product = apply("mul", b.read(1, h, i, d), b.read(keys, h, d, j))
+    scores = b.stage((h, i, j), product, over=(d,), monoid="sum")
+    h, i, j = b.iters(4, 64, 64)
+    b.stage((h, i), b.read(scores, h, i, j), over=(j,), monoid="max")
+    shapes = [t.shape for t in (*types, tensor(F32, 4, 64))]
+    k, q, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
+    group = build_group(b.done(), [k, q], [y])
+    schedule = choose(group, AVX512)
+    assert sorted(n for _, n in schedule.nest(0).blocks) == [16, 16]
+    verify_kernel(lower(group, schedule))
+
+
+@pytest.mark.parametrize(
+    ("columns", "constant", "ahead"),
+    [(256, True, True), (32, True, False), (256, False, False)],
+)
+def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
+    columns: int, constant: bool, ahead: bool
+) -> None:
+    """128 x 32 numbers fit it and 128 x 256 do not; both fit a second-level cache, where those that
+    were just made are, and weights are not."""
+    _, schedule = only(matmul(128, 128, columns, constant=constant))
+    assert any(n.ahead for n in schedule.nests) == ahead
+
+
 def depthwise(size: int, channels: int) -> TileGroup:
     """Channels last, 3 x 3, over an image with its padding."""
     types = [tensor(F32, size + 2, size + 2, channels), tensor(F32, 3, 3, channels)]
@@ -326,6 +358,7 @@ def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
     assert 3 * (columns + 2) * lanes * 4 <= 32 << 10
     trips = {v.name: as_int(extent(v)) or 1 for v in group.common}
     assert prod(-(-trips[v] // schedule.unit(v)) for v in schedule.parallel) >= 8
+    assert schedule.nests[0].block(group.stages[0].reduce[-1].name) == 3
     verify_kernel(lower(group, schedule))
 
 

@@ -6,6 +6,9 @@
 
 #include "order.h"
 
+/* Rows whose lines are asked for ahead, and the most bytes of each. */
+enum { AHEAD = 8, MOST_ASKED = 512 };
+
 typedef struct filler {
     const tcc_op_tensor *x;
     const int64_t *widths;
@@ -33,6 +36,28 @@ static void fill_run(const filler *f, char *to, int64_t count) {
     }
 }
 
+/* Asks for the lines that a run of `count` elements some steps ahead will change: they lie pages
+ * apart, and mostly in another core's cache. */
+static void ask(const filler *f, const char *to, int64_t count) {
+    int64_t bytes = (int64_t)f->element * count;
+    for (int64_t at = 0; at < bytes && at < MOST_ASKED; at += 64) __builtin_prefetch(to + at, 1);
+}
+
+/* Fills what is beside `rows` rows of `step` bytes, the first at `to`: `before` and `after`
+ * elements of each.  What is after a row and before the next is one run. */
+static void fill_beside(const filler *f, char *to, int64_t rows, size_t step, int64_t before,
+                        int64_t after) {
+    if (rows <= 0) return;
+    size_t back = (size_t)after * f->element;
+    fill_run(f, to, before);
+    for (int64_t i = 1; i < rows; i++) {
+        char *end = to + (size_t)i * step - back;
+        if (i + AHEAD < rows) ask(f, end + AHEAD * step, after + before);
+        fill_run(f, end, after + before);
+    }
+    fill_run(f, to + (size_t)rows * step - back, after);
+}
+
 /* Fills the halo of the sub-array at `to` that spans dimensions `dim` and on, `count` elements. */
 static void fill_dim(const filler *f, char *to, int32_t dim, int64_t count) {
     if (dim > f->last || count == 0) return;
@@ -41,6 +66,12 @@ static void fill_dim(const filler *f, char *to, int32_t dim, int64_t count) {
     size_t step = (size_t)inner * f->element;
     fill_run(f, to, before * inner);
     fill_run(f, to + (size_t)(size - after) * step, after * inner);
+    if (dim + 1 == f->last) {
+        int64_t wide = inner / f->x->dims[f->last];
+        fill_beside(f, to + (size_t)before * step, size - after - before, step,
+                    f->widths[2 * f->last] * wide, f->widths[2 * f->last + 1] * wide);
+        return;
+    }
     for (int64_t i = before; i < size - after; i++) fill_dim(f, to + (size_t)i * step, dim + 1, inner);
 }
 
