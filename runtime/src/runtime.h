@@ -369,6 +369,8 @@ typedef struct tcc_op_call {
     int64_t *results; /* n_results values that the function must set */
     int32_t n_results;
     tcc_pool *pool; /* for temporaries */
+    tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
+    int32_t threads;
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */

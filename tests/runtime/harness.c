@@ -7,8 +7,14 @@ const tcc_artifact tcc_artifact_info = {.name = "harness"};
 
 int harness_call(const char *name, tcc_op_call *call, tcc_pool *pool) {
     tcc_op op = tcc_op_find(name);
+    tcc_crew crew = {0};
     call->pool = pool;
+    if (call->threads) {
+        tcc_crew_enter(&crew);
+        call->crew = &crew;
+    }
     tcc_status status = op ? op(call) : TCC_INTERNAL;
+    if (call->threads) tcc_crew_leave(&crew);
     tcc_pool_reset(pool);
     return status;
 }
