@@ -19,8 +19,12 @@ from threading import Lock
 
 SIDE_SUFFIX = ".weights"
 
+# The end of an artifact holds the hash of its weights: clocks of file systems tick every few
+# milliseconds.
+_END = 64
+
 _Inode = tuple[int, int]
-_Stamp = tuple[int, int]
+_Stamp = tuple[int, int, bytes]
 _File = tuple[_Inode, _Stamp]
 
 
@@ -44,7 +48,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class _Images:
-    """Libraries by the file's inode, size and time; those that the linker knows by their inode.
+    """Libraries by inode, size, time and end of their file; those that the linker knows by inode.
 
     `spellings` counts how often each path was spelled anew.
     """
@@ -80,8 +84,11 @@ def open_image(path: Path) -> Image:
 
 
 def _look_at(path: Path) -> _File:
-    found = path.stat()
-    return (found.st_dev, found.st_ino), (found.st_size, found.st_mtime_ns)
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        file.seek(max(0, found.st_size - _END))
+        stamp = found.st_size, found.st_mtime_ns, file.read(_END)
+    return (found.st_dev, found.st_ino), stamp
 
 
 def _open_anew(path: Path, file: _File) -> Image:

@@ -57,6 +57,7 @@ static void copy_pages(range pages, int protection) {
     uint64_t *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED) return;
     copy_words(copy, pages.begin, size);
+    __builtin___clear_cache((char *)copy, (char *)copy + size); /* nothing on x86-64 */
     if (mprotect(copy, size, protection) ||
         mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)pages.begin) == MAP_FAILED)
         munmap(copy, size);
