@@ -191,19 +191,15 @@ def winograd_limits(target: Target, machine: Machine, options: Options) -> Limit
     """What bounds algorithms that trade rounding for speed; None where they are off."""
     if options.numerics == "strict":
         return None
-    direct = 2.0 if options.precision == "bf16" and _pairs(target) else 1.0
+    direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     return Limits(rates_of(machine, direct), options.weight_growth)
 
 
 def _precision(options: Options, target: Target, machine: Machine, constants: int) -> Precision:
     bits = {None: 0, "int8": 8, "int4": 4}[options.weights]
     floats = DTYPES[options.precision]
-    return Precision(floats, bits, _pairs(target), most_uses(machine, floats, constants))
-
-
-def _pairs(target: Target) -> bool:
-    """Whether the processor multiplies pairs of bf16."""
-    return "avx512bf16" in target.profile.features
+    uses = most_uses(machine, floats, constants)
+    return Precision(floats, bits, target.profile.multiplies_pairs, uses)
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ def rates_of(machine: Machine, direct: float = 1.0) -> Rates:
         machine.l2.size,
         _both(machine.l2),
         _both(machine.l3),
-        machine.memory.read_all / machine.cores / machine.hertz,
+        machine.memory.reading(together=True) / machine.cores / machine.hertz,
         direct,
     )
 

@@ -89,7 +89,8 @@ def price_map(machine: Machine, bytes_: float, flops: float = 0, *, cold: bool =
     compute = flops / machine.peak
     bandwidth = machine.cores * machine.l3.read * machine.hertz
     from_memory = cold or bytes_ > machine.l3.size
-    l3, dram = bytes_ / bandwidth, bytes_ / machine.memory.read_all if from_memory else 0.0
+    l3 = bytes_ / bandwidth
+    dram = bytes_ / machine.memory.reading(together=True) if from_memory else 0.0
     seconds = max(compute, l3, dram) + machine.launch
     return Price(seconds, compute, 0.0, 0.0, l3, dram, 1.0, round(flops), round(bytes_))
 
@@ -312,13 +313,29 @@ class _Pricing:
         self._keep(second, fits)
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         self._keep(third, near * self.threads <= machine.l3.size)
-        memory = machine.memory
-        read, write = (
-            (memory.read_all, memory.write_all) if self.threads > 1 else (memory.read, memory.write)
-        )
-        dram = _seconds(third, read, write)
         cold, reuse = self._reuse(third)
-        return l2, l3, dram, cold / read, reuse
+        in_order = machine.memory.reading(together=self.threads > 1)
+        return l2, l3, self._from_memory(third), cold / in_order, reuse
+
+    def _from_memory(self, border: Moved) -> float:
+        """Seconds: panels that are fetched ahead come faster than what is read in order."""
+        memory, together = self.machine.memory, self.threads > 1
+        ahead = self._fetched_ahead()
+        seconds = border.total(store=True) / (memory.write_all if together else memory.write)
+        for (source, store), bytes_ in border.by_source.items():
+            if not store:
+                seconds += bytes_ / memory.reading(together=together, ahead=source in ahead)
+        return seconds
+
+    def _fetched_ahead(self) -> frozenset[int | StageRef]:
+        return frozenset(
+            touch.source
+            for nest in self.schedule.nests
+            if nest.ahead
+            for number in nest.stages
+            for touch in self.counted.stages[number].touches
+            if touch.constant
+        )
 
     def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
         """Bytes of each operand and result that is computed at run time."""

@@ -44,8 +44,9 @@ typedef struct tcc_arena {
     size_t mapped;
 } tcc_arena;
 
-/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Its pages are
- * there when this returns, as far as memory allows. */
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Made anew it has
+ * a thirty-second more at most, or a page.  Its pages are there when this returns, as far as memory
+ * allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 void tcc_arena_release(tcc_arena *arena);
 
@@ -237,6 +238,12 @@ typedef struct tcc_weights {
  * trailer names.  `size` 0 maps nothing. */
 tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
+
+/* ---- image.c: the loaded code ------------------------------------------------------------------------ */
+
+/* The file that this object was loaded from; "" where it is not known.  It may be another by now:
+ * code and data are in memory from the beginning. */
+const char *tcc_image_path(void);
 
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
