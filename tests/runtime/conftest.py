@@ -10,8 +10,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import programs
+from op_library import Ops
 
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return programs.compile_kernels(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def ops(tmp_path_factory: pytest.TempPathFactory) -> Ops:
+    return Ops(tmp_path_factory.mktemp("ops"))

@@ -1,0 +1,70 @@
+"""Totals over whole tensors in two steps: on numbers, and where kernels are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcc.ir.evaluate_expr import evaluate_expr
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.graph import Value
+from tcc.ir.types import F32, TensorType
+from tcc.ops.formula import fn
+from tcc.passes.fuse.partial import alone, in_parts
+from tcc.passes.fuse.split import split
+
+SHAPE = (16, 96, 100)
+X = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+
+
+def total(shape: tuple[int, ...], monoid: str) -> Expr:
+    b = ExprBuilder(TensorType(F32, shape))
+    over = b.iters(*shape)
+    b.stage((), b.read(0, *over), over=over, monoid=monoid)
+    return b.done()
+
+
+def centred(shape: tuple[int, ...]) -> Expr:
+    """x less its largest element."""
+    b = ExprBuilder(TensorType(F32, shape))
+    over = b.iters(*shape)
+    top = b.stage((), b.read(0, *over), over=over, monoid="max")
+    at = b.iters(*shape)
+    b.stage(at, fn("sub", b.read(0, *at), b.read(top)))
+    return b.done()
+
+
+@pytest.mark.parametrize(("monoid", "numpy"), [("max", np.max), ("sum", np.sum)])
+def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
+    found = in_parts(total(SHAPE, monoid))
+    assert [len(s.iters) for s in found.stages] == [1, 0]
+    assert callable(numpy)
+    (got,) = evaluate_expr(found, [X])
+    np.testing.assert_allclose(got, numpy(X.astype(np.float64)), rtol=1e-4)
+
+
+def test_small_totals_stay() -> None:
+    small = total((16, 96, 10), "sum")
+    assert in_parts(small) is small
+
+
+def test_a_total_and_its_readers_are_kernels_with_loops_of_their_own() -> None:
+    expr = centred(SHAPE)
+    x, y = (Value(n, TensorType(F32, SHAPE)) for n in "xy")
+    pieces = split(expr, (x,), (y,))
+    # Every unit of the second one repeats the short step over parts.
+    assert [len(p.expr.stages) for p in pieces] == [1, 2]
+    values = {x: X}
+    for piece in pieces:
+        results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
+        values.update(zip(piece.results, results, strict=True))
+    np.testing.assert_array_equal(values[y], X - X.max())
+
+
+def test_small_chains_and_shared_loops_stay_whole() -> None:
+    assert alone(centred((4, 5, 6))) is None
+    b = ExprBuilder(TensorType(F32, SHAPE))
+    i, j, k = b.iters(*SHAPE)
+    top = b.stage((i, j), b.read(0, i, j, k), over=(k,), monoid="max")
+    i, j, k = b.iters(*SHAPE)
+    b.stage((i, j, k), fn("sub", b.read(0, i, j, k), b.read(top, i, j)))
+    assert alone(b.done()) is None

@@ -1,0 +1,122 @@
+"""The runtime's ops in a library of their own, called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tcc.backends.toolchain import runtime_folder, runtime_sources
+from tcc.runtime import abi
+
+Array = np.ndarray[Any, Any]
+
+
+class OpTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("dtype", abi.DType),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("count", ctypes.c_int64),
+    )
+
+
+class OpCall(ctypes.Structure):
+    _fields_ = (
+        ("inputs", ctypes.POINTER(OpTensor)),
+        ("outputs", ctypes.POINTER(OpTensor)),
+        ("n_inputs", ctypes.c_int32),
+        ("n_outputs", ctypes.c_int32),
+        ("ints", ctypes.POINTER(ctypes.c_int64)),
+        ("n_ints", ctypes.c_int32),
+        ("results", ctypes.POINTER(ctypes.c_int64)),
+        ("n_results", ctypes.c_int32),
+        ("pool", ctypes.c_void_p),
+        ("crew", ctypes.c_void_p),
+        ("threads", ctypes.c_int32),
+    )
+
+
+CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+
+
+def op_tensor(array: Array, code: int | None) -> OpTensor:
+    dims = (ctypes.c_int64 * array.ndim)(*array.shape)
+    chosen = CODES[array.dtype.kind] if code is None else code
+    dtype = abi.DType(chosen, array.itemsize * 8, 1)
+    return OpTensor(array.ctypes.data, dtype, array.ndim, dims, array.size)
+
+
+def tensors(arrays: Sequence[Array], like: np.dtype[Any], code: int | None) -> Any:
+    """Descriptors; arrays of the type `like` get the DLPack code `code`, if there is one."""
+    made = [op_tensor(a, code if a.dtype == like else None) for a in arrays]
+    return (OpTensor * max(1, len(made)))(*made)
+
+
+class Ops:
+    """The runtime's ops in a library of their own, built with all warnings as errors."""
+
+    def __init__(self, folder: Path) -> None:
+        base = runtime_folder()
+        flags = ("-std=c11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror")
+        includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
+        sources = [str(Path(__file__).with_name("harness.c")), *map(str, runtime_sources())]
+        command = (
+            "cc",
+            *flags,
+            *includes,
+            *sources,
+            "-o",
+            "harness.so",
+            "-lm",
+            "-lpthread",
+            "-ldl",
+        )
+        subprocess.run(command, cwd=folder, check=True)
+        self.library = ctypes.CDLL(str(folder / "harness.so"))
+        self.library.harness_pool.restype = ctypes.c_void_p
+        self.library.harness_error.restype = ctypes.c_char_p
+
+    def __call__(
+        self,
+        name: str,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array] = (),
+        ints: Sequence[int] = (),
+        results: int = 0,
+        code: int | None = None,
+        threads: int = 3,
+    ) -> list[int]:
+        """Calls op `name`; raises ValueError with its message if it fails.
+
+        `code` says what u2 arrays hold; 0 threads are a call without workers.
+        """
+        found = (ctypes.c_int64 * max(1, results))()
+        call = OpCall(
+            (OpTensor * max(1, len(inputs)))(
+                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in inputs)
+            ),
+            (OpTensor * max(1, len(outputs)))(
+                *(
+                    op_tensor(a, code if inputs and a.dtype == inputs[0].dtype else None)
+                    for a in outputs
+                )
+            ),
+            len(inputs),
+            len(outputs),
+            (ctypes.c_int64 * max(1, len(ints)))(*ints),
+            len(ints),
+            found,
+            results,
+            None,
+            None,
+            threads,
+        )
+        pool = ctypes.c_void_p(self.library.harness_pool())
+        if self.library.harness_call(name.encode(), ctypes.byref(call), pool):
+            raise ValueError(self.library.harness_error().decode())
+        return list(found)[:results]
