@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product as combinations
-from math import ceil, prod
+from math import ceil, exp, prod
 
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
@@ -66,8 +66,8 @@ class Pricer:
     """Prices groups for one machine, and remembers what it counted in them.
 
     `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
-    from memory at every run.  Operands that are computed lie in the nearest cache that holds all of
-    a group's.
+    from memory at every run.  Operands that are computed lie in the caches, as much as these keep
+    of all that a group touches.
     """
 
     def __init__(self, machine: Machine, constants: int | None = None) -> None:
@@ -268,7 +268,7 @@ class _Pricing:
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            count = rows_of * self._instructions(touch, vector, wide, lanes)
+            count = touch.times * rows_of * self._instructions(touch, vector, wide, lanes)
             if touch.store:
                 stores += count
             else:
@@ -308,10 +308,11 @@ class _Pricing:
         third = moved(all_, machine.l3.size)
         hertz = machine.hertz
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
-        fits = near <= machine.l2.size / 2
-        self._keep(second, fits)
+        # A line that was used survives the next so many by chance.
+        self._keep(second, 1 - exp(-near / machine.l2.size))
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
-        self._keep(third, near * self.threads <= machine.l3.size)
+        # The last cache keeps what fits of a stream that is used again, and passes on the rest.
+        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)))
         memory = machine.memory
         read, write = (
             (memory.read_all, memory.write_all) if self.threads > 1 else (memory.read, memory.write)
@@ -329,13 +330,13 @@ class _Pricing:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return list(found.items())
 
-    def _keep(self, border: Moved, fits: bool) -> None:
-        """Drops what the cache has held since the kernel before."""
+    def _keep(self, border: Moved, lost: float) -> None:
+        """Drops what the cache has held since the kernel before: all but the part `lost` of what
+        was computed, and constants that are not cold."""
         for key in border.by_source:
             source, _ = key
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            if (not self.cold) if constant else fits:
-                border.by_source[key] = 0.0
+            border.by_source[key] *= float(self.cold) if constant else lost
 
     def _walks(self, threads: int) -> list[Walk]:
         """Each nest's loops as one of `threads` threads walks them."""
