@@ -129,11 +129,11 @@ class _Choice:
         return {node: form for node, form in taken if form is not None}
 
     def _site(self, node: Node, region: Region) -> _Site:
-        """A form is not priced where its products alone would take longer than another form."""
+        """A form is not priced where its products alone would make it hopeless."""
         direct = self._prices.seconds(region, (None,))
         priced: dict[Form | None, float] = {None: direct}
         for form in sorted(FORMS.values(), key=_share):
-            if _share(form) * direct < min(priced.values()):
+            if _share(form) * direct < _HOPELESS * min(priced.values()):
                 priced[form] = self._prices.seconds(region, (form,))
         return _Site(node, tuple(priced), tuple(priced.values()))
 
