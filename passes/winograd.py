@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies
@@ -29,6 +30,9 @@ from tcc.passes.winograd_price import Forms, Region, RegionPrices, region_of, wi
 _MARGINS = MappingProxyType({2: 0.08, 4: 0.12})
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
+# Rows of products that keep the multipliers busy while the filters come from memory: where there
+# are as many tiles, a form of smaller ones is only dearer.
+_MANY = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +133,11 @@ class _Choice:
         return {node: form for node, form in taken if form is not None}
 
     def _site(self, node: Node, region: Region) -> _Site:
-        """A form is not priced where its products alone would make it hopeless."""
+        """Priced are the largest form, and smaller ones if its products are of few rows."""
         direct = self._prices.seconds(region, (None,))
         priced: dict[Form | None, float] = {None: direct}
-        for form in sorted(FORMS.values(), key=_share):
-            if _share(form) * direct < _HOPELESS * min(priced.values()):
+        for form in sorted(FORMS.values(), key=lambda f: -f.m):
+            if len(priced) == 1 or _tiles(node, FORMS[max(FORMS)]) < _MANY:
                 priced[form] = self._prices.seconds(region, (form,))
         return _Site(node, tuple(priced), tuple(priced.values()))
 
@@ -151,9 +155,11 @@ class _Choice:
         return beyond
 
 
-def _share(form: Form) -> float:
-    """The part of a convolution's products that a form needs."""
-    return form.points / (9 * form.m * form.m)
+def _tiles(node: Node, form: Form) -> int:
+    """Rows of the products of one image."""
+    results = (as_int(n) or 0 for n in node.outputs[0].type.shape[2:])
+    sizes = zip(results, node.attrs.dilations, strict=True)
+    return prod(d * -(-n // (d * form.m)) for n, d in sizes)
 
 
 def _extra(node: Node, form: Form | None) -> int:
