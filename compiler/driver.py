@@ -49,6 +49,7 @@ from tcc.schedule.cost import Pricer
 from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
 from tcc.schedule.storage import most_uses
+from tcc.schedule.work import contraction_flops
 from tcc.target import Target, parse_target
 
 Progress = Callable[[str], None]
@@ -253,6 +254,7 @@ def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
     price = pricer.price(bound.group, bound.schedule)
     return {
         "flops": price.flops,
+        "contraction_flops": contraction_flops(bound.group),
         "bytes": price.bytes,
         "seconds": float(f"{price.seconds:.4g}"),
     }

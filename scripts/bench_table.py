@@ -70,7 +70,7 @@ def table(results: Mapping[str, Any]) -> str:
     """The whole report as text."""
     rows = [columns(results), *(cells(results, model) for model in results["models"])]
     lines = [heading(results), *LEGEND, "", *aligned(rows), ""]
-    lines += [_peaks_line(results), *_absences(results), ""]
+    lines += [_peaks_line(results), *_disturbances(results), *_absences(results), ""]
     verdicts = list(judge(results))
     if verdicts:
         listed = [["goal", "of", "wanted", "found", ""], *map(_verdict_cells, verdicts)]
@@ -118,6 +118,16 @@ def _peaks_line(results: Mapping[str, Any]) -> str:
             values = [peak[name][index] / 1e9 for peak in found]
             texts.append(f"{who} {min(values):.0f} to {max(values):.0f} {unit}")
     return f"measured: multiply-add {', '.join(texts[:2])}; read {', '.join(texts[2:])}"
+
+
+def _disturbances(results: Mapping[str, Any]) -> list[str]:
+    """Turns that no calm moment was found for, of all peers."""
+    found = {
+        model: sum(peer.get("disturbed", 0) for peer in row["peers"].values())
+        for model, row in results["models"].items()
+    }
+    listed = ", ".join(f"{model} {count}" for model, count in found.items() if count)
+    return [f"turns on a disturbed machine: {listed}"] if listed else []
 
 
 def _absences(results: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
 /* The machine's limits: answers each line on stdin with one JSON line,
    {"flops": [one thread, all], "read": [one thread, all]}, in operations and bytes a second.
    Each figure is the best of a few short passes; reading is done in order, and ahead in several
-   streams.  Usage: peaks THREADS */
+   streams.  The line "now" asks for {"flops": all, "read": all} over one longer pass: not what the
+   machine can do but what it does at this moment.  Usage: peaks THREADS */
 
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -21,7 +22,7 @@ enum { WIDTH = 16, SUMS = 12 };
 #endif
 typedef float vector __attribute__((vector_size(WIDTH)));
 
-enum { PASSES = 3, STEPS = 400000 };
+enum { PASSES = 3, STEPS = 400000, LONGER = 10 };
 static const size_t BYTES = (size_t)256 << 20; /* well past any cache */
 static const size_t HUGE = (size_t)2 << 20;
 
@@ -108,11 +109,15 @@ static void *run(void *given) {
     return NULL;
 }
 
+static void multiply_add_longer(int index, int count) {
+    for (int pass = 0; pass < LONGER; pass++) multiply_add(index, count);
+}
+
 /* `amount` of work a second, done by `count` threads at once; the slowest thread counts. */
-static double rate(void (*work)(int, int), int count, double amount) {
+static double rate(void (*work)(int, int), int count, double amount, int passes) {
     double best = 0;
     task tasks[count];
-    for (int pass = 0; pass < PASSES; pass++) {
+    for (int pass = 0; pass < passes; pass++) {
         double seconds = 0;
         pthread_barrier_init(&barrier, NULL, (unsigned)count);
         for (int i = 0; i < count; i++) {
@@ -130,9 +135,20 @@ static double rate(void (*work)(int, int), int count, double amount) {
 }
 
 static double read_rate(int count) {
-    double ordered = rate(read_all, count, (double)BYTES);
-    double ahead = rate(read_ahead, count, (double)BYTES);
+    double ordered = rate(read_all, count, (double)BYTES, PASSES);
+    double ahead = rate(read_ahead, count, (double)BYTES, PASSES);
     return ordered > ahead ? ordered : ahead;
+}
+
+static void say_limits(double flops) {
+    printf("{\"flops\": [%.4g, %.4g], \"read\": [%.4g, %.4g]}\n", rate(multiply_add, 1, flops, PASSES),
+           rate(multiply_add, threads, flops * threads, PASSES), read_rate(1), read_rate(threads));
+}
+
+static void say_now(double flops) {
+    printf("{\"flops\": %.4g, \"read\": %.4g}\n",
+           rate(multiply_add_longer, threads, LONGER * flops * threads, 1),
+           rate(read_ahead, threads, (double)BYTES, 1));
 }
 
 int main(int argc, char **argv) {
@@ -146,8 +162,8 @@ int main(int argc, char **argv) {
     const double flops = 2.0 * STEPS * SUMS * (WIDTH / sizeof(float));
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
-        printf("{\"flops\": [%.4g, %.4g], \"read\": [%.4g, %.4g]}\n", rate(multiply_add, 1, flops),
-               rate(multiply_add, threads, flops * threads), read_rate(1), read_rate(threads));
+        if (strncmp(line, "now", 3) == 0) say_now(flops);
+        else say_limits(flops);
         fflush(stdout);
     }
     free(memory);

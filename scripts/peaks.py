@@ -3,9 +3,10 @@
 import json
 import statistics
 import subprocess
+import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
 from tcc.backends.toolchain import find_toolchain, run_tool
 
@@ -44,14 +45,53 @@ class Peaks:
             self._process.kill()
 
     def measure(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        self._found.append(json.loads(self._process.stdout.readline()))
+        self._found.append(self._ask("limits"))
+
+    def now(self) -> dict[str, float]:
+        """What all threads reach at this moment, in 30 ms: {"flops": ..., "read": ...}."""
+        return self._ask("now")
 
     def typical(self) -> dict[str, list[float]]:
         return {
             name: [statistics.median(found[name][n] for found in self._found) for n in (0, 1)]
             for name in ("flops", "read")
         }
+
+    def _ask(self, line: str) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class Calm:
+    """Tells disturbed moments of a shared machine by its own limits: multiply-adds or reads of all
+    threads below a share of the best seen.  The same for every runtime: it asks none of them.
+
+    `patience` is in seconds, for each call of `begin`.
+    """
+
+    SHARES = MappingProxyType({"flops": 0.9, "read": 0.9})
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._best = dict.fromkeys(self.SHARES, 0.0)
+        self._ends = 0.0
+        self._peaks: Peaks | None = None
+
+    def begin(self, peaks: Peaks, looks: int = 10) -> None:
+        """Counts the patience from now on and looks at what the machine can do."""
+        self._peaks = peaks
+        self._ends = time.monotonic() + self._patience
+        for _ in range(looks):
+            self.calm()
+
+    def calm(self) -> bool:
+        assert self._peaks is not None
+        now = self._peaks.now()
+        self._best = {name: max(best, now[name]) for name, best in self._best.items()}
+        return all(now[name] >= share * self._best[name] for name, share in self.SHARES.items())
+
+    def patient(self) -> bool:
+        return time.monotonic() < self._ends

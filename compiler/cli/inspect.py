@@ -12,7 +12,7 @@ from tcc.artifact import read_manifest
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.kernel_facts import kernel_facts
-from tcc.cli.kernel_table import kernel_rows, table_lines
+from tcc.cli.kernel_table import contraction_line, kernel_rows, table_lines
 from tcc.cli.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
 from tcc.cli.steps import measure_steps
@@ -76,8 +76,9 @@ def inspect(
     if as_json:
         click.echo(json.dumps([row.record() for row in rows]))
         return
-    for line in table_lines(rows):
-        click.echo(line)
+    for line in (*table_lines(rows), contraction_line(facts, times)):
+        if line is not None:
+            click.echo(line)
 
 
 def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:

@@ -11,11 +11,13 @@ from tcc.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class KernelFact:
-    """One kernel: what it comes from, and the work and predicted time of one launch."""
+    """One kernel: what it comes from, and the work and predicted time of one launch;
+    `contraction_flops` are those of its `flops` that sum products."""
 
     symbol: str
     source: str
     flops: int
+    contraction_flops: int
     bytes: int
     seconds: float
 
@@ -41,6 +43,7 @@ def kernel_facts(manifest: dict[str, Any], path: Path) -> Facts:
                 _typed(row["symbol"], str),
                 _typed(row["source"], str),
                 _typed(row["flops"], int),
+                _typed(row["contraction_flops"], int),
                 _typed(row["bytes"], int),
                 float(_typed(row["seconds"], float, int)),
             )

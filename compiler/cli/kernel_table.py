@@ -49,6 +49,33 @@ def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRo
     return sorted(rows, key=lambda row: -_time(row))
 
 
+def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, float]:
+    """Multiply-adds (two each) of a run's contractions, and seconds of the kernels that hold them,
+    with all else that is fused into those: measured, or without `times` predicted."""
+    flops, seconds = 0, 0.0
+    steps = [(step, 1, None) for step in facts.steps]
+    for step, count, measured in steps if times is None else map(_measured, times):
+        kernel = None if isinstance(step, str) else facts.kernels[step]
+        if kernel is not None and kernel.contraction_flops:
+            flops += kernel.contraction_flops * count
+            seconds += kernel.seconds if measured is None else measured
+    return flops, seconds
+
+
+def _measured(time: StepTime) -> tuple[int | str, int, float]:
+    return time.step, time.times, time.seconds
+
+
+def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | None:
+    """`contractions` in words, against the limit of the artifact's machine; None without any."""
+    flops, seconds = contractions(facts, times)
+    if not seconds:
+        return None
+    share = flops / seconds / facts.flops_per_second
+    amount = f"{flops / 1e9:.3f} Gflop in {seconds * 1e3:.2f} ms"
+    return f"contractions: {amount}, {share:.0%} of the limit of multiply-adds"
+
+
 def _time(row: KernelRow) -> float:
     return (row.predicted or 0.0) if row.measured is None else row.measured
 

@@ -1,4 +1,5 @@
-"""Benchmark rounds: peers take turns, so that drift of the machine meets all of them alike."""
+"""Benchmark rounds: peers take turns, so that drift of the machine meets all of them alike; turns
+that a disturbance of the machine fell into can be taken again, whosever they are."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tcc.cli.peer import Peer
 
@@ -14,15 +16,26 @@ from tcc.cli.peer import Peer
 REST = 0.15
 
 
+class Watch(Protocol):
+    """Looks at what else the machine is doing."""
+
+    def calm(self) -> bool:
+        """Whether the machine gives this process at this moment what it can give."""
+
+    def patient(self) -> bool:
+        """Whether there is time to wait for a calmer moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Wall seconds of one peer's runs: the shortest run, the median of all runs, the median of
-    each round."""
+    each round; in `disturbed` rounds the machine was not at its best."""
 
     least: float
     median: float
     rounds: tuple[float, ...]
     runs: int
+    disturbed: int = 0
 
     @property
     def best(self) -> float:
@@ -36,29 +49,52 @@ def interleaved(
     budget: float,
     rest: float = REST,
     between: Callable[[int], None] = lambda number: None,
+    watch: Watch | None = None,
 ) -> Mapping[str, Times]:
     """Times of each peer: in each round each peer runs in turn for about `budget` seconds.
 
     Before its turn a peer rests for `rest` seconds and runs once unmeasured, which wakes its
     threads.  Each round starts with another peer, so that none always follows the same one.
-    `between` is called with each round's number, from 0, before it begins.
+    `between` is called with each round's number, from 0, before it begins.  With a `watch` every
+    peer's turn is taken again while the machine is disturbed, as long as its patience lasts.
     """
     counts = {peer.kind: max(1, round(budget / _typical(peer))) for peer in peers}
-    seconds: dict[str, list[list[float]]] = {peer.kind: [] for peer in peers}
+    turns: dict[str, list[_Turn]] = {peer.kind: [] for peer in peers}
     for number in range(rounds):
         between(number)
         first = number % len(peers)
         for peer in (*peers[first:], *peers[:first]):
-            time.sleep(rest)
+            turns[peer.kind].append(_turn(peer, counts[peer.kind], rest, watch))
+    return {kind: _times(values) for kind, values in turns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    seconds: Sequence[float]
+    calm: bool
+
+
+def _turn(peer: Peer, count: int, rest: float, watch: Watch | None) -> _Turn:
+    """One peer's turn: calm on both sides of it, or the last one that there was patience for."""
+    while True:
+        time.sleep(rest)
+        calm = watch is None or watch.calm()
+        if calm or watch is None or not watch.patient():
             peer.seconds(1)
-            seconds[peer.kind].append(peer.seconds(counts[peer.kind]))
-    return {kind: _times(values) for kind, values in seconds.items()}
+            seconds = peer.seconds(count)
+            if watch is None:
+                return _Turn(seconds, True)
+            time.sleep(rest)
+            calm = watch.calm() and calm
+            if calm or not watch.patient():
+                return _Turn(seconds, calm)
 
 
-def _times(rounds: Sequence[Sequence[float]]) -> Times:
-    runs = [value for values in rounds for value in values]
-    medians = tuple(statistics.median(values) for values in rounds)
-    return Times(min(runs), statistics.median(runs), medians, len(runs))
+def _times(turns: Sequence[_Turn]) -> Times:
+    runs = [value for turn in turns for value in turn.seconds]
+    medians = tuple(statistics.median(turn.seconds) for turn in turns)
+    disturbed = sum(not turn.calm for turn in turns)
+    return Times(min(runs), statistics.median(runs), medians, len(runs), disturbed)
 
 
 def _typical(peer: Peer) -> float:

@@ -43,6 +43,15 @@ def group_flops(group: TileGroup) -> int:
     )
 
 
+def contraction_flops(group: TileGroup) -> int:
+    """The multiply-adds among them, two each, of the stages that are sums of products."""
+    return sum(
+        2 * prod(trips(v) for v in (*stage.iters, *stage.reduce))
+        for stage in group.stages
+        if product(stage)
+    )
+
+
 def group_bytes(group: TileGroup) -> int:
     """Distinct bytes of operands and results: what must move however good the schedule."""
     found: dict[int, float] = {}

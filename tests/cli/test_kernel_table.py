@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tcc.cli.kernel_facts import kernel_facts
-from tcc.cli.kernel_table import kernel_rows, table_lines
+from tcc.cli.kernel_table import contraction_line, contractions, kernel_rows, table_lines
 from tcc.cli.steps import StepTime
 from tcc.errors import UserError
 
@@ -19,8 +20,10 @@ MANIFEST: dict[str, Any] = {
     "variants": [
         {
             "kernels": [
-                {"symbol": "k0", "source": "a", "flops": 1000, "bytes": 10, "seconds": 2e-6},
-                {"symbol": "k1", "source": "b", "flops": 0, "bytes": 400, "seconds": 8e-6},
+                {"symbol": "k0", "source": "a", "flops": 1000, "bytes": 10, "seconds": 2e-6}
+                | {"contraction_flops": 900},
+                {"symbol": "k1", "source": "b", "flops": 0, "bytes": 400, "seconds": 8e-6}
+                | {"contraction_flops": 0},
             ]
         }
     ],
@@ -54,6 +57,17 @@ def test_measured_times_decide_order_and_share() -> None:
     lines = list(table_lines(rows))
     assert lines[1].split()[:4] == ["k0", "2", "16.00", "4.00"]
     assert lines[-1].split()[:4] == ["all", "4", "30.00", "12.00"]
+
+
+def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
+    facts = kernel_facts(MANIFEST, PATH)
+    assert contractions(facts, None) == (1800, pytest.approx(4e-6))
+    times = [StepTime(s, 1, 3e-6) for s in MANIFEST["steps"]]
+    assert contractions(facts, times) == (1800, pytest.approx(6e-6))
+    assert contraction_line(facts, times) == (
+        "contractions: 0.000 Gflop in 0.01 ms, 30% of the limit of multiply-adds"
+    )
+    assert contraction_line(replace(facts, steps=(1,)), None) is None
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,36 @@ def test_rounds_start_with_another_peer_and_the_best_one_counts() -> None:
     assert (times["b"].best, times["b"].least) == (4.0, 4.0)
 
 
+class Looks:
+    """A watch that answers from two lists."""
+
+    def __init__(self, calm: list[bool], patient: list[bool]) -> None:
+        self.answers, self.waits = calm, patient
+
+    def calm(self) -> bool:
+        return self.answers.pop(0)
+
+    def patient(self) -> bool:
+        return self.waits.pop(0)
+
+
+def test_a_disturbed_turn_is_taken_again() -> None:
+    turns: list[str] = []
+    peers: list[Any] = [Paced("a", [9.0, 1.0], turns)]
+    # disturbed before: not run at all; disturbed after: run again; calm
+    watch = Looks([False, True, False, True, True], [True, True])
+    times = interleaved(peers, 1, 1.0, rest=0, watch=watch)
+    assert times["a"].rounds == (1.0,)
+    assert (times["a"].disturbed, watch.answers, watch.waits) == (0, [], [])
+
+
+def test_without_patience_a_disturbed_turn_counts_and_is_counted() -> None:
+    peers: list[Any] = [Paced("a", [3.0, 2.0], [])]
+    watch = Looks([False, True, True, False], [False, False, False])
+    times = interleaved(peers, 2, 1.0, rest=0, watch=watch)
+    assert (times["a"].rounds, times["a"].disturbed) == ((3.0, 2.0), 2)
+
+
 def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     rng = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from tcc.schedule.machine import MACHINES
 from tcc.schedule.nest import product, work
 from tcc.schedule.reach import Step, touch
 from tcc.schedule.schedule import Nest, Schedule
-from tcc.schedule.work import group_bytes, group_flops
+from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 
 from tests.passes.fuse.models import MODELS
 from tests.schedule.test_choose import planned
@@ -93,7 +93,7 @@ def priced(group: TileGroup, schedule: Schedule, *, machine: object = MACHINE) -
 
 def test_operations_and_bytes_are_exact() -> None:
     group = matmul(128, 768, 3072)
-    assert group_flops(group) == 2 * 128 * 768 * 3072
+    assert group_flops(group) == contraction_flops(group) == 2 * 128 * 768 * 3072
     assert group_bytes(group) == 4 * (128 * 768 + 768 * 3072 + 128 * 3072)
     price = priced(group, gemm_schedule(128))
     assert (price.flops, price.bytes) == (group_flops(group), group_bytes(group))
@@ -106,6 +106,7 @@ def test_windows_that_overlap_count_their_bytes_once() -> None:
     group = TileGroup((operand(1000), result(100)), (stage,), stage.iters, ())
     assert group_bytes(group) == 4 * (104 + 100)
     assert group_flops(group) == 500
+    assert contraction_flops(group) == 0
 
 
 def test_a_gather_reads_as_many_rows_as_it_has_indices() -> None:

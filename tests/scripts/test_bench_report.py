@@ -68,6 +68,15 @@ def test_a_missing_baseline_leaves_a_goal_open() -> None:
     assert "0 of 1 goals met" in text
 
 
+def test_disturbed_turns_are_named() -> None:
+    peers = {"ort": (0.02, 0.02), "openvino": (0.03, 0.02)}
+    one, other = row((0.01, 0.01), **peers), row((0.01, 0.01), **peers)
+    one["peers"]["ort"]["disturbed"] = 2
+    one["peers"]["tcc"]["disturbed"] = 1
+    text = bench_table.table(results({"lstm": one, "unet": other}))
+    assert "turns on a disturbed machine: lstm 3\n" in text
+
+
 def test_pairs_are_taken_round_by_round() -> None:
     one = row((0.01, 0.01), ort=(0.02, 0.02), openvino=(0.03, 0.03))
     one["peers"]["tcc"]["rounds"] = [0.01, 0.02, 0.04]
