@@ -194,7 +194,7 @@ def winograd_limits(
     constants; None where they are off."""
     if options.numerics == "strict":
         return None
-    direct = 2.0 if options.precision == "bf16" and _pairs(target) else 1.0
+    direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
     # As large as the constants may become: they come from memory where that is what forms cost.
     planner = schedule_planner(machine, round(constants * options.weight_growth))
     return Limits(RegionPrices(planner, direct), options.weight_growth)
@@ -203,12 +203,8 @@ def winograd_limits(
 def _precision(options: Options, target: Target, machine: Machine, constants: int) -> Precision:
     bits = {None: 0, "int8": 8, "int4": 4}[options.weights]
     floats = DTYPES[options.precision]
-    return Precision(floats, bits, _pairs(target), most_uses(machine, floats, constants))
-
-
-def _pairs(target: Target) -> bool:
-    """Whether the processor multiplies pairs of bf16."""
-    return "avx512bf16" in target.profile.features
+    uses = most_uses(machine, floats, constants)
+    return Precision(floats, bits, target.profile.multiplies_pairs, uses)
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:

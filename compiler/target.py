@@ -111,6 +111,21 @@ class Profile:
         return self.vector_bits // bits
 
     @property
+    def scales_by_exponent(self) -> bool:
+        """Whether `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
+        return self.vector_bits == 512
+
+    @property
+    def converts_half(self) -> bool:
+        """Whether there are instructions between f16 and f32."""
+        return "f16c" in self.features
+
+    @property
+    def multiplies_pairs(self) -> bool:
+        """Whether there is an instruction that multiplies and adds pairs of bf16."""
+        return "avx512bf16" in self.features
+
+    @property
     def llvm_features(self) -> str:
         """LLVM's feature string: each member of `ISA` switched on or off, 512-bit vectors kept."""
         have = frozenset(self.features)

@@ -144,6 +144,12 @@ def _max_unpool(frame: Frame, node: Node) -> None:
     _emit(frame, "max_unpool", inputs, (_define(frame, node.outputs[0]),))
 
 
+def _running(frame: Frame, node: Node) -> None:
+    attrs, x = node.attrs, frame.tensor(_operand(node, 0))
+    ints = (attrs.axis, int(attrs.exclusive), int(attrs.reverse), int(node.op.name == "cum_prod"))
+    _emit(frame, "running", (x,), (_define(frame, node.outputs[0]),), ints)
+
+
 def _det(frame: Frame, node: Node) -> None:
     x = frame.tensor(_operand(node, 0))
     _emit(frame, "det", (x,), (_define(frame, node.outputs[0]),))
@@ -180,6 +186,8 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "scatter_nd": _scatter,
         "update_slice": _update_slice,
         "max_unpool": _max_unpool,
+        "cum_sum": _running,
+        "cum_prod": _running,
         "det": _det,
         "roi_align": _roi_align,
         "max_roi_pool": _max_roi_pool,

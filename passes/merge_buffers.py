@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TypeAlias
 
 from tcc.ir.program import (
@@ -55,6 +56,16 @@ def lives_of(program: Program) -> dict[BufferId, Life]:
             start = found[buffer].first if buffer in found else position
             found[buffer] = Life(start, position)
     return found
+
+
+def most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> int:
+    """The most bytes of `sizes` that are live at one time: no arena can do with less."""
+    changes: dict[int, int] = {}
+    for buffer, life in lives.items():
+        size = sizes.get(buffer, 0)
+        changes[life.first] = changes.get(life.first, 0) + size
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
+    return max(accumulate(change for _, change in sorted(changes.items())), default=0)
 
 
 def touched(instr: Instr) -> tuple[BufferId, ...]:

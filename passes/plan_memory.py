@@ -1,10 +1,7 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
-Buffers whose lives overlap get disjoint ranges.  Static sizes are placed best-fit in a few orders,
-of which the best counts: largest first (the greedy-by-size order of Pisarchyk and Lee, "Efficient
-Memory Management for Deep Neural Net Inference", 2020), by size and life, longest life first.  None
-can do with less than what is live at one time.  Buffers of symbolic size share slots with buffers
-of equal size, behind them.
+Buffers whose lives overlap get disjoint ranges.  Those of static size are placed by
+`place_buffers.py`; those of symbolic size share slots with buffers of equal size, behind them.
 
 A position is the place of an instruction in a walk of the program.  What a loop's body touches and
 the outside too lives through the whole loop, for its next trip may read it.
@@ -12,10 +9,8 @@ the outside too lives through the whole loop, for its next trip may read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tcc.errors import InternalError
 from tcc.ir.program import (
@@ -34,14 +29,8 @@ from tcc.ir.program import (
     View,
     buffers_of,
 )
-
-_ALIGN = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Life:
-    first: int
-    last: int
+from tcc.passes.merge_buffers import Life
+from tcc.passes.place_buffers import ALIGN, place_buffers
 
 
 def plan_memory(program: Program) -> Program:
@@ -53,13 +42,12 @@ def plan_memory(program: Program) -> Program:
     }
     arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
     static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
-    offsets = _place_static({n: (lives[n], s) for n, s in static.items()})
-    total = max((offsets[n] + _aligned(static[n]) for n in static), default=0)
+    offsets, total = place_buffers(lives, static)
     slots = _share_slots([n for n in arenas if n not in static], lives, program)
     return _Emitter(program, offsets, total, slots).run()
 
 
-def _without_idle(program: Program, lives: Mapping[BufferId, _Life]) -> Program:
+def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
     """Arena buffers that nothing touches (empty values) become aliases that are never aimed."""
     buffers = tuple(
         replace(b, place=Alias()) if isinstance(b.place, Arena) and n not in lives else b
@@ -87,7 +75,7 @@ def _walk(body: Sequence[Instr]) -> Iterator[Instr]:
             yield from _walk(instr.body)
 
 
-def _lives(body: Sequence[Instr]) -> dict[BufferId, _Life]:
+def _lives(body: Sequence[Instr]) -> dict[BufferId, Life]:
     """From the first to the last touch of each buffer, through the views of it."""
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
@@ -97,7 +85,7 @@ def _lives(body: Sequence[Instr]) -> dict[BufferId, _Life]:
         touches[view.base] |= touches[view.buffer]
     for at in touches.values():
         _through_loops(at, loops)
-    return {buffer: _Life(min(at), max(at)) for buffer, at in touches.items()}
+    return {buffer: Life(min(at), max(at)) for buffer, at in touches.items()}
 
 
 def _through_loops(touches: set[int], loops: Sequence[tuple[int, int]]) -> None:
@@ -135,76 +123,8 @@ def _scan(
 # ---- placement ----------------------------------------------------------------------------------
 
 
-_Sized: TypeAlias = Mapping[BufferId, tuple[_Life, int]]
-
-# What comes first in an order; equals are placed as they are born.
-_ORDERS: tuple[Callable[[_Life, int], int], ...] = (
-    lambda life, size: size,
-    lambda life, size: size * (life.last - life.first + 1),
-    lambda life, size: life.last - life.first,
-)
-
-
-def _place_static(buffers: _Sized) -> dict[BufferId, int]:
-    """An offset for each buffer: those of the order that needs the least arena."""
-    sized = {n: (life, _aligned(size)) for n, (life, size) in buffers.items()}
-    least = _most_live(sized)
-    best: dict[BufferId, int] = {}
-    best_end = -1
-    for first in _ORDERS:
-        order = sorted(sized, key=lambda n: (-first(*sized[n]), sized[n][0].first, n))
-        offsets = _place_in_order(sized, order)
-        end = max((offsets[n] + sized[n][1] for n in order), default=0)
-        if best_end < 0 or end < best_end:
-            best, best_end = offsets, end
-        if best_end == least:
-            break
-    return best
-
-
-def _aligned(size: int) -> int:
-    return -(-max(size, 1) // _ALIGN) * _ALIGN
-
-
-def _most_live(buffers: _Sized) -> int:
-    """The most bytes that are live at one time: no plan needs less."""
-    changes: dict[int, int] = {}
-    for life, size in buffers.values():
-        changes[life.first] = changes.get(life.first, 0) + size
-        changes[life.last + 1] = changes.get(life.last + 1, 0) - size
-    return max(accumulate(change for _, change in sorted(changes.items())), default=0)
-
-
-def _place_in_order(buffers: _Sized, order: Sequence[BufferId]) -> dict[BufferId, int]:
-    placed: list[tuple[int, int, _Life]] = []  # offset, end, life
-    offsets: dict[BufferId, int] = {}
-    for number in order:
-        life, size = buffers[number]
-        busy = sorted(
-            (o, e)
-            for o, e, other in placed
-            if other.first <= life.last and life.first <= other.last
-        )
-        offset = _best_gap(busy, size)
-        offsets[number] = offset
-        placed.append((offset, offset + size, life))
-    return offsets
-
-
-def _best_gap(busy: list[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap between busy ranges that holds `size`, else their end."""
-    best: tuple[int, int] | None = None
-    end = 0
-    for start, stop in busy:
-        gap = start - end
-        if gap >= size and (best is None or gap < best[0]):
-            best = (gap, end)
-        end = max(end, stop)
-    return end if best is None else best[1]
-
-
 def _share_slots(
-    buffers: list[BufferId], lives: dict[BufferId, _Life], program: Program
+    buffers: list[BufferId], lives: dict[BufferId, Life], program: Program
 ) -> list[tuple[Register, list[BufferId]]]:
     """Buffers of one size register that do not overlap share a slot."""
     slots: list[tuple[Register, list[BufferId]]] = []
@@ -247,7 +167,7 @@ class _Emitter:
             buffers[number] = self._at(buffers[number], self._const(offset))
         end = self._const(self.total)
         at_entry = {i.target for i in entry if isinstance(i, Let)}
-        align, minus = self._const(_ALIGN), self._const(_ALIGN - 1)
+        align, minus = self._const(ALIGN), self._const(ALIGN - 1)
         for size, members in self.slots:
             if size not in at_entry:
                 raise InternalError(f"the size of arena buffer {members[0]} is not known at entry")

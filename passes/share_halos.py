@@ -10,9 +10,6 @@ values share one only where the most that is live at one time stays what it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import accumulate
-
 from tcc.ir.program import BufferId, Program
 from tcc.passes.merge_buffers import (
     Halo,
@@ -22,6 +19,7 @@ from tcc.passes.merge_buffers import (
     known_sizes,
     lives_of,
     merged,
+    most_live,
 )
 
 
@@ -30,7 +28,7 @@ def share_halos(program: Program) -> Program:
     sizes = known_sizes(program)
     fixed = fixed_buffers(program)
     live = {n: life for n, life in lives_of(program).items() if n in sizes}
-    most = _most_live(live, sizes)
+    most = most_live(live, sizes)
     keepers: dict[Halo, list[BufferId]] = {}
     moved: dict[BufferId, BufferId] = {}
     for instr in program.body:
@@ -43,18 +41,9 @@ def share_halos(program: Program) -> Program:
                 continue
             joined = {n: life for n, life in live.items() if n != buffer}
             joined[keeper] = Life(live[keeper].first, live[buffer].last)
-            if _most_live(joined, sizes) <= most:
+            if most_live(joined, sizes) <= most:
                 moved[buffer], live = keeper, joined
                 break
         else:
             keepers[halo].append(buffer)
     return merged(program, moved)
-
-
-def _most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> int:
-    """The most bytes that are live at one time."""
-    changes: dict[int, int] = {}
-    for buffer, life in lives.items():
-        changes[life.first] = changes.get(life.first, 0) + sizes[buffer]
-        changes[life.last + 1] = changes.get(life.last + 1, 0) - sizes[buffer]
-    return max(accumulate(change for _, change in sorted(changes.items())), default=0)

@@ -27,7 +27,7 @@ from tcc.passes.winograd_forms import FORMS, Form, transformed_filters
 from tcc.passes.winograd_price import Forms, Region, RegionPrices, region_of, with_form
 
 # By how much of its price a form counts as dearer: prices err, and larger filters take memory.
-_MARGINS = MappingProxyType({2: 0.08, 4: 0.12})
+_MARGINS = MappingProxyType({2: 0.08, 4: 0.15})
 # An option that is so many times as dear as the best is not looked at together with others.
 _HOPELESS = 1.15
 # Rows of products that keep the multipliers busy while the filters come from memory: where there

@@ -21,6 +21,7 @@ from typing import Any
 from tcc.runtime import abi
 from tcc.runtime.arrays import Array, Given, kind_of, view_of
 from tcc.runtime.blocks import Blocks
+from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -106,7 +107,7 @@ class Module:
         self._idle: list[int] = []
         self._lock = Lock()
         self._handle: int | None = None
-        self._library, self._api = self._open()
+        self._image, self._api = self._open()
         handle = ctypes.c_void_p()
         self._check(self._api.model_get(ctypes.byref(handle)))
         self._handle = handle.value
@@ -160,12 +161,21 @@ class Module:
             return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact (and its side file of weights, if it has one) to `path`."""
-        target = Path(path)
+        """Copies the artifact (and its side file of weights, if it has one) to `path`.
+
+        Raises `error` where that cannot be, or where another file came to the artifact's path.
+        """
+        target, source = Path(path), self._image.path
         side = self.manifest["weights"]["place"] == "side file"
         try:
-            for suffix in (".weights", "") if side else ("",):
-                _copy_file(Path(f"{self._path}{suffix}"), Path(f"{target}{suffix}"))
+            if not self._image.is_at_path():
+                raise self._error(
+                    "the artifact cannot be copied",
+                    where=str(source),
+                    why="another file is at its path since it was loaded",
+                )
+            for suffix in (SIDE_SUFFIX, "") if side else ("",):
+                _copy_file(Path(f"{source}{suffix}"), Path(f"{target}{suffix}"))
         except OSError as failure:
             raise self._error(
                 "the artifact cannot be copied",
@@ -187,10 +197,10 @@ class Module:
 
     # ---- loading --------------------------------------------------------------------------------
 
-    def _open(self) -> tuple[ctypes.CDLL, abi.Api]:
+    def _open(self) -> tuple[Image, abi.Api]:
         try:
-            library = ctypes.CDLL(str(self._path))
-            entry = library.tcc_artifact_api
+            image = open_image(self._path)
+            entry = image.library.tcc_artifact_api
         except (OSError, AttributeError) as failure:
             raise self._error(
                 "the file cannot be loaded as a tcc artifact",
@@ -207,7 +217,7 @@ class Module:
                 why=f"it has version {api.version}, expected {abi.API_VERSION}",
                 hint="compile the model again",
             )
-        return library, api
+        return image, api
 
     def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
         ports = []
@@ -290,6 +300,13 @@ class Module:
             ) from failure
 
     def _run(self, values: list[Any]) -> list[Any]:
+        if self._image.overwritten:
+            raise self._error(
+                "the artifact was overwritten while it was loaded",
+                where=str(self._path),
+                why="its weights are mapped from the file",
+                hint="write another file and rename it, as Module.save does",
+            )
         updated = {port.state for port in self.outputs if port.state >= 0}
         given = [self._view(i, value, i in updated) for i, value in enumerate(values)]
         results = _Results(self.outputs, given, self._blocks)

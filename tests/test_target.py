@@ -61,6 +61,23 @@ def test_vectors_follow_the_features(name: str, bits: int, tile: tuple[int, int]
     assert rows * vectors + vectors + 1 <= profile.vector_registers, "accumulators and operands fit"
 
 
+@pytest.mark.parametrize(
+    ("name", "half", "pairs", "scales"),
+    [
+        ("x86-64-v2", False, False, False),
+        ("x86-64-v3", True, False, False),
+        ("icelake-server", True, False, True),
+        ("znver4", True, True, True),
+        ("sapphirerapids", True, True, True),
+    ],
+)
+def test_what_processors_can_do(name: str, half: bool, pairs: bool, scales: bool) -> None:
+    profile = CPUS[name]
+    assert profile.converts_half == half
+    assert profile.multiplies_pairs == pairs
+    assert profile.scales_by_exponent == scales
+
+
 def test_profiles_keep_the_features_of_the_table_only_and_in_order() -> None:
     shuffled = [*reversed(CPUS["x86-64-v3"].features), "rtm", "sha"]
     assert x86_profile("x86-64-v3", shuffled, l1=1, l2=2, l3=3).features == (

@@ -53,7 +53,7 @@ class Statements:
     def plan(self, body: Sequence[Stmt]) -> None:
         """Finds out how the blocks of a kernel's body are used."""
         self._scalars = wanted_as_scalars(body)
-        if self._indices.code.module.multiplies_pairs:
+        if self._indices.code.module.profile.multiplies_pairs:
             self._pairs = wanted_as_pairs(body)
 
     def run(self, body: Sequence[Stmt]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from threading import Barrier
 
 from tcc import runtime
 from tcc.backends.cpu.calibrate_kernels import (
@@ -81,16 +82,25 @@ def calibrate(target: Target) -> Machine:
             l1=profile.l1,
             l2=_cache(loops, profile.l2, loops.second, cycle),
             l3=_cache(loops, _reach(loops, profile.l3), loops.third, cycle),
-            memory=Memory(
-                read=_round(loops.most(loops.beyond)),
-                write=_round(loops.rate("write", loops.beyond)),
-                read_all=_round(loops.most(loops.beyond, cores)),
-                write_all=_round(loops.rate("write", loops.beyond, cores)),
-                latency=_round(loops.latency(loops.beyond)),
-            ),
+            memory=_memory(loops, cores),
             fork=_round(fork),
             launch=_round(launch),
         )
+
+
+def _memory(loops: _Loops, cores: int) -> Memory:
+    """Reading in order and ahead, whichever is quicker, is the most that memory gives."""
+    size = loops.beyond
+    alone, together = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
+    in_order = (alone[0] * together[0] / (max(alone) * max(together))) ** 0.5
+    return Memory(
+        read=_round(max(alone)),
+        write=_round(loops.rate("write", size)),
+        read_all=_round(max(together)),
+        write_all=_round(loops.rate("write", size, cores)),
+        latency=_round(loops.latency(size)),
+        in_order=_round(in_order),
+    )
 
 
 def _reach(loops: _Loops, size: int) -> int:
@@ -180,10 +190,6 @@ class _Loops:
 
         return part * cores / self.seconds(make, cores)
 
-    def most(self, size: int, cores: int = 1) -> float:
-        """Bytes read a second in order or ahead, whichever is quicker."""
-        return max(self.rate(name, size, cores) for name in ("read", "ahead"))
-
     def latency(self, size: int) -> float:
         """Seconds of a load that no prefetcher foresees."""
         line = 256
@@ -207,33 +213,34 @@ class _Loops:
         return best / steps
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
-        """Wall seconds of one repetition on `cores` cores at a time, at best."""
+        """Seconds of one repetition on `cores` cores at a time, at best: of the slowest core."""
         work = [make(core) for core in range(cores)]
+        if cores == 1:
+            return _least(work[0])
         count = _enough(work[0])
-        best = float("inf")
-        for _ in range(_REPEATS):
-            began = time.perf_counter()
-            if cores == 1:
-                work[0](count)
-            else:
-                list(self._pool.map(self._pinned, self._cpus, work, [count] * cores))
-            best = min(best, time.perf_counter() - began)
-        return best / count
+        start = Barrier(cores)
 
-    @staticmethod
-    def _pinned(cpu: int, work: Timed, count: int) -> None:
-        # Left alone, two short-lived threads can spend a run on one CPU.
-        os.sched_setaffinity(0, {cpu})
-        work(count)
+        def run(cpu: int, timed: Timed) -> float:
+            # Left alone, two short-lived threads can spend a run on one CPU.
+            os.sched_setaffinity(0, {cpu})
+            start.wait()
+            return _seconds(timed, count)
+
+        runs = (max(self._pool.map(run, self._cpus, work)) for _ in range(_REPEATS))
+        return min(runs) / count
+
+
+def _seconds(work: Timed, count: int) -> float:
+    began = time.perf_counter()
+    work(count)
+    return time.perf_counter() - began
 
 
 def _enough(work: Timed) -> int:
     """How many repetitions last about `_RUN` seconds."""
     count = 1
     while True:
-        began = time.perf_counter()
-        work(count)
-        took = time.perf_counter() - began
+        took = _seconds(work, count)
         if took > _RUN / 4:
             return max(1, round(count * _RUN / took))
         count *= 4
@@ -291,9 +298,4 @@ def _launches(target: Target, cores: int) -> tuple[float, float]:
 def _least(run: Timed) -> float:
     """Seconds of one repetition, at best."""
     count = _enough(run)
-    best = float("inf")
-    for _ in range(_REPEATS):
-        began = time.perf_counter()
-        run(count)
-        best = min(best, time.perf_counter() - began)
-    return best / count
+    return min(_seconds(run, count) for _ in range(_REPEATS)) / count

@@ -232,7 +232,7 @@ class _Contraction:
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
         if self.paired:
             return multiply_pairs(self.code, x, y, total)
-        if self.dtype.is_float and self.code.module.target.profile.fma:
+        if self.dtype.is_float and self.code.module.profile.fma:
             return round_to(self.code, self.code.fma(x, y, total), self.dtype)
         if self.dtype.is_float:
             product = round_to(self.code, self.code.op("fmul", x, y), self.dtype)

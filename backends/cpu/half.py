@@ -10,7 +10,7 @@ _REBIAS = 112  # what the exponents' biases differ by
 
 def half_value(code: Code, bits: Reg) -> Reg:
     """The f32 that the f16 with these bits is."""
-    if code.module.converts_half:
+    if code.module.profile.converts_half:
         return code.convert("fpext", code.convert("bitcast", bits, "half"), "float")
     wide = code.convert("zext", bits, "i32")
     size = code.op("and", wide, _number(0x7FFF, wide))
@@ -28,7 +28,7 @@ def half_value(code: Code, bits: Reg) -> Reg:
 
 def half_bits(code: Code, value: Reg) -> Reg:
     """The bits of the f16 nearest to an f32, ties to even."""
-    if code.module.converts_half:
+    if code.module.profile.converts_half:
         return code.convert("bitcast", code.convert("fptrunc", value, "half"), "i16")
     bits = code.convert("bitcast", value, "i32")
     size = code.op("and", bits, _number(0x7FFFFFFF, bits))

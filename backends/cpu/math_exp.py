@@ -29,7 +29,7 @@ def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
 
 def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     """`x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
-    if code.module.scales_by_exponent and x.width > 1:
+    if code.module.profile.scales_by_exponent and x.width > 1:
         return code.intrinsic("ldexp", x.elem, x, exponent)
     # Two factors, as one would leave the range where the result need not.
     half = code.op("ashr", exponent, number(exponent, 1))
@@ -40,7 +40,7 @@ def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
 def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
     """`x * 2**n` for a whole number n in [-252, 254], rounded once."""
     suffix = {4: "128", 8: "256", 16: "512"}.get(x.width)
-    if suffix is None or not code.module.scales_by_exponent:
+    if suffix is None or not code.module.profile.scales_by_exponent:
         return scale(code, x, _integer(code, n))
     # LLVM has no function of its own with an exponent in floating point.
     every = [int_const(-1, "i16" if x.width == 16 else "i8")]

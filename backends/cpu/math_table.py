@@ -8,6 +8,8 @@ from types import MappingProxyType
 from tcc.backends.cpu.math_code import MathFunction
 from tcc.backends.cpu.math_erf import erf
 from tcc.backends.cpu.math_exp import exp, expm1, tanh
+from tcc.backends.cpu.math_hyperbolic import acosh, asinh, atanh, cosh, sinh
+from tcc.backends.cpu.math_inverse import acos, asin, atan
 from tcc.backends.cpu.math_log import log, log1p
 from tcc.backends.cpu.math_pow import power
 from tcc.backends.cpu.math_trig import cos, sin, tan
@@ -23,6 +25,14 @@ MATH: Mapping[str, MathFunction] = MappingProxyType(
         "sin": sin,
         "cos": cos,
         "tan": tan,
+        "asin": asin,
+        "acos": acos,
+        "atan": atan,
+        "sinh": sinh,
+        "cosh": cosh,
+        "asinh": asinh,
+        "acosh": acosh,
+        "atanh": atanh,
         "pow": power,
     }
 )

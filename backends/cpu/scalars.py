@@ -165,7 +165,7 @@ def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
     LLVM finds it for the compare and select, but not once it has joined these with a test for NaN.
     """
     prefix = _EXTREMUM_PREFIX.get((x.elem, x.width))
-    if prefix is None or prefix[1] > code.module.target.profile.vector_bits:
+    if prefix is None or prefix[1] > code.module.profile.vector_bits:
         return None
     kind = "ps" if x.elem == "float" else "pd"
     tail = "" if prefix[1] == 128 else f".{prefix[1]}"

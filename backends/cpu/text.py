@@ -73,28 +73,13 @@ class Module:
     """What functions share: declarations, constants and helpers, each written once."""
 
     def __init__(self, target: Target) -> None:
-        self.target = target
+        self.profile = target.profile
         self._parts: dict[str, str] = {}
 
     @property
     def lanes(self) -> int:
         """Lanes of a vector, for every element type: as many as 32-bit elements fit."""
-        return self.target.profile.lanes(32)
-
-    @property
-    def scales_by_exponent(self) -> bool:
-        """Whether `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
-        return self.target.profile.vector_bits == 512
-
-    @property
-    def converts_half(self) -> bool:
-        """Whether there are instructions between f16 and f32."""
-        return "f16c" in self.target.profile.features
-
-    @property
-    def multiplies_pairs(self) -> bool:
-        """Whether there is an instruction that multiplies and adds pairs of bf16."""
-        return "avx512bf16" in self.target.profile.features
+        return self.profile.lanes(32)
 
     def add(self, name: str, make: Callable[[], str]) -> None:
         if name not in self._parts:

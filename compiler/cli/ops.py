@@ -16,7 +16,7 @@ from tcc.ops import OPS
 def op_record(op: OpSpec) -> dict[str, Any]:
     """What is said of one op in lists: name, ONNX names, element types, form, meaning."""
     if op.expr is not None:
-        form = "expression"
+        form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
         form = f"runtime function {op.call}"
     else:

@@ -1,7 +1,7 @@
 """Running sums and products along one axis.
 
 The result at i combines x[i - k] over all k >= 0; what lies before the first element reads as the
-monoid's identity.
+monoid's identity.  That is work of the square of the axis: long axes are left to a C function.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.index import as_int
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import cast
 from tcc.ir.types import F16, F32, F64, I32, I64, U32, U64, TensorType
@@ -58,6 +59,17 @@ def _expr(monoid: str, identity: int) -> Callable[[Sequence[TensorType | None], 
     return expr
 
 
+# Elements along the axis up to which the expression, which fuses with what is around it, pays.
+_SHORT = 32
+
+
+def _is_long(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> bool:
+    """Whether the C function does it; halves are summed by the expression, in f32."""
+    x = required(types, 0)
+    size = as_int(x.shape[attrs.axis])
+    return x.dtype.bytes >= 4 and (size is None or size > _SHORT)
+
+
 def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAttrs) -> Array:
     along = np.flip(x, attrs.axis) if attrs.reverse else x
     result = np.asarray(numpy(along, axis=attrs.axis, dtype=x.dtype))
@@ -77,6 +89,8 @@ def _samples(span: tuple[float, float]) -> Callable[[np.random.Generator], Itera
         for dtype in (F64, F16, I32, I64):
             yield Sample((draw(rng, dtype, (2, 13), *span),), CumSumAttrs(1), dtype.name)
         yield Sample((x[:, :, 0],), CumSumAttrs(0), "outer")
+        yield Sample((draw(rng, F32, (3, 33, 2), *span),), CumSumAttrs(1, True), "long")
+        yield Sample((draw(rng, I64, (5, 40), *span),), CumSumAttrs(1, False, True), "long_i64")
         yield Sample((x[:0, 0],), CumSumAttrs(0, True), "empty")
 
     return samples
@@ -99,6 +113,8 @@ def _row(
         Tolerance.ACCUMULATE,
         doc,
         _expr(monoid, identity),
+        call="running",
+        calls=_is_long,
         traits=frozenset((Trait.REDUCTION,)),
         aten=(name.replace("_", ""),),
     )

@@ -22,10 +22,11 @@ from tcc.schedule.contraction import (
 )
 from tcc.schedule.nest import anchor, reads_here, row_loop, trips, weight, work
 from tcc.schedule.registers import Registers
+from tcc.schedule.rows import next_rows, passes_again
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.strips import strip_rows, without_rows
 from tcc.schedule.turn import turned_blocks, turned_vector
-from tcc.schedule.vectors import vector_block, vector_loops
+from tcc.schedule.vectors import stored_vector, vector_block, vector_loops
 from tcc.schedule.walks import choose_walk
 from tcc.schedule.window import window_units
 
@@ -74,7 +75,9 @@ def choose(group: TileGroup, registers: Registers) -> Schedule:
 
 def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
     found = vector_loops(group, main)
-    turned = turned_vector(group, main) if not found and len(group.stages) == 1 else None
+    if found or len(group.stages) > 1:
+        return found
+    turned = turned_vector(group, main) or stored_vector(main)
     return found if turned is None else {main: turned}
 
 
@@ -109,7 +112,10 @@ def _nest(
             stages, stage, group.common, sides, blocks, inside, registers, far=far
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
-    return Nest(stages, (), named, None if vector is None else vector.name)
+    if vector is None:
+        return Nest(stages, (), named)
+    ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
+    return Nest(stages, (), named, vector.name, ahead=ahead)
 
 
 # ---- nests --------------------------------------------------------------------------------------

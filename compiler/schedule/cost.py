@@ -89,7 +89,8 @@ def price_map(machine: Machine, bytes_: float, flops: float = 0, *, cold: bool =
     compute = flops / machine.peak
     bandwidth = machine.cores * machine.l3.read * machine.hertz
     from_memory = cold or bytes_ > machine.l3.size
-    l3, dram = bytes_ / bandwidth, bytes_ / machine.memory.read_all if from_memory else 0.0
+    l3 = bytes_ / bandwidth
+    dram = bytes_ / machine.memory.reading(together=True) if from_memory else 0.0
     seconds = max(compute, l3, dram) + machine.launch
     return Price(seconds, compute, 0.0, 0.0, l3, dram, 1.0, round(flops), round(bytes_))
 
@@ -313,13 +314,40 @@ class _Pricing:
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
         self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)))
-        memory = machine.memory
-        read, write = (
-            (memory.read_all, memory.write_all) if self.threads > 1 else (memory.read, memory.write)
-        )
-        dram = _seconds(third, read, write)
         cold, reuse = self._reuse(third)
-        return l2, l3, dram, cold / read, reuse
+        in_order = machine.memory.reading(together=self.threads > 1)
+        return l2, l3, self._from_memory(third), cold / in_order, reuse
+
+    def _from_memory(self, border: Moved) -> float:
+        """Seconds: panels that are fetched ahead come faster than what is read in order."""
+        memory, together = self.machine.memory, self.threads > 1
+        ahead = self._fetched_ahead()
+        seconds = border.total(store=True) / (memory.write_all if together else memory.write)
+        for (source, store), bytes_ in border.by_source.items():
+            if not store:
+                seconds += bytes_ / memory.reading(together=together, ahead=source in ahead)
+        return seconds
+
+    def _fetched_ahead(self) -> frozenset[int | StageRef]:
+        """Constants that a unit asks for without a break: it uses them with one block of rows.
+
+        Where more rows use a panel the stream waits for them, and is no faster than one in order.
+        """
+        return frozenset(
+            touch.source
+            for nest in self.schedule.nests
+            if nest.ahead
+            for number in nest.stages
+            for touch in self.counted.stages[number].touches
+            if touch.constant and self._once(nest, self.counted.stages[number], touch)
+        )
+
+    def _once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
+        """Whether a unit has one block of rows for what is touched."""
+        blocks = dict(nest.blocks)
+        others = (v for v in work.stage.iters if v not in touch.loops)
+        inside = ((v, min(self.trips[v], self.unit.get(v, self.trips[v]))) for v in others)
+        return all(count <= blocks.get(v.name, 1) for v, count in inside)
 
     def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
         """Bytes of each operand and result that is computed at run time."""

@@ -16,8 +16,8 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
     x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4
     x86-64-v2       ports manual (no fused multiply-add: two instructions each)
 
-The rows' memory rates are those of streams in order, by which the turns of `storage` were measured;
-a calibration finds what hints reach: 14.5 and 27 GB/s on icelake-server.
+Memory is read at the rows' rates where lines are asked for ahead, in eight streams, as kernels do
+with panels of weights; the calibration's loop and `scripts/peaks.c` measure so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Cache:
 class Memory:
     """Streaming rates in bytes a second, of one core alone and of all `cores` together.
 
-    `latency` is the seconds until the first byte of an unexpected access arrives.
+    Reading is as fast as it gets: with lines asked for ahead.  `in_order` is the share of it that a
+    stream reaches which leaves this to the cache's own prefetcher.  `latency` is the seconds until
+    the first byte of an unexpected access arrives.
     """
 
     read: float
@@ -51,6 +53,12 @@ class Memory:
     read_all: float
     write_all: float
     latency: float
+    in_order: float
+
+    def reading(self, *, together: bool, ahead: bool = False) -> float:
+        """Bytes read a second, by one core or all `together`, in order or `ahead`."""
+        rate = self.read_all if together else self.read
+        return rate if ahead else rate * self.in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +129,7 @@ _ICELAKE = Machine(
     l1=48 * _KIB,
     l2=Cache(1280 * _KIB, 47.0, 21.0),
     l3=Cache(12 * _MIB, 8.5, 6.8),
-    memory=Memory(10.7e9, 7.5e9, 19.0e9, 12.5e9, 180e-9),
+    memory=Memory(14.5e9, 7.5e9, 27e9, 12.5e9, 180e-9, 0.71),
     fork=0.2e-6,
     launch=0.015e-6,
 )
@@ -146,7 +154,7 @@ _ZEN4 = Machine(
     l1=32 * _KIB,
     l2=Cache(_MIB, 27.0, 20.0),
     l3=Cache(32 * _MIB, 26.0, 16.0),
-    memory=Memory(31.9e9, 20e9, 33.8e9, 22e9, 110e-9),
+    memory=Memory(31.9e9, 20e9, 33.8e9, 22e9, 110e-9, 1.0),
     fork=0.11e-6,
     launch=0.015e-6,
 )

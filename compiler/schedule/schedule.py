@@ -13,8 +13,8 @@ class Nest:
     stages follow as the stages list them, reductions last.  A reduction in `order` walks `runs` of
     so many elements at that depth, and its sums wait in the unit's scratch from run to run.
     `blocks`: elements of a block along an iterator; one where it is not named.  `vector`: the
-    iterator whose lanes fill vector registers, the last axis of every block.  `ahead`: the vector
-    operand's next panel is prefetched while this one is used.
+    iterator whose lanes fill vector registers, the last axis of every block.  `ahead`: what comes
+    after the vector operand's panel, or after the row of a first pass, is prefetched meanwhile.
     """
 
     stages: tuple[int, ...]

@@ -24,7 +24,8 @@ def most_uses(machine: Machine, dtype: DType, constants: int) -> float:
     if dtype not in _WIDENING:
         return inf
     cached = machine.cores * machine.l3.read * machine.hertz
-    rate = machine.memory.read_all if constants > machine.l3.size else cached
+    beyond = constants > machine.l3.size
+    rate = machine.memory.reading(together=True) if beyond else cached
     multiply = 2 / machine.peak
     widen = multiply * (1 + _WIDENING[dtype] / _ROWS)
     saved = (4 / rate) ** 2 - (dtype.bytes / rate) ** 2

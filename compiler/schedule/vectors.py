@@ -18,6 +18,9 @@ from tcc.schedule.nest import (
 )
 from tcc.schedule.registers import Registers
 
+# Trips that a loop of lanes loaded one by one must have.
+_LEAST = 16
+
 
 def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
@@ -34,6 +37,16 @@ def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     return {s: v for s, v in found.items() if v is not None}
 
 
+def stored_vector(stage: GroupStage) -> Var | None:
+    """The loop along which a stage without a smooth loop stores: its arithmetic and its stores are
+    worth vectors although operands are loaded lane by lane."""
+    stores = [a for targets in stage.stores for a in targets]
+    if stage.monoid is not None or not stores:
+        return None
+    along = [v for v in stage.iters if all(stride(a, v) == 1 for a in stores)]
+    return max((v for v in along if trips(v) >= _LEAST), key=trips, default=None)
+
+
 def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
     return (*own_loops(group, stage), *stage.reduce)
 
@@ -48,11 +61,18 @@ def vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
     """Up to four vectors; two for a contraction's accumulators where registers are few, and one
     where a reduction carries several values."""
     few = registers.count < 32 and product(stage) is not None
-    full = (1 if len(stage.body) > 1 else 2 if few else 4) * lanes_of(stage, registers)
+    one = len(stage.body) > 1 or _lane_by_lane(stage, var)
+    full = (1 if one else 2 if few else 4) * lanes_of(stage, registers)
     if registers.knobs.wide is not None:
         full = min(full, registers.knobs.wide * lanes_of(stage, registers))
     size = as_int(extent(var))
     return full if size is None else max(1, min(size, full))
+
+
+def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
+    """Whether no operand's neighbours along `var` lie side by side, or are one."""
+    steps = [stride(a, var) for a in stage.accesses.values()]
+    return bool(steps) and all(s not in (0, 1) for s in steps)
 
 
 def lanes_of(stage: GroupStage, registers: Registers) -> int:

@@ -30,6 +30,7 @@ from tcc.ir.scalar import (
     transform,
     walk,
 )
+from tcc.ir.types import TensorType
 from tcc.passes.fuse.held import too_large
 from tcc.passes.fuse.hoist import hoist_totals
 from tcc.schedule.nest import weight
@@ -47,9 +48,13 @@ def is_contraction(stage: Stage) -> bool:
 
 
 def node_expr(node: Node) -> Expr | None:
-    """The tensor expression of a node, None where its op has none."""
-    types = [None if v is None else v.type for v in node.inputs]
-    return None if node.op.expr is None else node.op.expr(types, node.attrs)
+    """The tensor expression of a node, None where its op has none or a C function is better."""
+    called = node.op.calls is not None and node.op.calls(_types(node), node.attrs)
+    return None if called or node.op.expr is None else node.op.expr(_types(node), node.attrs)
+
+
+def _types(node: Node) -> list[TensorType | None]:
+    return [None if v is None else v.type for v in node.inputs]
 
 
 def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tuple[Value, ...]]:
@@ -61,8 +66,8 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
     made: dict[Value, StageRef] = {}
     operands: dict[Value, int] = {}
     for node in members:
-        expr = node_expr(node)
-        assert expr is not None
+        assert node.op.expr is not None
+        expr = node.op.expr(_types(node), node.attrs)
         sources = tuple(_source(v, made, operands) for v in node.inputs)
         first = len(stages)
         for stage in expr.stages:

@@ -3,6 +3,7 @@
     m[i] = max(k) x[i, k] ; l = sum(i, k) f(x[i, k], m[i])   with i open
       ->  kernel { m } , kernel { l } that reads m
 
+So is one whose stages share no loop, though they have work for several threads (`partial.py`).
 What stages exchange away from the point that was just computed lies in a unit's scratch memory,
 which is of known size and small.
 """
@@ -18,6 +19,7 @@ from tcc.ir.graph import Value
 from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.held import too_large
+from tcc.passes.fuse.partial import alone, in_parts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +34,7 @@ class Piece:
 def split(expr: Expr, operands: tuple[Value, ...], results: tuple[Value, ...]) -> tuple[Piece, ...]:
     """`expr` as kernels in the order in which they run; values between them are new."""
     base = results[0].name if results else ""
-    return _split(expr, operands, results, (f"{base}.held{n}" for n in count()))
+    return _split(in_parts(expr), operands, results, (f"{base}.held{n}" for n in count()))
 
 
 def _split(
@@ -42,6 +44,7 @@ def _split(
     names: Iterator[str],
 ) -> tuple[Piece, ...]:
     number = too_large(expr)
+    number = alone(expr) if number is None else number
     if number is None:
         return (Piece(expr, operands, results),)
     stage = expr.stages[number]

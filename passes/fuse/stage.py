@@ -23,7 +23,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, DType
 from tcc.passes.fuse.body import BodyEmitter, Place, Ready
-from tcc.passes.fuse.prefetch import next_run
+from tcc.passes.fuse.prefetch import next_row, next_run
 from tcc.passes.fuse.scratch import Held
 from tcc.passes.fuse.spans import (
     Region,
@@ -270,6 +270,8 @@ class StageLowering:
         if extra:
             values, more = self._fold_extra(values, len(extra))
             stmts += more
+        if self.nest.ahead and len(vector) == 1:
+            stmts += next_row(self.around, self.outer, vector[0])
         more, blocks = self._combine(carried, values)
         return stmts + more, blocks
 

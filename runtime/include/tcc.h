@@ -15,6 +15,14 @@
  * call returns.  Strings and descriptors got from the table belong to the artifact and live until
  * the process ends.  An artifact is never unmapped: dlclose keeps its code.
  *
+ * Files.  Replace an artifact by renaming a new file to its path, as tcc does.  What is loaded keeps
+ * its code then, and its weights until model_release.  Only the weights are read from the file while
+ * the model is in use: if it is overwritten in place, runs use what is there now, or end in SIGBUS.
+ * dlopen does not see that a file was replaced: for a path that is spelled as before, or a file
+ * overwritten in place, it returns the artifact it has, with the old model.  To load the new one
+ * into the same process, spell the path in a way not used yet ("./m.so" and "././m.so" are two), or
+ * copy the file; tcc.load of Python does so.
+ *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
  * any thread.  All artifacts of a process share one pool of worker threads; runs at the same time

@@ -22,6 +22,13 @@ static void populate(void *memory, size_t size) {
         (void)madvise(memory, size, MADV_POPULATE_WRITE); /* before Linux 5.14: faults as it goes */
 }
 
+/* The last huge page is one where that takes a thirty-second more memory at most. */
+static size_t rounded_to_pages(size_t size) {
+    size_t small = (size_t)sysconf(_SC_PAGESIZE);
+    size_t huge = (size + huge_page - 1) / huge_page * huge_page;
+    return huge - size <= size / 32 ? huge : (size + small - 1) / small * small;
+}
+
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {
     if (size <= arena->size) return TCC_OK;
     tcc_arena_release(arena);
@@ -36,7 +43,7 @@ tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size) {
         arena->size = rounded;
         return TCC_OK;
     }
-    rounded = (rounded + huge_page - 1) / huge_page * huge_page;
+    rounded = rounded_to_pages(rounded);
     char *memory = mmap(NULL, rounded + huge_page, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)

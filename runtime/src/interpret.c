@@ -166,7 +166,9 @@ static tcc_status call(tcc_run *run, const tcc_code *code) {
                              .n_ints = code->as.call.n_ints,
                              .results = instance->results,
                              .n_results = code->as.call.n_results,
-                             .pool = &instance->pool};
+                             .pool = &instance->pool,
+                             .crew = &run->crew,
+                             .threads = instance->threads};
     TCC_RETURN_IF_ERROR(code->as.call.op(&arguments));
     for (int32_t i = 0; i < code->as.call.n_results; i++)
         instance->registers[code->as.call.results[i]] = instance->results[i];

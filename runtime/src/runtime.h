@@ -44,8 +44,9 @@ typedef struct tcc_arena {
     size_t mapped;
 } tcc_arena;
 
-/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Its pages are
- * there when this returns, as far as memory allows. */
+/* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  Made anew it has
+ * a thirty-second more at most, or a page.  Its pages are there when this returns, as far as memory
+ * allows. */
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 void tcc_arena_release(tcc_arena *arena);
 
@@ -238,6 +239,12 @@ typedef struct tcc_weights {
 tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
 
+/* ---- image.c: the loaded code ------------------------------------------------------------------------ */
+
+/* The file that this object was loaded from; "" where it is not known.  It may be another by now:
+ * code and data are in memory from the beginning. */
+const char *tcc_image_path(void);
+
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
 /* x86-64: CPUID leaf, sub-leaf, register (0 eax .. 3 edx), bit, and the XCR0 bits the system must
@@ -362,6 +369,8 @@ typedef struct tcc_op_call {
     int64_t *results; /* n_results values that the function must set */
     int32_t n_results;
     tcc_pool *pool; /* for temporaries */
+    tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
+    int32_t threads;
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */

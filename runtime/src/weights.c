@@ -9,7 +9,6 @@
  * do that; where it cannot, large weights are copied once per process to anonymous huge pages, which
  * is worth more than the sharing (one TLB miss per 2 MiB instead of per 4 KiB). */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -34,27 +33,6 @@ typedef struct trailer {
     uint8_t sha256[32];
 } trailer;
 _Static_assert(sizeof(trailer) == TRAILER, "the trailer has no padding");
-
-/* The path of the object that holds this code.  The dynamic linker's name may be relative to a
- * folder that is no longer current, so the kernel's own list comes first. */
-static bool own_path(char *path, size_t room) {
-    uintptr_t here = (uintptr_t)&tcc_artifact_info;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    char line[4096 + 128];
-    while (maps && fgets(line, sizeof line, maps)) {
-        unsigned long begin, end;
-        int at = 0;
-        if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &at) < 2 || !at) continue;
-        if (here < begin || here >= end || line[at] != '/') continue;
-        fclose(maps);
-        line[strcspn(line, "\n")] = 0;
-        return (size_t)snprintf(path, room, "%s", line + at) < room;
-    }
-    if (maps) fclose(maps);
-    Dl_info info;
-    if (!dladdr(&tcc_artifact_info, &info) || !info.dli_fname) return false;
-    return (size_t)snprintf(path, room, "%s", info.dli_fname) < room;
-}
 
 static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
     struct stat stat;
@@ -131,22 +109,18 @@ static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *o
 tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights) {
     memset(out_weights, 0, sizeof *out_weights);
     if (size == 0) return TCC_OK;
-    char path[4096 + 16];
+    const char *path = tcc_image_path();
+    char side[4096 + 16];
     int64_t offset = 0;
-    if (!own_path(path, sizeof path - 8))
-        return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
+    if (!path[0]) return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
+    (void)snprintf(side, sizeof side, "%s.weights", path);
     int file = open_weights(path, size, sha256, &offset);
-    if (file < 0) {
-        size_t length = strlen(path);
-        memcpy(path + length, ".weights", 9);
-        file = open_weights(path, size, sha256, &offset);
-        path[length] = 0;
-    }
+    if (file < 0) file = open_weights(side, size, sha256, &offset);
     if (file < 0)
         return tcc_fail(TCC_CORRUPT,
                         "the weights of '%s' are missing or damaged, in the file and in "
-                        "'%s.weights' beside it: compile the model again, or copy both files",
-                        path, path);
+                        "'%s' beside it: compile the model again, or copy both files",
+                        path, side);
     tcc_status status = map_file(file, offset, size, out_weights);
     close(file);
     return status;

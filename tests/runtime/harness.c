@@ -7,8 +7,14 @@ const tcc_artifact tcc_artifact_info = {.name = "harness"};
 
 int harness_call(const char *name, tcc_op_call *call, tcc_pool *pool) {
     tcc_op op = tcc_op_find(name);
+    tcc_crew crew = {0};
     call->pool = pool;
+    if (call->threads) {
+        tcc_crew_enter(&crew);
+        call->crew = &crew;
+    }
     tcc_status status = op ? op(call) : TCC_INTERNAL;
+    if (call->threads) tcc_crew_leave(&crew);
     tcc_pool_reset(pool);
     return status;
 }
@@ -45,7 +51,7 @@ int harness_exercise_pool(void) {
     return tcc_pool_take(&pool, SIZE_MAX / 2, &first) == TCC_OUT_OF_MEMORY ? 0 : 8;
 }
 
-/* An arena keeps its alignment and its promise of zeros for new memory. */
+/* An arena keeps its alignment, takes little more than asked, and keeps its promise of zeros for new memory. */
 int harness_exercise_arena(size_t size) {
     tcc_arena arena = {0};
     if (tcc_arena_reserve(&arena, size)) return 1;
@@ -53,6 +59,7 @@ int harness_exercise_arena(size_t size) {
     if (size && (uintptr_t)arena.base % alignment) return 2;
     for (size_t i = 0; i < size; i++)
         if (((char *)arena.base)[i]) return 3;
+    if (arena.size < size || arena.size > size + size / 32 + 4096) return 6;
     void *base = arena.base;
     if (tcc_arena_reserve(&arena, size / 2) || arena.base != base) return 4;
     tcc_arena_release(&arena);

@@ -80,6 +80,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
         (edited(lambda r: r.update(l2=3)), "l2 is not an object"),
         (edited(lambda r: r["l2"].pop("read")), "l2.read is missing"),
         (edited(lambda r: r["memory"].update(read=0)), "memory.read is not a number from"),
+        (edited(lambda r: r["memory"].pop("in_order")), "memory.in_order is missing"),
         (edited(lambda r: r.update(ghz=-1.0)), "ghz is not a number from"),
         (edited(lambda r: r.update(ghz="fast")), "ghz is not a number"),
         (edited(lambda r: r.update(ghz=True)), "ghz is not a number"),

@@ -24,41 +24,84 @@ static box load_box(const float *data, bool centre) {
                  larger(data[1], data[3])};
 }
 
-static bool overlaps(box a, box b, float threshold) {
-    float height = smaller(a.y2, b.y2) - larger(a.y1, b.y1);
-    float width = smaller(a.x2, b.x2) - larger(a.x1, b.x1);
-    if (height <= 0 || width <= 0) return false;
-    float area_a = (a.y2 - a.y1) * (a.x2 - a.x1), area_b = (b.y2 - b.y1) * (b.x2 - b.x1);
-    if (area_a <= 0 || area_b <= 0) return false;
-    float both = height * width;
-    return both / (area_a + area_b - both) > threshold;
+enum { BESIDE = 16 }; /* chosen boxes that a candidate is compared with at once */
+
+/* BESIDE boxes, by side; places that are not taken hold boxes of no size, which overlap nothing. */
+typedef struct boxes {
+    float y1[BESIDE], x1[BESIDE], y2[BESIDE], x2[BESIDE], area[BESIDE];
+} boxes;
+
+/* Whether a box overlaps one of these by more than the threshold. */
+static bool overlaps(const boxes *b, box a, float area, float threshold) {
+    int any = 0;
+    for (int i = 0; i < BESIDE; i++) {
+        float height = smaller(a.y2, b->y2[i]) - larger(a.y1, b->y1[i]);
+        float width = smaller(a.x2, b->x2[i]) - larger(a.x1, b->x1[i]);
+        float both = height * width;
+        int apart = (height <= 0) | (width <= 0) | (b->area[i] <= 0);
+        any |= !apart & (both / (area + b->area[i] - both) > threshold);
+    }
+    return any != 0 && !(area <= 0);
 }
 
 typedef struct suppression {
+    const tcc_op_tensor *all_boxes, *all_scores;
     int64_t boxes, most;
     float iou, score;
     bool centre;
-    tcc_keyed *items, *room;
-    int64_t *chosen;
+    int64_t *chosen; /* `most` box numbers for every class of every batch */
+    int64_t *counts; /* how many of them, by class of every batch */
 } suppression;
 
-/* Chooses boxes of one class of one batch; the indices are left in `chosen`. */
-static int64_t choose(const suppression *s, const float *boxes, const float *scores) {
+/* Room for choosing among `s->boxes` boxes. */
+static size_t room_of(const suppression *s) {
+    size_t kept = (size_t)(s->most / BESIDE + 1) * sizeof(boxes);
+    return (size_t)s->boxes * 2 * sizeof(tcc_keyed) + kept;
+}
+
+static void put_box(boxes *held, int64_t number, box box, float area) {
+    boxes *b = &held[number / BESIDE];
+    int64_t at = number % BESIDE;
+    if (at == 0) memset(b, 0, sizeof *b);
+    b->y1[at] = box.y1;
+    b->x1[at] = box.x1;
+    b->y2[at] = box.y2;
+    b->x2[at] = box.x2;
+    b->area[at] = area;
+}
+
+/* Chooses boxes of one class of one batch; returns how many. */
+static int64_t choose(const suppression *s, const float *data, const float *scores, int64_t *chosen,
+                      void *room) {
     static const tcc_dtype f32 = {2, 32, 1};
-    int64_t candidates = 0, chosen = 0;
-    for (int64_t i = 0; i < s->boxes; i++) {
-        if (!(scores[i] > s->score)) continue;
-        s->items[candidates++] = (tcc_keyed){~tcc_order_key(f32, &scores[i]), i};
-    }
-    tcc_order_sort(s->items, s->room, candidates);
-    for (int64_t i = 0; i < candidates && chosen < s->most; i++) {
-        box candidate = load_box(boxes + s->items[i].index * 4, s->centre);
+    tcc_keyed *items = room;
+    boxes *held = (boxes *)(void *)(items + 2 * s->boxes);
+    int64_t candidates = 0, count = 0;
+    for (int64_t i = 0; i < s->boxes; i++)
+        if (scores[i] > s->score) tcc_order_load(f32, &scores[i], 1, UINT64_MAX, i, &items[candidates++]);
+    tcc_order_sort(items, items + s->boxes, candidates);
+    for (int64_t i = 0; i < candidates && count < s->most; i++) {
+        box candidate = load_box(data + items[i].index * 4, s->centre);
+        float area = (candidate.y2 - candidate.y1) * (candidate.x2 - candidate.x1);
         bool keep = true;
-        for (int64_t c = 0; c < chosen && keep; c++)
-            keep = !overlaps(candidate, load_box(boxes + s->chosen[c] * 4, s->centre), s->iou);
-        if (keep) s->chosen[chosen++] = s->items[i].index;
+        for (int64_t block = 0; block * BESIDE < count && keep; block++)
+            keep = !overlaps(&held[block], candidate, area, s->iou);
+        if (!keep) continue;
+        put_box(held, count, candidate, area);
+        chosen[count++] = items[i].index;
     }
-    return chosen;
+    return count;
+}
+
+/* A unit is a class of a batch. */
+static void choose_classes(void *context, int64_t begin, int64_t end, void *room) {
+    const suppression *s = context;
+    int64_t classes = s->all_scores->dims[1];
+    for (int64_t line = begin; line < end; line++) {
+        const float *data = (const float *)s->all_boxes->data + line / classes * s->boxes * 4;
+        const float *scores = (const float *)s->all_scores->data + line * s->boxes;
+        s->counts[line] = choose(s, data, scores, s->chosen + line * s->most, room);
+    }
 }
 
 static bool fits(const tcc_op_call *call) {
@@ -98,7 +141,12 @@ static tcc_status prepare(const tcc_op_call *call, suppression *out) {
     TCC_RETURN_IF_ERROR(read_limit(call, 1, &next, f32, &out->iou));
     TCC_RETURN_IF_ERROR(read_limit(call, 2, &next, f32, &out->score));
     out->most = most < 0 ? 0 : most < out->boxes ? most : out->boxes;
-    if (out->boxes <= INT64_MAX / 64) return TCC_OK;
+    out->all_boxes = &call->inputs[0];
+    out->all_scores = &call->inputs[1];
+    int64_t lines = out->all_boxes->dims[0] * out->all_scores->dims[1], words;
+    if (out->boxes <= INT64_MAX / 256 &&
+        !__builtin_mul_overflow(lines, 8 * (out->most + 1), &words))
+        return TCC_OK;
     return tcc_fail(TCC_OUT_OF_MEMORY, "non-max suppression: too many boxes");
 }
 
@@ -106,24 +154,20 @@ static tcc_status prepare(const tcc_op_call *call, suppression *out) {
 static tcc_status suppress(tcc_op_call *call, int64_t *row, int64_t room, int64_t *out_count) {
     suppression s;
     TCC_RETURN_IF_ERROR(prepare(call, &s));
-    const tcc_op_tensor *boxes = &call->inputs[0], *scores = &call->inputs[1];
+    int64_t classes = s.all_scores->dims[1], lines = s.all_boxes->dims[0] * classes;
     void *memory = NULL;
-    size_t bytes = (size_t)s.boxes * (2 * sizeof(tcc_keyed) + sizeof(int64_t));
+    size_t bytes = (size_t)(lines * (s.most + 1)) * sizeof(int64_t);
     TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
-    s.items = memory;
-    s.room = s.items + s.boxes;
-    s.chosen = (int64_t *)(s.room + s.boxes);
-    int64_t count = 0, classes = scores->dims[1];
-    for (int64_t line = 0; line < boxes->dims[0] * classes; line++) {
-        const float *of_batch = (const float *)boxes->data + line / classes * s.boxes * 4;
-        int64_t chosen = choose(&s, of_batch, (const float *)scores->data + line * s.boxes);
-        for (int64_t i = 0; i < chosen && count + i < room; i++, row += 3) {
+    s.counts = memory;
+    s.chosen = s.counts + lines;
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, choose_classes, &s, lines, room_of(&s)));
+    int64_t count = 0;
+    for (int64_t line = 0; line < lines; count += s.counts[line++])
+        for (int64_t i = 0; i < s.counts[line] && count + i < room; i++, row += 3) {
             row[0] = line / classes;
             row[1] = line % classes;
-            row[2] = s.chosen[i];
+            row[2] = s.chosen[line * s.most + i];
         }
-        count += chosen;
-    }
     tcc_pool_give(call->pool, memory);
     *out_count = count;
     return TCC_OK;

@@ -38,18 +38,47 @@ uint64_t tcc_order_key(tcc_dtype dtype, const void *element) {
     return bits & sign ? sign - magnitude : sign + magnitude;
 }
 
-static bool before(tcc_keyed a, tcc_keyed b) {
-    return a.key < b.key || (a.key == b.key && a.index < b.index);
+/* `TYPE` elements whose key is `KEY` of the element's bits. */
+#define LOAD_KEYS(TYPE, KEY)                                                                       \
+    do {                                                                                           \
+        const TYPE *from = elements;                                                               \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            TYPE bits = from[i];                                                                   \
+            items[i] = (tcc_keyed){(KEY) ^ flip, first + i};                                       \
+        }                                                                                          \
+    } while (0)
+
+static uint64_t key_of_float(uint32_t bits) {
+    uint32_t magnitude = bits & INT32_MAX;
+    uint64_t sign = UINT64_C(1) << 31;
+    if (magnitude > 0x7F800000) return UINT64_MAX;
+    return bits >> 31 ? sign - magnitude : sign + magnitude;
 }
 
-void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
+void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
+                    int64_t first, tcc_keyed *items) {
+    size_t element = dtype.bits / 8u;
+    if (dtype.code == 2 && dtype.bits == 32)
+        LOAD_KEYS(uint32_t, key_of_float(bits));
+    else if (dtype.code == 0 && dtype.bits == 32)
+        LOAD_KEYS(uint32_t, bits ^ UINT64_C(0x80000000));
+    else if (dtype.code == 0 && dtype.bits == 64)
+        LOAD_KEYS(uint64_t, bits ^ UINT64_C(1) << 63);
+    else
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t key = tcc_order_key(dtype, (const char *)elements + (size_t)i * element);
+            items[i] = (tcc_keyed){key ^ flip, first + i};
+        }
+}
+
+static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     enum { RUN = 16 };
     for (int64_t start = 0; start < count; start += RUN) {
         int64_t end = start + RUN < count ? start + RUN : count;
         for (int64_t i = start + 1; i < end; i++) {
             tcc_keyed item = items[i];
             int64_t at = i;
-            for (; at > start && before(item, items[at - 1]); at--) items[at] = items[at - 1];
+            for (; at > start && item.key < items[at - 1].key; at--) items[at] = items[at - 1];
             items[at] = item;
         }
     }
@@ -60,7 +89,7 @@ void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
             int64_t end = start + 2 * run < count ? start + 2 * run : count;
             int64_t left = start, right = middle;
             for (int64_t i = start; i < end; i++)
-                to[i] = left < middle && (right >= end || !before(from[right], from[left]))
+                to[i] = left < middle && (right >= end || from[left].key <= from[right].key)
                             ? from[left++]
                             : from[right++];
         }
@@ -69,6 +98,64 @@ void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
         to = swap;
     }
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
+}
+
+enum { DIGIT = 8, VALUES = 1 << DIGIT, RADIX_FROM = 64 };
+
+static uint64_t digit_of(uint64_t key, int shift) { return key >> shift & (VALUES - 1); }
+
+/* By one digit of the keys after the other, the least first; digits in which no keys differ cost
+ * nothing. */
+static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
+    uint64_t differ = 0;
+    for (int64_t i = 1; i < count; i++) differ |= items[i].key ^ items[0].key;
+    tcc_keyed *from = items, *to = room;
+    for (int shift = 0; shift < 64; shift += DIGIT) {
+        int64_t next[VALUES] = {0}, place = 0;
+        if (digit_of(differ, shift) == 0) continue;
+        for (int64_t i = 0; i < count; i++) next[digit_of(from[i].key, shift)]++;
+        for (int value = 0; value < VALUES; value++) {
+            int64_t many = next[value];
+            next[value] = place;
+            place += many;
+        }
+        for (int64_t i = 0; i < count; i++) to[next[digit_of(from[i].key, shift)]++] = from[i];
+        tcc_keyed *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
+}
+
+void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
+    if (count < RADIX_FROM)
+        merge_sort(items, room, count);
+    else
+        radix_sort(items, room, count);
+}
+
+uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept) {
+    uint64_t differ = 0, bound = items[0].key, known = 0; /* digits of the last key; their mask */
+    int64_t equal = kept;                                 /* kept items that have those digits */
+    for (int64_t i = 1; i < count; i++) differ |= items[i].key ^ items[0].key;
+    for (int shift = 64 - DIGIT; shift >= 0; shift -= DIGIT) {
+        int64_t many[VALUES] = {0}, value = 0;
+        uint64_t mask = (uint64_t)(VALUES - 1) << shift;
+        if (digit_of(differ, shift)) {
+            for (int64_t i = 0; i < count; i++)
+                if (((items[i].key ^ bound) & known) == 0) many[digit_of(items[i].key, shift)]++;
+            for (; many[value] < equal; value++) equal -= many[value];
+            bound = (bound & ~mask) | (uint64_t)value << shift;
+        }
+        known |= mask;
+    }
+    for (int64_t i = 0, at = 0; at < kept; i++) {
+        bool last = items[i].key == bound;
+        if (items[i].key > bound || (last && equal == 0)) continue;
+        equal -= last;
+        items[at++] = items[i];
+    }
+    return bound;
 }
 
 tcc_status tcc_axis_split(const tcc_op_tensor *tensor, int64_t axis, tcc_axis *out_axis) {

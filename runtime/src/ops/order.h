@@ -16,8 +16,16 @@ tcc_status tcc_order_check(tcc_dtype dtype, const char *op);
  * infinity. */
 uint64_t tcc_order_key(tcc_dtype dtype, const void *element);
 
-/* Sorts by key, then by index; `room` holds `count` more. */
+/* The keys of `count` elements that lie side by side, each xor `flip`, with indices from `first` on. */
+void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
+                    int64_t first, tcc_keyed *items);
+
+/* Sorts by key; equal keys keep their order.  `room` holds `count` more. */
 void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count);
+
+/* Moves the `kept` items (1 to count) that such a sort would put first to the front, in the order in
+ * which they stand; returns the last of their keys. */
+uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept);
 
 /* An array seen as outer x axis x inner. */
 typedef struct tcc_axis {
@@ -30,6 +38,15 @@ tcc_status tcc_axis_split(const tcc_op_tensor *tensor, int64_t axis, tcc_axis *o
 tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t outputs, int32_t ints,
                          int32_t results, const char *op);
 
+/* A part of an op: units begin to end - 1 of the work that `context` describes, with `room` bytes of
+ * its thread's own. */
+typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);
+
+/* Does all `units`, each once, on the run's threads; units must be independent.  Fails only for want
+ * of memory for `room`. */
+tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context, int64_t units,
+                           size_t room);
+
 tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_det(tcc_op_call *call);
@@ -41,6 +58,7 @@ tcc_status tcc_op_nms_count(tcc_op_call *call);
 tcc_status tcc_op_non_zero(tcc_op_call *call);
 tcc_status tcc_op_non_zero_count(tcc_op_call *call);
 tcc_status tcc_op_roi_align(tcc_op_call *call);
+tcc_status tcc_op_running(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
 tcc_status tcc_op_sort(tcc_op_call *call);

@@ -134,6 +134,12 @@ static void combine(const scatter *s, int64_t at, int64_t update, int64_t count)
         return;
     }
     bool floating = dtype.code == 2 || dtype.code == 4;
+    if (s->reduction == ADD && dtype.code == 2 && dtype.bits == 32) {
+        float *sum = (float *)(void *)target;
+        const float *term = (const float *)(const void *)from;
+        for (int64_t i = 0; i < count; i++) sum[i] += term[i];
+        return;
+    }
     for (int64_t i = 0; i < count; i++, target += step, from += element) {
         if (floating) {
             double a = load_float(s->dtype, target), b = load_float(dtype, from);
@@ -159,15 +165,46 @@ static tcc_status check_operands(const tcc_op_call *call, int64_t reduction, con
     return tcc_fail(TCC_INTERNAL, "%s: operands do not fit", op);
 }
 
+static int64_t load_index(const tcc_op_tensor *indices, int64_t at) {
+    if (indices->dtype.bits == 64) return ((const int64_t *)indices->data)[at];
+    return ((const int32_t *)indices->data)[at];
+}
+
 /* Index number `at`, counted from the front of an axis of `size`. */
-static tcc_status read_index(const tcc_op_tensor *indices, int64_t at, int64_t size,
-                             int64_t *out_index) {
-    const char *place = (const char *)indices->data + (size_t)at * (indices->dtype.bits / 8u);
-    int64_t index = (int64_t)load_word(indices->dtype, place);
-    *out_index = index < 0 ? index + size : index;
-    if (*out_index >= 0 && *out_index < size) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: index %lld of an axis of %lld", (long long)index,
-                    (long long)size);
+static int64_t read_index(const tcc_op_tensor *indices, int64_t at, int64_t size) {
+    int64_t index = load_index(indices, at);
+    return index < 0 ? index + size : index;
+}
+
+/* Fails unless every `period`-th index from number `first` on lies within an axis of `size`. */
+static tcc_status check_indices(const tcc_op_tensor *indices, int64_t first, int64_t period,
+                                int64_t size) {
+    for (int64_t at = first; at < indices->count; at += period) {
+        int64_t index = load_index(indices, at);
+        if (TCC_UNLIKELY(index < -size || index >= size))
+            return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: index %lld of an axis of %lld",
+                            (long long)index, (long long)size);
+    }
+    return TCC_OK;
+}
+
+enum {
+    PIECE = 1 << 16, /* bytes that a thread copies at a time */
+    COLUMNS = 64,    /* elements along the last axis that a thread updates at a time */
+};
+
+typedef struct copying {
+    char *to;
+    const char *from;
+    size_t size;
+} copying;
+
+static void copy_pieces(void *context, int64_t begin, int64_t end, void *room) {
+    const copying *c = context;
+    size_t first = (size_t)begin * PIECE, behind = (size_t)end * PIECE;
+    (void)room;
+    if (behind > c->size) behind = c->size;
+    memcpy(c->to + first, c->from + first, behind - first);
 }
 
 /* Makes the target and copies x to it. */
@@ -176,8 +213,9 @@ static tcc_status begin(const tcc_op_call *call, int64_t reduction, scatter *out
     bool half = (x->dtype.code == 2 || x->dtype.code == 4) && x->dtype.bits == 16;
     *out_scatter = (scatter){call, reduction, x->dtype, y->data};
     if (!half || (reduction != ADD && reduction != MUL)) {
-        if (y->data != x->data) memcpy(y->data, x->data, (size_t)x->count * (x->dtype.bits / 8u));
-        return TCC_OK;
+        copying all = {y->data, x->data, (size_t)x->count * (x->dtype.bits / 8u)};
+        if (all.to == all.from) return TCC_OK;
+        return tcc_op_parallel(call, copy_pieces, &all, (int64_t)((all.size + PIECE - 1) / PIECE), 0);
     }
     if (x->count > INT64_MAX / 4) return tcc_fail(TCC_OUT_OF_MEMORY, "scatter: too many elements");
     void *memory = NULL;
@@ -199,6 +237,47 @@ static void finish(const scatter *s) {
     tcc_pool_give(s->call->pool, s->target);
 }
 
+/* scatter_elements by units that do not touch each other's elements: indices before the axis, and
+ * where the axis is not the last one, columns along the last. */
+typedef struct elements {
+    scatter s;
+    int32_t axis, last;
+    int64_t rows, blocks; /* rows of indices along the last axis in a unit, and its column blocks */
+} elements;
+
+/* Updates columns `first` to `behind - 1` of row `row` of the indices. */
+static void scatter_row(const elements *e, int64_t row, int64_t first, int64_t behind) {
+    const tcc_op_tensor *x = &e->s.call->inputs[0], *indices = &e->s.call->inputs[1];
+    int64_t base = 0, along = 1, stride = 1, rest = row, width = indices->dims[e->last];
+    for (int32_t dim = e->last; dim >= 0; stride *= x->dims[dim--]) {
+        if (dim == e->axis) along = stride;
+        if (dim == e->last) continue;
+        if (dim != e->axis) base += rest % indices->dims[dim] * stride;
+        rest /= indices->dims[dim];
+    }
+    for (int64_t column = first; column < behind; column++) {
+        int64_t update = row * width + column;
+        int64_t at = base + read_index(indices, update, x->dims[e->axis]) * along;
+        if (e->axis != e->last) at += column;
+        if (e->s.reduction == NONE && e->s.dtype.bits == 32)
+            memcpy(e->s.target + 4 * at, (const char *)e->s.call->inputs[2].data + 4 * update, 4);
+        else
+            combine(&e->s, at, update, 1);
+    }
+}
+
+static void scatter_units(void *context, int64_t begin, int64_t end, void *room) {
+    const elements *e = context;
+    int64_t width = e->s.call->inputs[1].dims[e->last];
+    (void)room;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t first = e->blocks == 1 ? 0 : unit % e->blocks * COLUMNS;
+        int64_t behind = e->blocks == 1 || first + COLUMNS > width ? width : first + COLUMNS;
+        for (int64_t row = 0; row < e->rows; row++)
+            scatter_row(e, unit / e->blocks * e->rows + row, first, behind);
+    }
+}
+
 tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 3, 1, 2, 0, "scatter"));
     TCC_RETURN_IF_ERROR(check_operands(call, call->ints[1], "scatter"));
@@ -211,21 +290,35 @@ tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
         if (dim != axis && indices->dims[dim] > x->dims[dim])
             return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: the indices have %lld along axis %d, x %lld",
                             (long long)indices->dims[dim], dim, (long long)x->dims[dim]);
-    scatter s;
-    TCC_RETURN_IF_ERROR(begin(call, call->ints[1], &s));
-    for (int64_t i = 0; i < indices->count; i++) {
-        int64_t rest = i, stride = 1, offset = 0, index;
-        TCC_RETURN_IF_ERROR(read_index(indices, i, x->dims[axis], &index));
-        for (int32_t dim = x->ndim - 1; dim >= 0; dim--) {
-            int64_t at = rest % indices->dims[dim];
-            rest /= indices->dims[dim];
-            offset += (dim == axis ? index : at) * stride;
-            stride *= x->dims[dim];
-        }
-        combine(&s, offset, i, 1);
-    }
-    finish(&s);
+    TCC_RETURN_IF_ERROR(check_indices(indices, 0, 1, x->dims[axis]));
+    elements e = {.axis = (int32_t)axis, .last = x->ndim - 1, .rows = 1, .blocks = 1};
+    TCC_RETURN_IF_ERROR(begin(call, call->ints[1], &e.s));
+    int64_t width = indices->dims[e.last], units = indices->count ? indices->count / width : 0;
+    for (int32_t dim = e.axis; dim < e.last; dim++) e.rows *= indices->dims[dim];
+    if (e.rows > 1) e.blocks = (width + COLUMNS - 1) / COLUMNS;
+    if (units) units = units / e.rows * e.blocks;
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, scatter_units, &e, units, 0));
+    finish(&e.s);
     return TCC_OK;
+}
+
+/* scatter_nd by parts of its slices, which no other unit touches. */
+typedef struct slices {
+    scatter s;
+    int64_t depth, tuples, slice, part;
+} slices;
+
+static void scatter_parts(void *context, int64_t begin, int64_t end, void *room) {
+    const slices *n = context;
+    const tcc_op_tensor *x = &n->s.call->inputs[0], *indices = &n->s.call->inputs[1];
+    int64_t first = begin * n->part, behind = end * n->part < n->slice ? end * n->part : n->slice;
+    (void)room;
+    for (int64_t i = 0; i < n->tuples; i++) {
+        int64_t row = 0;
+        for (int64_t dim = 0; dim < n->depth; dim++)
+            row = row * x->dims[dim] + read_index(indices, i * n->depth + dim, x->dims[dim]);
+        combine(&n->s, row * n->slice + first, i * n->slice + first, behind - first);
+    }
 }
 
 tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
@@ -235,23 +328,20 @@ tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
     const tcc_op_tensor *updates = &call->inputs[2];
     int64_t depth = indices->ndim ? indices->dims[indices->ndim - 1] : -1;
     if (depth < 0 || depth > x->ndim) return tcc_fail(TCC_INTERNAL, "scatter: operands do not fit");
-    int64_t slice = 1, tuples = 1;
-    for (int64_t dim = depth; dim < x->ndim; dim++) slice *= x->dims[dim];
-    for (int32_t dim = 0; dim + 1 < indices->ndim; dim++) tuples *= indices->dims[dim];
-    if (updates->count != tuples * slice)
+    slices n = {.depth = depth, .tuples = 1, .slice = 1};
+    for (int64_t dim = depth; dim < x->ndim; dim++) n.slice *= x->dims[dim];
+    for (int32_t dim = 0; dim + 1 < indices->ndim; dim++) n.tuples *= indices->dims[dim];
+    if (updates->count != n.tuples * n.slice)
         return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: %lld updates for %lld indices of %lld each",
-                        (long long)updates->count, (long long)tuples, (long long)slice);
-    scatter s;
-    TCC_RETURN_IF_ERROR(begin(call, call->ints[0], &s));
-    for (int64_t i = 0; i < tuples; i++) {
-        int64_t row = 0, index;
-        for (int64_t dim = 0; dim < depth; dim++) {
-            TCC_RETURN_IF_ERROR(read_index(indices, i * depth + dim, x->dims[dim], &index));
-            row = row * x->dims[dim] + index;
-        }
-        combine(&s, row * slice, i * slice, slice);
-    }
-    finish(&s);
+                        (long long)updates->count, (long long)n.tuples, (long long)n.slice);
+    for (int64_t dim = 0; dim < depth; dim++)
+        TCC_RETURN_IF_ERROR(check_indices(indices, dim, depth, x->dims[dim]));
+    TCC_RETURN_IF_ERROR(begin(call, call->ints[0], &n.s));
+    /* short updates are not worth reading the indices in every thread */
+    n.part = n.slice < 2 * COLUMNS ? n.slice : COLUMNS;
+    int64_t units = n.tuples && n.slice ? (n.slice + n.part - 1) / n.part : 0;
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, scatter_parts, &n, units, 0));
+    finish(&n.s);
     return TCC_OK;
 }
 

@@ -11,22 +11,139 @@
 
 #include "order.h"
 
-static bool is_zero(const char *element, tcc_dtype dtype) {
-    uint64_t bits = 0;
-    memcpy(&bits, element, dtype.bits / 8u);
-    if (dtype.code == 2 || dtype.code == 4) bits &= (UINT64_C(1) << (dtype.bits - 1)) - 1;
-    return bits == 0;
+enum {
+    PART = 1 << 14, /* elements: enough work for a thread */
+    BLOCK = 64,
+    RUN = 256, /* elements of a row whose indices are collected before they are written */
+};
+
+/* ---- non_zero ------------------------------------------------------------------------------------- */
+
+typedef struct non_zero {
+    const tcc_op_tensor *x;
+    int64_t *indices;
+    int64_t room;   /* elements of a row of `indices` */
+    int64_t *ahead; /* by part: first how many it has, then how many those before it have */
+} non_zero;
+
+/* Those of `count` elements that have a bit of `mask`. */
+#define COUNT_BITS(TYPE)                                                                           \
+    do {                                                                                           \
+        const TYPE *x = elements, bits = (TYPE)mask;                                               \
+        int64_t found = 0, at = 0;                                                                 \
+        for (; at + BLOCK <= count; at += BLOCK) {                                                 \
+            TYPE some = 0;                                                                         \
+            for (int i = 0; i < BLOCK; i++) some = (TYPE)(some + ((x[at + i] & bits) != 0));       \
+            found += (int64_t)some;                                                                \
+        }                                                                                          \
+        for (; at < count; at++) found += (x[at] & bits) != 0;                                     \
+        return found;                                                                              \
+    } while (0)
+
+static int64_t count_bits(const void *elements, size_t element, uint64_t mask, int64_t count) {
+    switch (element) {
+    case 1: COUNT_BITS(uint8_t);
+    case 2: COUNT_BITS(uint16_t);
+    case 4: COUNT_BITS(uint32_t);
+    default: COUNT_BITS(uint64_t);
+    }
+}
+
+/* The bits of an element that say whether it is zero: not the sign of floats. */
+static uint64_t value_bits(tcc_dtype dtype) {
+    uint64_t all = UINT64_MAX >> (64 - dtype.bits);
+    return dtype.code == 2 || dtype.code == 4 ? all >> 1 : all;
+}
+
+static int64_t part_end(const tcc_op_tensor *x, int64_t part) {
+    return (part + 1) * PART < x->count ? (part + 1) * PART : x->count;
+}
+
+static void count_parts(void *context, int64_t begin, int64_t end, void *room) {
+    const non_zero *n = context;
+    size_t element = n->x->dtype.bits / 8u;
+    (void)room;
+    for (int64_t part = begin; part < end; part++)
+        n->ahead[part] =
+            count_bits((const char *)n->x->data + (size_t)(part * PART) * element, element,
+                       value_bits(n->x->dtype), part_end(n->x, part) - part * PART);
+}
+
+/* Counts by part in memory of the pool, and all together. */
+static tcc_status count_all(const tcc_op_call *call, non_zero *n, int64_t *out_count) {
+    int64_t parts = (n->x->count + PART - 1) / PART;
+    void *memory = NULL;
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, (size_t)parts * sizeof(int64_t), &memory));
+    n->ahead = memory;
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, count_parts, n, parts, 0));
+    *out_count = 0;
+    for (int64_t part = 0; part < parts; part++) {
+        int64_t own = n->ahead[part];
+        n->ahead[part] = *out_count;
+        *out_count += own;
+    }
+    return TCC_OK;
+}
+
+/* The places, from `first` on, of those of `count` elements that have a bit of `mask`. */
+#define FIND_BITS(TYPE)                                                                            \
+    do {                                                                                           \
+        const TYPE *x = elements, bits = (TYPE)mask;                                               \
+        int64_t found = 0;                                                                         \
+        for (int64_t i = 0; i < count; i++) {                                                      \
+            places[found] = first + i;                                                             \
+            found += (x[i] & bits) != 0;                                                           \
+        }                                                                                          \
+        return found;                                                                              \
+    } while (0)
+
+static int64_t find_bits(const void *elements, size_t element, uint64_t mask, int64_t count,
+                         int64_t first, int64_t *places) {
+    switch (element) {
+    case 1: FIND_BITS(uint8_t);
+    case 2: FIND_BITS(uint16_t);
+    case 4: FIND_BITS(uint32_t);
+    default: FIND_BITS(uint64_t);
+    }
+}
+
+/* Writes the index along `dim` of `found` elements of the row that element `at` lies in. */
+static void write_dim(const non_zero *n, int32_t dim, int64_t at, int64_t to, int64_t found) {
+    int64_t *target = n->indices + dim * n->room + to;
+    for (int32_t inner = n->x->ndim - 1; inner > dim; inner--) at /= n->x->dims[inner];
+    at %= n->x->dims[dim];
+    for (int64_t i = 0; i < found; i++) target[i] = at;
+}
+
+static void write_parts(void *context, int64_t begin, int64_t end, void *room) {
+    const non_zero *n = context;
+    int32_t last = n->x->ndim - 1;
+    int64_t row = last < 0 ? 1 : n->x->dims[last];
+    size_t element = n->x->dtype.bits / 8u;
+    int64_t places[RUN];
+    (void)room;
+    for (int64_t part = begin; part < end; part++) {
+        int64_t to = n->ahead[part], stop = part_end(n->x, part);
+        for (int64_t at = part * PART, count; at < stop; at += count) {
+            int64_t place = at % row;
+            count = row - place < stop - at ? row - place : stop - at;
+            if (count > RUN) count = RUN;
+            int64_t found = find_bits((const char *)n->x->data + (size_t)at * element, element,
+                                      value_bits(n->x->dtype), count, place, places);
+            if (found == 0 || last < 0) continue;
+            memcpy(n->indices + last * n->room + to, places, (size_t)found * sizeof *places);
+            for (int32_t dim = 0; dim < last; dim++) write_dim(n, dim, at, to, found);
+            to += found;
+        }
+    }
 }
 
 tcc_status tcc_op_non_zero_count(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 0, 1, "non-zero"));
-    const tcc_op_tensor *x = &call->inputs[0];
-    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "non-zero"));
-    size_t element = x->dtype.bits / 8u;
-    int64_t count = 0;
-    for (int64_t i = 0; i < x->count; i++)
-        count += !is_zero((const char *)x->data + (size_t)i * element, x->dtype);
-    call->results[0] = count;
+    non_zero n = {.x = &call->inputs[0]};
+    TCC_RETURN_IF_ERROR(tcc_order_check(n.x->dtype, "non-zero"));
+    TCC_RETURN_IF_ERROR(count_all(call, &n, &call->results[0]));
+    tcc_pool_give(call->pool, n.ahead);
     return TCC_OK;
 }
 
@@ -36,19 +153,27 @@ tcc_status tcc_op_non_zero(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "non-zero"));
     if (y->ndim != 2 || y->dims[0] != x->ndim || y->dtype.code != 0 || y->dtype.bits != 64)
         return tcc_fail(TCC_INTERNAL, "non-zero: results do not fit");
-    size_t element = x->dtype.bits / 8u;
-    int64_t room = y->dims[1], found = 0, *indices = y->data;
-    for (int64_t i = 0; i < x->count && found < room; i++) {
-        if (is_zero((const char *)x->data + (size_t)i * element, x->dtype)) continue;
-        int64_t rest = i;
-        for (int32_t dim = x->ndim - 1; dim >= 0; dim--) {
-            indices[dim * room + found] = rest % x->dims[dim];
-            rest /= x->dims[dim];
-        }
-        found++;
-    }
-    return found == room ? TCC_OK : tcc_fail(TCC_INTERNAL, "non-zero: fewer elements than counted");
+    non_zero n = {.x = x, .indices = y->data, .room = y->dims[1]};
+    int64_t count = 0;
+    TCC_RETURN_IF_ERROR(count_all(call, &n, &count));
+    bool fits = count == n.room;
+    if (fits)
+        TCC_RETURN_IF_ERROR(
+            tcc_op_parallel(call, write_parts, &n, (x->count + PART - 1) / PART, 0));
+    tcc_pool_give(call->pool, n.ahead);
+    return fits ? TCC_OK : tcc_fail(TCC_INTERNAL, "non-zero: another count than before");
 }
+
+/* ---- compress -------------------------------------------------------------------------------------- */
+
+typedef struct compress {
+    tcc_axis axis;
+    const char *source;
+    char *target;
+    size_t slice;
+    const int64_t *chosen; /* places along the axis */
+    int64_t kept, together; /* how many places; slices of a unit */
+} compress;
 
 static tcc_status split_for_compress(const tcc_op_call *call, tcc_axis *out_axis,
                                      int64_t *out_length) {
@@ -61,38 +186,47 @@ static tcc_status split_for_compress(const tcc_op_call *call, tcc_axis *out_axis
     return TCC_OK;
 }
 
-static int64_t count_true(const char *condition, int64_t length) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < length; i++) count += condition[i] != 0;
-    return count;
-}
-
 tcc_status tcc_op_compress_count(tcc_op_call *call) {
     tcc_axis axis;
     int64_t length;
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 0, 1, 1, "compress"));
     TCC_RETURN_IF_ERROR(split_for_compress(call, &axis, &length));
-    call->results[0] = count_true(call->inputs[1].data, length);
+    call->results[0] = count_bits(call->inputs[1].data, 1, UINT8_MAX, length);
     return TCC_OK;
 }
 
+static void copy_slices(void *context, int64_t begin, int64_t end, void *room) {
+    const compress *c = context;
+    int64_t first = begin * c->together, behind = end * c->together;
+    (void)room;
+    if (behind > c->axis.outer * c->kept) behind = c->axis.outer * c->kept;
+    for (int64_t i = first; i < behind; i++) {
+        int64_t from = i / c->kept * c->axis.size + c->chosen[i % c->kept];
+        memcpy(c->target + (size_t)i * c->slice, c->source + (size_t)from * c->slice, c->slice);
+    }
+}
+
 tcc_status tcc_op_compress(tcc_op_call *call) {
-    tcc_axis axis;
+    compress c = {.source = call->inputs[0].data};
     int64_t length;
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 1, 0, "compress"));
-    TCC_RETURN_IF_ERROR(split_for_compress(call, &axis, &length));
+    TCC_RETURN_IF_ERROR(split_for_compress(call, &c.axis, &length));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-    const char *source = x->data, *condition = call->inputs[1].data;
-    char *target = y->data;
-    if (y->dtype.bits != x->dtype.bits ||
-        y->count != axis.outer * count_true(condition, length) * axis.inner)
+    const char *condition = call->inputs[1].data;
+    c.kept = count_bits(condition, 1, UINT8_MAX, length);
+    if (y->dtype.bits != x->dtype.bits || y->count != c.axis.outer * c.kept * c.axis.inner)
         return tcc_fail(TCC_INTERNAL, "compress: results do not fit");
-    size_t slice = (size_t)axis.inner * (x->dtype.bits / 8u);
-    for (int64_t outer = 0; outer < axis.outer; outer++)
-        for (int64_t i = 0; i < length; i++) {
-            if (!condition[i]) continue;
-            memcpy(target, source + (size_t)(outer * axis.size + i) * slice, slice);
-            target += slice;
-        }
+    c.target = y->data;
+    c.slice = (size_t)c.axis.inner * (x->dtype.bits / 8u);
+    if (y->count == 0) return TCC_OK;
+    void *memory = NULL;
+    size_t bytes = (size_t)(length + 1) * sizeof(int64_t);
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
+    find_bits(condition, 1, UINT8_MAX, length, 0, memory);
+    c.chosen = memory;
+    c.together = PART / c.axis.inner + 1;
+    int64_t units = (c.axis.outer * c.kept + c.together - 1) / c.together;
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, copy_slices, &c, units, 0));
+    tcc_pool_give(call->pool, memory);
     return TCC_OK;
 }

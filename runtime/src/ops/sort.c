@@ -1,87 +1,269 @@
 /* sort: inputs (x), outputs (values, indices i64) or (indices), ints (axis, descending).
  * top_k: inputs (x), outputs (values, indices i64), ints (axis, largest, sorted); k is the outputs'
- * size along the axis.  Among equal elements the lower index comes first, both ways. */
+ * size along the axis.  Among equal elements the lower index comes first, both ways.
+ *
+ * A line of x along the axis is loaded where its elements lie side by side: neighbouring lines
+ * together where they do not.  Long lines of which little is kept are looked at in segments, whose
+ * first elements are gathered. */
 #include <string.h>
 
 #include "order.h"
 
-/* What both share: lines of x along the axis, as keys, and where results go. */
+enum {
+    SEGMENT = 1 << 14,     /* elements: enough work for a thread */
+    BLOCK = 64,            /* elements that are looked at together */
+    FEW = 16,              /* kept items that are held in order */
+    TOGETHER = 64,         /* bytes side by side that lines are loaded by: a cache line */
+    LOADED_MOST = 1 << 20, /* bytes of such lines */
+};
+
 typedef struct lines {
     const tcc_op_tensor *source;
     tcc_axis axis;
     size_t element;
-    char *values;     /* may be NULL */
+    char *values; /* may be NULL */
     int64_t *indices;
-    int64_t kept; /* size of the results along the axis */
+    int64_t kept; /* size of the results along the axis; at least 1 */
     bool descending;
+    int64_t together; /* lines that are loaded at once; they have no segments */
+    int64_t segments; /* of a line */
+    tcc_keyed *found; /* `kept` items for every segment of every line; NULL: one segment */
 } lines;
 
-static void load_line(const lines *lines, int64_t outer, int64_t inner, tcc_keyed *items) {
-    const char *base = lines->source->data;
-    for (int64_t i = 0; i < lines->axis.size; i++) {
-        int64_t at = (outer * lines->axis.size + i) * lines->axis.inner + inner;
-        uint64_t key = tcc_order_key(lines->source->dtype, base + (size_t)at * lines->element);
-        items[i] = (tcc_keyed){lines->descending ? ~key : key, i};
-    }
+static uint64_t flip_of(const lines *lines) { return lines->descending ? UINT64_MAX : 0; }
+
+/* Whether one of a block's elements may come before `bound`; NaN is always said to. */
+#define MAY_PASS(TYPE)                                                                             \
+    do {                                                                                           \
+        const TYPE *x = elements, last = *(const TYPE *)bound;                                     \
+        int any = 0;                                                                               \
+        if (descending)                                                                            \
+            for (int i = 0; i < BLOCK; i++) any |= !(x[i] <= last);                                \
+        else                                                                                       \
+            for (int i = 0; i < BLOCK; i++) any |= !(x[i] >= last);                                \
+        return any != 0;                                                                           \
+    } while (0)
+
+static bool block_may_pass(tcc_dtype dtype, const void *elements, const void *bound,
+                           bool descending) {
+    if (dtype.code == 2 && dtype.bits == 32) MAY_PASS(float);
+    if (dtype.code == 0 && dtype.bits == 32) MAY_PASS(int32_t);
+    if (dtype.code == 0 && dtype.bits == 64) MAY_PASS(int64_t);
+    return true;
 }
 
-static void store_line(const lines *lines, int64_t outer, int64_t inner, const tcc_keyed *items) {
-    const char *base = lines->source->data;
+/* Room for candidates, of which more than `kept` wait before they are looked through. */
+static int64_t candidates_of(const lines *lines, int64_t size) {
+    int64_t most = lines->kept > size / 4 ? size : 4 * lines->kept;
+    return most + BLOCK;
+}
+
+/* Puts an item into its place among `held` ordered ones, of which the last falls off if they are
+ * `kept`. */
+static void insert(tcc_keyed *items, int64_t held, int64_t kept, tcc_keyed item) {
+    int64_t at = held < kept ? held : kept - 1;
+    for (; at > 0 && item.key < items[at - 1].key; at--) items[at] = items[at - 1];
+    items[at] = item;
+}
+
+/* `keep_first` for few: they are always in order. */
+static int64_t keep_few(const lines *lines, const char *elements, int64_t first, int64_t size,
+                        tcc_keyed *items) {
+    tcc_dtype dtype = lines->source->dtype;
+    int64_t held = 0, kept = lines->kept;
+    tcc_keyed block[BLOCK];
+    for (int64_t at = 0; at < size; at += BLOCK) {
+        int64_t count = size - at < BLOCK ? size - at : BLOCK, i = 0;
+        const char *here = elements + (size_t)at * lines->element;
+        if (held == kept && count == BLOCK) {
+            const char *last = elements + (size_t)(items[kept - 1].index - first) * lines->element;
+            if (!block_may_pass(dtype, here, last, lines->descending)) continue;
+        }
+        tcc_order_load(dtype, here, count, flip_of(lines), first + at, block);
+        for (; i < count && held < kept; i++) insert(items, held++, kept, block[i]);
+        for (; i < count; i++)
+            if (block[i].key < items[kept - 1].key) insert(items, held, kept, block[i]);
+    }
+    return held;
+}
+
+/* The items that come first among `size` elements, side by side, numbered from `first` on; equal
+ * ones by index.  `items` has room for `candidates_of(size)`.  Returns how many there are. */
+static int64_t keep_first(const lines *lines, const char *elements, int64_t first, int64_t size,
+                          tcc_keyed *items) {
+    if (lines->kept <= FEW) return keep_few(lines, elements, first, size, items);
+    tcc_dtype dtype = lines->source->dtype;
+    int64_t room = candidates_of(lines, size), found = 0;
+    uint64_t bound = UINT64_MAX;
+    const char *last = NULL; /* the element whose key is `bound` */
+    tcc_keyed block[BLOCK];
+    for (int64_t at = 0; at < size; at += BLOCK) {
+        int64_t count = size - at < BLOCK ? size - at : BLOCK;
+        const char *here = elements + (size_t)at * lines->element;
+        if (last && count == BLOCK && !block_may_pass(dtype, here, last, lines->descending)) continue;
+        tcc_order_load(dtype, here, count, flip_of(lines), first + at, block);
+        for (int64_t i = 0; i < count; i++) {
+            items[found] = block[i];
+            found += !last || block[i].key < bound;
+        }
+        if (found + BLOCK < room || found <= lines->kept) continue;
+        bound = tcc_order_keep(items, found, lines->kept);
+        found = lines->kept;
+        int64_t of_bound = 0;
+        while (items[of_bound].key != bound) of_bound++;
+        last = elements + (size_t)(items[of_bound].index - first) * lines->element;
+    }
+    if (found <= lines->kept) return found;
+    tcc_order_keep(items, found, lines->kept);
+    return lines->kept;
+}
+
+/* Writes one line's results; `elements` are the line, side by side. */
+static void store_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
+                       const tcc_keyed *items) {
+    int64_t step = lines->axis.inner, to = outer * lines->kept * step + inner;
+    for (int64_t i = 0; i < lines->kept; i++) lines->indices[to + i * step] = items[i].index;
+    if (!lines->values) return;
     for (int64_t i = 0; i < lines->kept; i++) {
-        int64_t to = (outer * lines->kept + i) * lines->axis.inner + inner;
-        int64_t from = (outer * lines->axis.size + items[i].index) * lines->axis.inner + inner;
-        lines->indices[to] = items[i].index;
-        if (lines->values)
-            memcpy(lines->values + (size_t)to * lines->element, base + (size_t)from * lines->element,
-                   lines->element);
+        const char *from = elements + (size_t)items[i].index * lines->element;
+        char *target = lines->values + (size_t)(to + i * step) * lines->element;
+        if (lines->element == 4)
+            memcpy(target, from, 4);
+        else if (lines->element == 8)
+            memcpy(target, from, 8);
+        else
+            memcpy(target, from, lines->element);
     }
 }
 
-static bool after(tcc_keyed a, tcc_keyed b) {
-    return a.key > b.key || (a.key == b.key && a.index > b.index);
-}
-
-/* Restores the heap (the last in order on top) below `at`. */
-static void sift(tcc_keyed *heap, int64_t count, int64_t at) {
-    tcc_keyed item = heap[at];
-    for (int64_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && after(heap[child + 1], heap[child])) child++;
-        if (!after(heap[child], item)) break;
-        heap[at] = heap[child];
-    }
-    heap[at] = item;
-}
-
-/* Moves the first `kept` items, in order, to the front. */
-static void select_first(tcc_keyed *items, tcc_keyed *room, int64_t count, int64_t kept) {
-    if (kept == 0) return;
-    for (int64_t at = kept / 2 - 1; at >= 0; at--) sift(items, kept, at);
-    for (int64_t i = kept; i < count; i++)
-        if (after(items[0], items[i])) {
-            items[0] = items[i];
-            sift(items, kept, 0);
-        }
-    tcc_order_sort(items, room, kept);
-}
-
-static tcc_status order_lines(tcc_op_call *call, const lines *lines) {
+/* Items that order or choose within one line. */
+static int64_t items_of(const lines *lines) {
     int64_t size = lines->axis.size;
-    if (size > INT64_MAX / 64) return tcc_fail(TCC_OUT_OF_MEMORY, "sort: too many elements");
-    void *memory = NULL;
-    TCC_RETURN_IF_ERROR(
-        tcc_pool_take(call->pool, (size_t)(size * 2) * sizeof(tcc_keyed), &memory));
-    tcc_keyed *items = memory, *room = items + size;
-    for (int64_t outer = 0; outer < lines->axis.outer; outer++)
-        for (int64_t inner = 0; inner < lines->axis.inner; inner++) {
-            load_line(lines, outer, inner, items);
-            if (lines->kept < size)
-                select_first(items, room, size, lines->kept);
+    if (lines->kept == size) return 2 * size;
+    int64_t most = candidates_of(lines, size);
+    return most > 2 * lines->kept ? most : 2 * lines->kept;
+}
+
+static void order_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
+                       tcc_keyed *items) {
+    if (lines->kept == lines->axis.size)
+        tcc_order_load(lines->source->dtype, elements, lines->axis.size, flip_of(lines), 0, items);
+    else
+        keep_first(lines, elements, 0, lines->axis.size, items);
+    tcc_order_sort(items, items + lines->kept, lines->kept);
+    store_line(lines, outer, inner, elements, items);
+}
+
+/* Copies `count` neighbouring lines, one after the other. */
+static void gather_lines(const lines *lines, int64_t outer, int64_t inner, int64_t count,
+                         char *loaded) {
+    int64_t size = lines->axis.size;
+    size_t element = lines->element;
+    const char *from = (const char *)lines->source->data +
+                       (size_t)(outer * size * lines->axis.inner + inner) * element;
+    for (int64_t i = 0; i < size; i++, from += (size_t)lines->axis.inner * element)
+        for (int64_t line = 0; line < count; line++) {
+            char *to = loaded + (size_t)(line * size + i) * element;
+            if (element == 4)
+                memcpy(to, from + 4 * line, 4);
             else
-                tcc_order_sort(items, room, size);
-            store_line(lines, outer, inner, items);
+                memcpy(to, from + element * (size_t)line, element);
         }
+}
+
+/* A unit is `together` lines that differ in their inner index. */
+static void order_whole_lines(void *context, int64_t begin, int64_t end, void *room) {
+    const lines *lines = context;
+    int64_t inner_units = (lines->axis.inner + lines->together - 1) / lines->together;
+    tcc_keyed *items = room;
+    char *loaded = (char *)(items + items_of(lines));
+    size_t line_bytes = (size_t)lines->axis.size * lines->element;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t outer = unit / inner_units, inner = unit % inner_units * lines->together;
+        int64_t count = lines->axis.inner - inner;
+        const char *base = (const char *)lines->source->data + (size_t)outer * line_bytes;
+        if (count > lines->together) count = lines->together;
+        if (lines->axis.inner > 1) {
+            gather_lines(lines, outer, inner, count, loaded);
+            base = loaded;
+        }
+        for (int64_t line = 0; line < count; line++)
+            order_line(lines, outer, inner + line, base + (size_t)line * line_bytes, items);
+    }
+}
+
+static int64_t segment_start(const lines *lines, int64_t segment) {
+    return lines->axis.size / lines->segments * segment;
+}
+
+static int64_t segment_end(const lines *lines, int64_t segment) {
+    return segment + 1 == lines->segments ? lines->axis.size : segment_start(lines, segment + 1);
+}
+
+static void look_through_segments(void *context, int64_t begin, int64_t end, void *room) {
+    const lines *lines = context;
+    tcc_keyed *items = room;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t line = unit / lines->segments, segment = unit % lines->segments;
+        int64_t first = segment_start(lines, segment);
+        const char *elements = (const char *)lines->source->data +
+                               (size_t)(line * lines->axis.size + first) * lines->element;
+        keep_first(lines, elements, first, segment_end(lines, segment) - first, items);
+        memcpy(lines->found + unit * lines->kept, items, (size_t)lines->kept * sizeof *items);
+    }
+}
+
+static void join_segments(void *context, int64_t begin, int64_t end, void *room) {
+    const lines *lines = context;
+    for (int64_t line = begin; line < end; line++) {
+        tcc_keyed *items = lines->found + line * lines->segments * lines->kept;
+        tcc_order_keep(items, lines->segments * lines->kept, lines->kept);
+        tcc_order_sort(items, room, lines->kept);
+        const char *elements = (const char *)lines->source->data +
+                               (size_t)(line * lines->axis.size) * lines->element;
+        store_line(lines, line, 0, elements, items);
+    }
+}
+
+/* How many segments make a line's work enough for all threads; they hold far more than is kept. */
+static int64_t segments_of(const tcc_op_call *call, const lines *lines) {
+    int64_t size = lines->axis.size, least = 8 * lines->kept > SEGMENT ? 8 * lines->kept : SEGMENT;
+    int64_t lines_all = lines->axis.outer * lines->axis.inner;
+    int64_t wanted = call->crew ? 4 * (int64_t)call->threads / lines_all : 1;
+    int64_t most = size / least < wanted ? size / least : wanted;
+    if (lines->axis.inner > 1 || most < 2) return 1;
+    return most > call->threads ? most / call->threads * call->threads : most;
+}
+
+static tcc_status order_segments(tcc_op_call *call, lines *lines) {
+    void *memory = NULL;
+    int64_t segments = lines->axis.outer * lines->segments;
+    int64_t longest = lines->axis.size - segment_start(lines, lines->segments - 1);
+    size_t bytes = (size_t)(segments * lines->kept) * sizeof(tcc_keyed);
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
+    lines->found = memory;
+    size_t room = (size_t)candidates_of(lines, longest) * sizeof(tcc_keyed);
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, look_through_segments, lines, segments, room));
+    room = (size_t)lines->kept * sizeof(tcc_keyed);
+    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, join_segments, lines, lines->axis.outer, room));
     tcc_pool_give(call->pool, memory);
     return TCC_OK;
+}
+
+static tcc_status order_lines(tcc_op_call *call, lines *lines) {
+    int64_t size = lines->axis.size, outer = lines->axis.outer, inner = lines->axis.inner;
+    if (size > INT64_MAX / 256) return tcc_fail(TCC_OUT_OF_MEMORY, "sort: too many elements");
+    if (outer * inner * lines->kept == 0) return TCC_OK;
+    lines->segments = segments_of(call, lines);
+    if (lines->segments > 1) return order_segments(call, lines);
+    int64_t line_bytes = size * (int64_t)lines->element;
+    int64_t fit = LOADED_MOST / line_bytes, most = TOGETHER / (int64_t)lines->element;
+    lines->together = fit < 1 ? 1 : fit < most ? fit : most;
+    if (lines->together > inner) lines->together = inner;
+    int64_t units = outer * ((inner + lines->together - 1) / lines->together);
+    size_t room = (size_t)items_of(lines) * sizeof(tcc_keyed);
+    if (inner > 1) room += (size_t)(lines->together * line_bytes);
+    return tcc_op_parallel(call, order_whole_lines, lines, units, room);
 }
 
 static tcc_status check_indices(const tcc_op_tensor *indices, int64_t expected, const char *op) {

@@ -22,6 +22,7 @@ tcc_op tcc_op_find(const char *name) {
         {"non_zero", tcc_op_non_zero},
         {"non_zero_count", tcc_op_non_zero_count},
         {"roi_align", tcc_op_roi_align},
+        {"running", tcc_op_running},
         {"scatter_elements", tcc_op_scatter_elements},
         {"scatter_nd", tcc_op_scatter_nd},
         {"sort", tcc_op_sort},

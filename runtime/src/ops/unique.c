@@ -30,8 +30,21 @@ static int compare_slices(const slices *slices, int64_t a, int64_t b) {
     return 0;
 }
 
-/* Gives every slice a key: its rank among all slices.  A merge sort on the slices themselves. */
-static void sort_slices(const slices *slices, int64_t *order, int64_t *room, int64_t count) {
+/* The order of slices of one element each, by their keys. */
+static void sort_elements(const slices *slices, int64_t *order, tcc_keyed *room, int64_t count) {
+    tcc_order_load(slices->x->dtype, slices->x->data, count, 0, 0, room);
+    tcc_order_sort(room, room + count, count);
+    for (int64_t i = 0; i < count; i++) order[i] = room[i].index;
+}
+
+/* The numbers of the slices in order, equal ones by number.  A merge sort on the slices themselves;
+ * `items` has room for two keyed items of each. */
+static void sort_slices(const slices *slices, int64_t *order, tcc_keyed *items, int64_t count) {
+    if (slices->axis.outer * slices->axis.inner == 1) {
+        sort_elements(slices, order, items, count);
+        return;
+    }
+    int64_t *room = (int64_t *)items;
     for (int64_t i = 0; i < count; i++) order[i] = i;
     int64_t *from = order, *to = room;
     for (int64_t run = 1; run < count; run *= 2) {
@@ -109,9 +122,11 @@ tcc_status tcc_op_unique_count(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(find_slices(call, &slices));
     int64_t size = slices.axis.size, groups = size > 0;
     void *memory = NULL;
-    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, (size_t)size * 2 * sizeof(int64_t), &memory));
-    int64_t *order = memory;
-    sort_slices(&slices, order, order + size, size);
+    size_t bytes = (size_t)size * (2 * sizeof(tcc_keyed) + sizeof(int64_t));
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
+    tcc_keyed *room = memory;
+    int64_t *order = (int64_t *)(room + 2 * size);
+    sort_slices(&slices, order, room, size);
     for (int64_t i = 1; i < size; i++)
         groups += compare_slices(&slices, order[i - 1], order[i]) != 0;
     tcc_pool_give(call->pool, memory);
@@ -135,17 +150,19 @@ tcc_status tcc_op_unique(tcc_op_call *call) {
         outputs[0].dtype.bits != slices.x->dtype.bits)
         return tcc_fail(TCC_INTERNAL, "unique: results do not fit");
     void *memory = NULL;
-    /* the order and room to sort it, first indices and counts; then room to sort the groups */
-    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, (size_t)size * 2 * sizeof(tcc_keyed), &memory));
-    int64_t *order = memory, *first = order + 2 * size, *counts = first + size;
+    /* room to sort, also the groups; then the order, first indices and counts */
+    size_t bytes = (size_t)size * (2 * sizeof(tcc_keyed) + 3 * sizeof(int64_t));
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes, &memory));
+    tcc_keyed *room = memory;
+    int64_t *order = (int64_t *)(room + 2 * size), *first = order + size, *counts = first + size;
     int64_t *inverse = outputs[2].data;
-    sort_slices(&slices, order, order + size, size);
+    sort_slices(&slices, order, room, size);
     bool fits = group(&slices, order, first, inverse, counts) == groups;
     if (fits) {
         memcpy(outputs[1].data, first, (size_t)groups * sizeof *first);
         memcpy(outputs[3].data, counts, (size_t)groups * sizeof *counts);
         if (!call->ints[1])
-            order_by_appearance(groups, size, outputs[1].data, inverse, outputs[3].data, memory);
+            order_by_appearance(groups, size, outputs[1].data, inverse, outputs[3].data, room);
         gather_slices(&slices, outputs[1].data, groups, outputs[0].data);
     }
     tcc_pool_give(call->pool, memory);

@@ -187,6 +187,14 @@ BOUNDS = [
     ("sin", np.sin, 2.0, (bit_patterns, spread(-100, 100), spread(-1e6, 1e6))),
     ("cos", np.cos, 2.0, (bit_patterns, spread(-100, 100), spread(-1e6, 1e6))),
     ("tan", np.tan, 4.0, (bit_patterns, spread(-100, 100), spread(-1e6, 1e6))),
+    ("asin", np.arcsin, 3.0, (bit_patterns, spread(-1.001, 1.001), spread(0.4, 0.6))),
+    ("acos", np.arccos, 2.0, (bit_patterns, spread(-1.001, 1.001), spread(0.4, 0.6))),
+    ("atan", np.arctan, 2.0, (bit_patterns, spread(-2, 2), spread(-100, 100))),
+    ("sinh", np.sinh, 3.0, (bit_patterns, spread(-90, 90), spread(-1, 1))),
+    ("cosh", np.cosh, 3.0, (bit_patterns, spread(-90, 90), spread(-1, 1))),
+    ("asinh", np.arcsinh, 2.0, (bit_patterns, spread(-9, 9), spread(-0.5, 0.5))),
+    ("acosh", np.arccosh, 3.0, (bit_patterns, spread(0.9, 2), spread(1, 100))),
+    ("atanh", np.arctanh, 3.0, (bit_patterns, spread(-1.001, 1.001), spread(-0.1, 0.1))),
 ]
 
 

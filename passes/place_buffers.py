@@ -1,0 +1,136 @@
+"""Offsets in one arena for buffers of known size and life.
+
+Buffers are placed best-fit in a few orders: largest first (the greedy-by-size order of Pisarchyk
+and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), by size and life,
+longest life first.  Where that takes more than what is live at one time, an order is mended: a
+buffer at the arena's end found its gaps taken, so it moves before one of those that took them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tcc.ir.program import BufferId
+from tcc.passes.merge_buffers import Life, most_live
+
+# Bytes of a cache line, which no two buffers have in common.
+ALIGN = 64
+# Orders that are looked at to mend one.
+_TRIES = 64
+
+# What comes first in an order; equals are placed as they are born.
+_ORDERS: tuple[Callable[[Life, int], int], ...] = (
+    lambda life, size: size,
+    lambda life, size: size * (life.last - life.first + 1),
+    lambda life, size: life.last - life.first,
+)
+
+_Sizes: TypeAlias = Mapping[BufferId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Offsets by an order, and where the last buffer ends."""
+
+    order: tuple[BufferId, ...]
+    offsets: dict[BufferId, int]
+    end: int
+
+    def at_end(self, sizes: _Sizes) -> list[BufferId]:
+        """The buffers that no plan of a smaller arena may leave where they are."""
+        return [n for n in self.order if self.offsets[n] + sizes[n] == self.end]
+
+
+def place_buffers(lives: Mapping[BufferId, Life], sizes: _Sizes) -> tuple[dict[BufferId, int], int]:
+    """A 64-byte aligned offset for each buffer of `sizes` (bytes), and the bytes of the arena.
+
+    Buffers whose lives have a position in common get disjoint ranges.
+    """
+    rounded = {n: aligned(size) for n, size in sizes.items()}
+    least = most_live(lives, rounded)
+    others = _live_together(lives, rounded)
+    best: _Plan | None = None
+    for first in _ORDERS:
+        order = sorted(rounded, key=lambda n: (-first(lives[n], rounded[n]), lives[n].first, n))
+        found = _mended(_placed(tuple(order), rounded, others), rounded, others, least)
+        if best is None or found.end < best.end:
+            best = found
+        if best.end == least:
+            break
+    assert best is not None
+    return best.offsets, best.end
+
+
+def aligned(size: int) -> int:
+    """The bytes that a buffer takes, for an empty one has an address too."""
+    return -(-max(size, 1) // ALIGN) * ALIGN
+
+
+def _live_together(
+    lives: Mapping[BufferId, Life], sizes: _Sizes
+) -> dict[BufferId, tuple[BufferId, ...]]:
+    return {
+        n: tuple(
+            m
+            for m in sizes
+            if m != n and lives[m].first <= lives[n].last and lives[n].first <= lives[m].last
+        )
+        for n in sizes
+    }
+
+
+def _placed(
+    order: tuple[BufferId, ...], sizes: _Sizes, others: Mapping[BufferId, Sequence[BufferId]]
+) -> _Plan:
+    offsets: dict[BufferId, int] = {}
+    for number in order:
+        busy = sorted((offsets[m], offsets[m] + sizes[m]) for m in others[number] if m in offsets)
+        offsets[number] = _best_gap(busy, sizes[number])
+    return _Plan(order, offsets, max((offsets[n] + sizes[n] for n in order), default=0))
+
+
+def _best_gap(busy: Sequence[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap between busy ranges that holds `size`, else their end."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for start, stop in busy:
+        gap = start - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = (gap, end)
+        end = max(end, stop)
+    return end if best is None else best[1]
+
+
+def _mended(
+    plan: _Plan, sizes: _Sizes, others: Mapping[BufferId, Sequence[BufferId]], least: int
+) -> _Plan:
+    """A plan of no larger arena, better by one move of one buffer after another."""
+    tries = 0
+    while plan.end > least:
+        for order in _moves(plan, sizes, others):
+            tries += 1
+            found = _placed(order, sizes, others)
+            if _rank(found, sizes) < _rank(plan, sizes):
+                plan = found
+                break
+            if tries == _TRIES:
+                return plan
+        else:
+            return plan
+    return plan
+
+
+def _rank(plan: _Plan, sizes: _Sizes) -> tuple[int, int]:
+    return plan.end, len(plan.at_end(sizes))
+
+
+def _moves(
+    plan: _Plan, sizes: _Sizes, others: Mapping[BufferId, Sequence[BufferId]]
+) -> list[tuple[BufferId, ...]]:
+    """Orders in which the first buffer at the arena's end comes before one that it lives with."""
+    late = plan.at_end(sizes)[0]
+    rest = [n for n in plan.order if n != late]
+    spots = [i for i in range(plan.order.index(late)) if plan.order[i] in others[late]]
+    return [(*rest[:i], late, *rest[i:]) for i in spots]

@@ -1,0 +1,103 @@
+"""Finds the library of a file, whatever else was loaded from its path before.
+
+The dynamic linker takes a library it has for the one asked for where the path is spelled alike, or
+where device and inode are the same; it does not ask whether the file changed.  So a file that came
+to a path by renaming is opened under a spelling not used yet, and one that was overwritten in place
+is opened as a copy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+SIDE_SUFFIX = ".weights"
+
+_Inode = tuple[int, int]
+_Stamp = tuple[int, int]
+_File = tuple[_Inode, _Stamp]
+
+
+@dataclass(slots=True)
+class Image:
+    """A library of this process.  It stays loaded until the process ends, as all artifacts do.
+
+    It was read from the file `path`.  `overwritten` is set once that is seen to hold something
+    else: the weights it maps are then not its own any more.
+    """
+
+    library: ctypes.CDLL
+    path: Path
+    file: _File
+    overwritten: bool = False
+
+    def is_at_path(self) -> bool:
+        """Whether the file at `path` is the one it was read from; OSError if there is none."""
+        return _look_at(self.path) == self.file
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """Libraries by the file's inode, size and time; those that the linker knows by their inode.
+
+    `spellings` counts how often each path was spelled anew.
+    """
+
+    loaded: dict[_File, Image] = field(default_factory=dict)
+    mapped: dict[_Inode, Image] = field(default_factory=dict)
+    spellings: dict[Path, int] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+
+_IMAGES = _Images()
+
+
+def open_image(path: Path) -> Image:
+    """The library of the file that is at `path`, which is absolute, now.
+
+    Raises OSError where the file cannot be read or loaded.
+    """
+    with _IMAGES.lock:
+        while True:
+            inode, _ = key = _look_at(path)
+            if key in _IMAGES.loaded:
+                return _IMAGES.loaded[key]
+            older = _IMAGES.mapped.get(inode)
+            if older is not None:
+                older.overwritten = True
+            made = _open_anew(path, key) if older is None else _open_copy(path)
+            # Another file may have come to the path meanwhile.
+            if _look_at(path) == key:
+                _IMAGES.mapped.setdefault(inode, made)
+                _IMAGES.loaded[key] = made
+                return made
+
+
+def _look_at(path: Path) -> _File:
+    found = path.stat()
+    return (found.st_dev, found.st_ino), (found.st_size, found.st_mtime_ns)
+
+
+def _open_anew(path: Path, file: _File) -> Image:
+    """Opens the file under a spelling of its path that nobody has used."""
+    count = _IMAGES.spellings.get(path, 0) + 1
+    _IMAGES.spellings[path] = count
+    library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
+    return Image(library, path, file)
+
+
+def _open_copy(path: Path) -> Image:
+    folder = Path(tempfile.mkdtemp(prefix="tcc-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for suffix in ("", SIDE_SUFFIX):
+        source = Path(f"{path}{suffix}")
+        if not suffix or source.exists():
+            shutil.copyfile(source, folder / source.name)
+    copy = folder / path.name
+    return Image(ctypes.CDLL(str(copy)), copy, _look_at(copy))

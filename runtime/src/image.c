@@ -1,0 +1,119 @@
+/* Makes the loaded code independent of the file it came from, as soon as it is loaded.
+ *
+ * The dynamic linker maps a library's file.  Where somebody overwrites that file in place or cuts it
+ * short, even pages that were written to are gone, and with them every thread that runs the code:
+ * the process's workers among them.  The image is some hundred KiB, so it is copied, once, before
+ * anybody can call it.  Where the system allows no executable memory without a file, code stays as
+ * it is.  An executable's own file cannot be written to as long as it runs. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+static char own_path[4096];
+
+typedef struct range {
+    uintptr_t begin, end;
+} range;
+
+/* The file that this object is mapped from.  The dynamic linker's name may be relative to a folder
+ * that is no longer current, so the kernel's own list comes first. */
+static void find_own_path(void) {
+    uintptr_t here = (uintptr_t)&tcc_artifact_info;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[sizeof own_path + 128];
+    while (maps && !own_path[0] && fgets(line, sizeof line, maps)) {
+        unsigned long begin, end;
+        int at = 0;
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &at) < 2 || !at) continue;
+        if (here < begin || here >= end || line[at] != '/') continue;
+        line[strcspn(line, "\n")] = 0;
+        if (strlen(line + at) < sizeof own_path) strcpy(own_path, line + at);
+    }
+    if (maps) fclose(maps);
+    Dl_info info;
+    if (own_path[0] || !dladdr(&tcc_artifact_info, &info) || !info.dli_fname) return;
+    if (strlen(info.dli_fname) < sizeof own_path) strcpy(own_path, info.dli_fname);
+}
+
+const char *tcc_image_path(void) { return own_path; }
+
+/* Not memcpy: sanitizers forbid it what lies between variables. */
+__attribute__((no_sanitize("address"))) static void copy_words(uint64_t *to, uintptr_t from,
+                                                               size_t size) {
+    const volatile uint64_t *words = (const volatile uint64_t *)from;
+    for (size_t i = 0; i < size / sizeof *to; i++) to[i] = words[i];
+}
+
+/* Memory goes in place of `pages`; nobody writes them, though others may read them. */
+static void copy_pages(range pages, int protection) {
+    if (pages.end <= pages.begin) return;
+    size_t size = pages.end - pages.begin;
+    uint64_t *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) return;
+    copy_words(copy, pages.begin, size);
+    if (mprotect(copy, size, protection) ||
+        mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)pages.begin) == MAP_FAILED)
+        munmap(copy, size);
+}
+
+/* The bytes of the file that `header` stands for, of whose last page the file has a part. */
+static range segment(const struct dl_phdr_info *object, const ElfW(Phdr) * header) {
+    uintptr_t begin = object->dlpi_addr + header->p_vaddr;
+    return (range){begin, begin + header->p_filesz};
+}
+
+static bool is_own(const struct dl_phdr_info *object) {
+    uintptr_t here = (uintptr_t)&tcc_artifact_info;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        range found = segment(object, &object->dlpi_phdr[i]);
+        bool loaded = object->dlpi_phdr[i].p_type == PT_LOAD;
+        if (loaded && here >= found.begin && here < found.end) return true;
+    }
+    return false;
+}
+
+/* The pages that the dynamic linker made read-only after it had written them. */
+static range read_only_pages(const struct dl_phdr_info *object, uintptr_t page) {
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        if (object->dlpi_phdr[i].p_type != PT_GNU_RELRO) continue;
+        range found = segment(object, &object->dlpi_phdr[i]);
+        return (range){found.begin / page * page, found.end / page * page};
+    }
+    return (range){0, 0};
+}
+
+static int copy_object(struct dl_phdr_info *object, size_t size, void *unused) {
+    (void)size, (void)unused;
+    if (!is_own(object)) return 0;
+    if (!object->dlpi_name || !object->dlpi_name[0]) return 1; /* the executable */
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    range fixed = read_only_pages(object, page);
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
+        if (header->p_type != PT_LOAD || !header->p_filesz) continue;
+        range pages = segment(object, header);
+        pages = (range){pages.begin / page * page, (pages.end + page - 1) / page * page};
+        if (!(header->p_flags & PF_W)) {
+            copy_pages(pages, PROT_READ | (header->p_flags & PF_X ? PROT_EXEC : 0));
+            continue;
+        }
+        bool inside = fixed.end > pages.begin && fixed.begin < pages.end;
+        range front = {pages.begin, inside ? fixed.begin : pages.end};
+        copy_pages(front, PROT_READ | PROT_WRITE);
+        if (!inside) continue;
+        copy_pages(fixed, PROT_READ);
+        copy_pages((range){fixed.end, pages.end}, PROT_READ | PROT_WRITE);
+    }
+    return 1;
+}
+
+__attribute__((constructor)) static void keep_image(void) {
+    find_own_path();
+    dl_iterate_phdr(copy_object, NULL);
+}

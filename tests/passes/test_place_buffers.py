@@ -1,0 +1,84 @@
+"""Offsets of buffers with given lives: disjoint where they must be, in little more than is live."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from tcc.passes.merge_buffers import Life, most_live
+from tcc.passes.place_buffers import place_buffers
+
+LINE = 64
+
+# First and last position, and cache lines.
+Spans = Sequence[tuple[int, int, int]]
+
+
+def place(spans: Spans) -> tuple[dict[int, int], int]:
+    lives = {n: Life(first, last) for n, (first, last, _) in enumerate(spans)}
+    sizes = {n: size * LINE for n, (_, _, size) in enumerate(spans)}
+    return place_buffers(lives, sizes)
+
+
+def live_lines(spans: Spans) -> int:
+    """By looking at each position."""
+    end = max((last for _, last, _ in spans), default=0)
+    return max(
+        sum(size for first, last, size in spans if first <= at <= last) for at in range(end + 1)
+    )
+
+
+def check(spans: Spans) -> int:
+    """The arena's cache lines, after no two buffers were found in one place at one time."""
+    offsets, end = place(spans)
+    assert end % LINE == 0
+    for at in range(max(last for _, last, _ in spans) + 1):
+        taken: set[int] = set()
+        for n, (first, last, size) in enumerate(spans):
+            if first <= at <= last:
+                lines = range(offsets[n] // LINE, offsets[n] // LINE + size)
+                assert offsets[n] % LINE == 0
+                assert not taken & set(lines)
+                taken |= set(lines)
+    assert max(offsets[n] + size * LINE for n, (_, _, size) in enumerate(spans)) == end
+    return end // LINE
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [(0, 0, 1)],
+        [(0, 2, 3), (1, 3, 1), (3, 4, 2), (4, 4, 5)],
+        [(1, 3, 3), (3, 4, 2), (0, 2, 5), (3, 7, 4)],  # 10 by each order alone
+    ],
+)
+def test_plans_that_need_no_more_than_is_live(spans: Spans) -> None:
+    assert check(spans) == live_lines(spans)
+
+
+def test_random_lives() -> None:
+    rng = random.Random(0)
+    over = 0
+    for _ in range(500):
+        spans = []
+        for _ in range(rng.randint(1, 12)):
+            first = rng.randint(0, 9)
+            spans.append((first, min(9, first + rng.randint(0, 5)), rng.randint(1, 5)))
+        least, found = live_lines(spans), check(spans)
+        lives = {n: Life(first, last) for n, (first, last, _) in enumerate(spans)}
+        assert most_live(lives, {n: size for n, (_, _, size) in enumerate(spans)}) == least
+        assert least <= found <= 1.25 * least
+        over += found > least
+    assert over <= 25, "one plan of twenty may be larger than what is live"
+
+
+def test_sizes_are_rounded_to_cache_lines() -> None:
+    lives = {0: Life(0, 1), 1: Life(0, 1), 2: Life(1, 1)}
+    offsets, end = place_buffers(lives, {0: 1, 1: 65, 2: 0})
+    assert sorted(offsets.values()) == [0, 2 * LINE, 3 * LINE]
+    assert end == 4 * LINE
+
+
+def test_no_buffers() -> None:
+    assert place_buffers({}, {}) == ({}, 0)
