@@ -19,8 +19,9 @@ from threading import Lock
 from typing import Any
 
 from tcc.runtime import abi
-from tcc.runtime.arrays import Array, Given, kind_of, view_of
+from tcc.runtime.arrays import Given, kind_of, view_of
 from tcc.runtime.blocks import Blocks
+from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
 
 # How many runs' results may lie free.
@@ -118,7 +119,12 @@ class Module:
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
-        self._blocks = Blocks(_RUNS * len(self.outputs))
+        self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
+        self._given = Inputs(len(self.inputs))
+        self._results = Outputs(
+            [Result(port.dtype, _known(port.shape), port.state) for port in self.outputs],
+            Blocks(_RUNS * len(self.outputs)),
+        )
         self._stateful = self._statistics(None).state_bytes > 0
         self._idle.append(self._create())  # its memory is checked now, not at the first run
 
@@ -288,10 +294,10 @@ class Module:
             raise self._error(f"inputs are missing: {', '.join(missing)}", where=str(self._path))
         return [named[port.name] for port in self.inputs]
 
-    def _view(self, index: int, value: Any, updated: bool) -> Given:
+    def _view(self, index: int, value: Any) -> Given:
         port = self.inputs[index]
         try:
-            return view_of(value, port.dtype, updated)
+            return view_of(value, port.dtype, index in self._updated)
         except (TypeError, ValueError, OverflowError, BufferError) as failure:
             raise self._error(
                 f"input '{port.name}' cannot be used as an array of {port.dtype}{port.text}",
@@ -307,19 +313,17 @@ class Module:
                 why="its weights are mapped from the file",
                 hint="write another file and rename it, as Module.save does",
             )
-        updated = {port.state for port in self.outputs if port.state >= 0}
-        given = [self._view(i, value, i in updated) for i, value in enumerate(values)]
-        results = _Results(self.outputs, given, self._blocks)
-        inputs = (abi.Tensor * max(1, len(given)))(*(g.tensor for g in given))
+        given = self._given.describe(values, self._view)
+        results = self._results.start(given.tensors)
         with self._instance() as instance:
-            self._run_on(instance, inputs, len(given), results)
-        kind = kind_of(values)
+            self._run_on(instance, given.tensors, len(values), results)
+        kind = None if given.plain else kind_of(values)
         return [
-            values[port.state] if port.state >= 0 else kind(results.arrays[i], port.dtype)
-            for i, port in enumerate(self.outputs)
+            values[port.state] if port.state >= 0 else kind(array, port.dtype) if kind else array
+            for array, port in zip(results.arrays, self.outputs, strict=True)
         ]
 
-    def _run_on(self, instance: int, inputs: Any, count: int, results: _Results) -> None:
+    def _run_on(self, instance: int, inputs: Any, count: int, results: Results) -> None:
         status = self._api.run(
             instance, inputs, count, results.tensors, len(self.outputs),
             ctypes.byref(results.allocator) if results.allocator else None, None,
@@ -329,41 +333,9 @@ class Module:
         self._check(status)
 
 
-class _Results:
-    """Output arrays of one run: made at once where sizes are known, else when the run asks."""
-
-    def __init__(self, ports: tuple[Port, ...], given: list[Given], blocks: Blocks) -> None:
-        self.arrays: list[Array | None] = [None] * len(ports)
-        self.tensors = (abi.Tensor * max(1, len(ports)))()
-        self.failure: Exception | None = None
-        self.allocator: abi.Allocator | None = None
-        self._ports, self._blocks = ports, blocks
-        self._described: list[abi.Tensor] = []  # keeps the shapes alive
-        for i, port in enumerate(ports):
-            if port.state >= 0:
-                self.tensors[i] = given[port.state].tensor
-                self.tensors[i].data = None
-            elif None not in port.shape:
-                self._make(i, tuple(n for n in port.shape if n is not None))
-            else:
-                self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
-
-    def _make(self, index: int, shape: tuple[int, ...]) -> int:
-        dtype = self._ports[index].dtype
-        self.arrays[index], address = self._blocks.array(shape, abi.numpy_dtype(dtype))
-        tensor = abi.make_tensor(address, abi.DTYPE_CODES[dtype], shape, None)
-        self._described.append(tensor)
-        self.tensors[index] = tensor
-        return address
-
-    def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
-        tensor = wanted.contents
-        try:
-            out_data[0] = self._make(index, tuple(tensor.shape[: tensor.ndim]))
-        except (MemoryError, ValueError) as failure:
-            self.failure = failure
-            return 1
-        return 0
+def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
+    sizes = tuple(n for n in shape if n is not None)
+    return sizes if len(sizes) == len(shape) else None
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -78,7 +78,7 @@ static void read_all(int index, int count) {
 /* Asks for the next block of STREAMS pages while it reads one, a line of each page in turn: more of
    memory's banks are busy, and the cache's own prefetcher follows every page. */
 static void read_ahead(int index, int count) {
-    enum { STREAMS = 8, LINE = 64, PAGE = 4096, BLOCK = STREAMS * PAGE };
+    enum { STREAMS = 16, LINE = 64, PAGE = 4096, BLOCK = STREAMS * PAGE };
     enum { VECTORS = STREAMS * LINE / sizeof(vector) };
     size_t share = BYTES / (size_t)count;
     const char *at = (const char *)data + (size_t)index * share;
@@ -88,7 +88,7 @@ static void read_ahead(int index, int count) {
         for (size_t line = 0; line < PAGE; line += LINE) {
             /* past the end it reads nothing */
             const char *next = at + block + BLOCK + line;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (size_t k = 0; k < STREAMS; k++) __builtin_prefetch(next + k * PAGE);
             const vector *here = (const void *)(at + block + line * STREAMS);
 #pragma GCC unroll 32

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.group import Rescale, Walk
@@ -23,6 +24,8 @@ from tcc.passes.fuse.states import Walked, derive, source_of
 ROOM = 1 << 19
 # Rows of a unit that multiplies: fewer use what they multiply by too seldom.
 _ROWS = 256
+# Rows of a product from which they fill a vector, if turned around.
+_FEW = 8
 # Operands of a row that several reductions read again from beyond the second-level cache.
 _ROW = 1 << 20
 
@@ -78,11 +81,22 @@ def _reads_long_rows(expr: Expr) -> bool:
 
 def _multiplies_rows(stage: Stage) -> bool:
     """Whether a product reads both factors along the sum: no loop of its result runs along memory,
-    and a unit that holds whole rows could not change that."""
+    and a unit that holds whole rows could not change that.  A few rows multiply as they lie, with
+    sums along the vectors."""
     factors = _factors(stage)
-    return bool(factors) and all(
-        set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices
-    )
+    if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
+        return False
+    return bool(factors) and all(_own_points(stage, f) >= _FEW for f in factors)
+
+
+def _own_points(stage: Stage, factor: Read) -> int:
+    """Elements of the result for each that the other factor gives alone."""
+    own = {v for index in factor.indices for v in free_vars(index)}
+    others = {
+        v for f in _factors(stage) if f is not factor for i in f.indices for v in free_vars(i)
+    }
+    alone = [v for v in stage.iters if v in own and v not in others]
+    return prod(as_int(extent(v)) or _FEW for v in alone)
 
 
 def _factors(stage: Stage) -> tuple[Read, ...]:

@@ -128,6 +128,23 @@ def test_offsets_are_aligned_and_parts_lie_at_them() -> None:
         assert not any(whole[offset + size : offset + -(-size // 64) * 64])
 
 
+def test_no_weights_are_no_bytes() -> None:
+    assert section(WeightTable(ConstantStore())) == b""
+
+
+def test_a_large_weight_begins_with_a_page() -> None:
+    store = ConstantStore()
+    table = WeightTable(store)
+    arrays = [np.full(count, count, np.float32) for count in (3, 1 << 14, 5, (1 << 14) + 1, 7)]
+    places = [table.place(store.put(a), F32, row_major(dims(a.shape))) for a in arrays]
+    whole = section(table)
+    assert len(whole) == table.size
+    assert [offset % 4096 for offset, _ in places] == [0, 0, 0, 0, 64]
+    assert places[3][0] == places[1][0] + (1 << 16) + 4096
+    for array, (offset, size) in zip(arrays, places, strict=True):
+        assert whole[offset : offset + size] == array.tobytes()
+
+
 def test_a_weight_is_never_copied_to_be_padded() -> None:
     store = ConstantStore()
     table = WeightTable(store)

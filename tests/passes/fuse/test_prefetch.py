@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from tcc.ir.index import as_int, evaluate, iterator
 from tcc.ir.tile import Loop, Prefetch, Stmt, TileKernel
-from tcc.passes.fuse.prefetch import _turn
+from tcc.passes.fuse.prefetch import _streams, _turns
 from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
 from tcc.passes.plan_kernels import KernelPlanner
@@ -19,25 +19,31 @@ from tests.passes.fuse.models import Model
 LINE = 64
 
 
-@pytest.mark.parametrize(("length", "step"), [(256, 2), (128, 1), (384, 4)])
-def test_every_element_is_asked_for_once(length: int, step: int) -> None:
-    at = iterator("k", length)
-    turn = _turn(at, length, step, 1 << 16)
-    found = [evaluate(turn, {"k": k}) for k in range(0, length, step)]
-    assert sorted(found) == list(range(0, length, step))
-    assert len({n * 256 // 4096 for n in found[:8]}) == 8  # pages of 64 columns of f32
+@pytest.mark.parametrize("steps", [128, 96])
+@pytest.mark.parametrize("lines", [1, 2, 4, 6, 8, 16, 48])
+def test_every_line_is_asked_for_once(lines: int, steps: int) -> None:
+    streams = _streams(lines, 1 << 16)
+    number = iterator("k", steps)
+    turns = _turns(number, steps, lines, streams)
+    found = [evaluate(turn, {"k": k}) for k in range(steps) for turn in turns]
+    assert len(turns) == lines
+    assert sorted(found) == list(range(steps * lines))
+    assert streams >= 12
+    length = steps * lines // streams
+    assert len({at // length for at in found[:streams]}) == streams
 
 
-def test_a_short_part_is_asked_for_in_order() -> None:
-    at = iterator("k", 64)
-    assert _turn(at, 64, 2, 4096) is at
+def test_streams_are_no_shorter_than_a_page() -> None:
+    assert [_streams(8, pages * 4096) for pages in (0, 1, 2, 5, 8, 15, 16, 99)] == [
+        1, 1, 2, 4, 8, 8, 16, 16,
+    ]  # fmt: skip
 
 
 def test_an_uneven_part_is_asked_for_but_for_its_end() -> None:
-    turn = _turn(iterator("k", 250), 250, 2, 1 << 16)
-    found = {evaluate(turn, {"k": k}) for k in range(0, 250, 2)}
-    assert len(found) == 125
-    assert max(found) < 250 + 16
+    turns = _turns(iterator("k", 125), 125, 8, 16)
+    found = {evaluate(turn, {"k": k}) for k in range(125) for turn in turns}
+    assert len(found) == 125 * 8
+    assert max(found) < 126 * 8
 
 
 def hints(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[Prefetch | int]:
@@ -78,5 +84,5 @@ def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
     lines = [at * buffer.dtype.bytes // LINE for at in found[1::2] if isinstance(at, int)]
     first, count = min(lines), int(depth * 64 * bytes_ / LINE)
     assert sorted(lines) == list(range(first, first + count))
-    assert 16 << 10 <= first * LINE <= 48 << 10
-    assert len({line * LINE // 4096 for line in lines[:64]}) == 8
+    assert first * LINE == min(64 << 10, depth * 64 * bytes_)
+    assert len({line * LINE // 4096 for line in lines[:16]}) == min(16, first * LINE // 4096)

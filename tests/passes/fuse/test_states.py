@@ -205,13 +205,27 @@ def test_attention_in_runs(mask: str, causal: bool, clean: bool, open_: bool) ->
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 9])
 @pytest.mark.parametrize("seed", range(6))
-def test_attention_under_any_schedule(seed: int) -> None:
-    operands = inputs(5, 17)
+def test_attention_under_any_schedule(seed: int, rows: int) -> None:
+    operands = inputs(rows, 17)
     operands[2][:9] = -np.inf
-    (got,) = tiles.run(attention(5, 17), operands, {}, tiles.drawn(np.random.default_rng(seed)))
+    (got,) = tiles.run(attention(rows, 17), operands, {}, tiles.drawn(np.random.default_rng(seed)))
     want = expected(*operands, causal=False, clean=False)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_few_rows_multiply_keys_as_they_lie(rows: int) -> None:
+    """The scores' sums run along the vectors: neither keys nor rows are turned around."""
+    expr = attention(rows, 64)
+    assert walked(expr) is None
+    assert walked(attention(8, 64)) is not None
+    built = tiles.build(expr)
+    stage = built.group.stages[0]
+    (vector,) = [n.vector for n in built.schedule.nests if 0 in n.stages]
+    assert [v.name for v in stage.reduce] == [vector]
+    assert all(as_int(b.sizes[0]) != 64 * 8 for b in built.kernel.locals)
 
 
 def test_many_keys_take_little_memory() -> None:

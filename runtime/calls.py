@@ -1,0 +1,147 @@
+"""The descriptors of a call's arrays, made quickly where calls repeat their shapes.
+
+A step of a decoder takes and returns dozens of arrays, and its weights leave nothing in the caches
+of what Python did before: every object touched here is a wait for memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from tcc.runtime import abi
+from tcc.runtime.arrays import Array, Given
+from tcc.runtime.blocks import Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What an array had that was given before, and the descriptor of one like it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    tensor: abi.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Descriptors of a call's inputs, and what must stay alive while they are used besides the
+    inputs; `plain`: all inputs are NumPy arrays."""
+
+    tensors: Any
+    owners: list[Given | _Known]
+    plain: bool
+
+
+class Inputs:
+    """Describes a module's inputs.  Thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self._kind: Any = abi.Tensor * max(1, count)
+        self._known: list[_Known | None] = [None] * count
+
+    def describe(self, values: Sequence[Any], view: Callable[[int, Any], Given]) -> Described:
+        """`view` describes the input of a number where nothing is known; raises what it raises."""
+        tensors = self._kind()
+        owners: list[Given | _Known] = []
+        plain = True
+        for i, value in enumerate(values):
+            known = self._known[i]
+            if type(value) is np.ndarray:
+                if known and value.dtype is known.dtype and value.shape == known.shape:
+                    address = _address(value)
+                    if address is not None:
+                        tensors[i] = known.tensor
+                        tensors[i].data = address
+                        owners.append(known)
+                        continue
+            else:
+                plain = False
+            given = view(i, value)
+            owners.append(given)
+            tensors[i] = given.tensor
+            if type(value) is np.ndarray and given.owner is value and not given.tensor.strides:
+                self._known[i] = _Known(value.dtype, value.shape, given.tensor)
+        return Described(tensors, owners, plain)
+
+
+def _address(array: Array) -> int | None:
+    """Where a row-major array of at least one element begins that may be written to; None for
+    others.  Several times quicker than to ask NumPy."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array)))
+    except (TypeError, ValueError, BufferError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output as its memory is made: `shape` where it is known, `state` as `Port` has it."""
+
+    dtype: str
+    shape: tuple[int, ...] | None
+    state: int
+
+
+class Outputs:
+    """Makes the arrays of a module's outputs.  Thread-safe."""
+
+    def __init__(self, ports: Sequence[Result], blocks: Blocks) -> None:
+        self.ports, self.blocks = tuple(ports), blocks
+        self._kind: Any = abi.Tensor * max(1, len(ports))
+        self._first = self._kind()
+        self._described: list[abi.Tensor] = []  # keeps the shapes alive
+        self.asks = any(port.state < 0 and port.shape is None for port in ports)
+        for i, port in enumerate(ports):
+            if port.state < 0 and port.shape is not None:
+                tensor = abi.make_tensor(0, abi.DTYPE_CODES[port.dtype], port.shape, None)
+                self._described.append(tensor)
+                self._first[i] = tensor
+
+    def start(self, inputs: Any) -> Results:
+        """The outputs of a call with descriptors `inputs`: arrays where sizes are known."""
+        results = Results(self, self._kind.from_buffer_copy(self._first))
+        for i, port in enumerate(self.ports):
+            if port.state >= 0:
+                results.tensors[i] = inputs[port.state]
+                results.tensors[i].data = None
+            elif port.shape is not None:
+                results.tensors[i].data = results.make(i, port.shape)
+        return results
+
+
+class Results:
+    """Output arrays of one run: made at once where sizes are known, else when the run asks."""
+
+    def __init__(self, outputs: Outputs, tensors: Any) -> None:
+        self.arrays: list[Array | None] = [None] * len(outputs.ports)
+        self.tensors = tensors
+        self.failure: Exception | None = None
+        self.allocator: abi.Allocator | None = None
+        self._outputs = outputs
+        if outputs.asks:
+            self._described: list[abi.Tensor] = []  # keeps the shapes alive
+            self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
+
+    def make(self, index: int, shape: tuple[int, ...]) -> int:
+        """Makes the array of output `index`; returns its address."""
+        element = abi.numpy_dtype(self._outputs.ports[index].dtype)
+        self.arrays[index], address = self._outputs.blocks.array(shape, element)
+        return address
+
+    def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
+        tensor = wanted.contents
+        shape = tuple(tensor.shape[: tensor.ndim])
+        try:
+            out_data[0] = address = self.make(index, shape)
+        except (MemoryError, ValueError) as failure:
+            self.failure = failure
+            return 1
+        code = abi.DTYPE_CODES[self._outputs.ports[index].dtype]
+        described = abi.make_tensor(address, code, shape, None)
+        self._described.append(described)
+        self.tensors[index] = described
+        return 0
