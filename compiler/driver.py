@@ -42,7 +42,7 @@ from tcc.passes.share_halos import share_halos
 from tcc.passes.state import appended_rows, bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
-from tcc.passes.winograd_price import rates_of
+from tcc.passes.winograd_price import RegionPrices
 from tcc.runtime import Module
 from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Pricer
@@ -125,7 +125,7 @@ def compile_model(
     ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
     given = constant_bytes(graph)
     with trace.stage("optimise"):
-        limits = winograd_limits(target, machine, options)
+        limits = winograd_limits(target, machine, options, given)
         graph = run_pipeline(graph, options.level, trace, limits=limits)
         graph = bind_states(graph, options.state)
     check_runnable(graph)
@@ -187,12 +187,17 @@ def schedule_planner(machine: Machine, constants: int | None) -> KernelPlanner:
     )
 
 
-def winograd_limits(target: Target, machine: Machine, options: Options) -> Limits | None:
-    """What bounds algorithms that trade rounding for speed; None where they are off."""
+def winograd_limits(
+    target: Target, machine: Machine, options: Options, constants: int
+) -> Limits | None:
+    """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
+    constants; None where they are off."""
     if options.numerics == "strict":
         return None
     direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
-    return Limits(rates_of(machine, direct), options.weight_growth)
+    # As large as the constants may become: they come from memory where that is what forms cost.
+    planner = schedule_planner(machine, round(constants * options.weight_growth))
+    return Limits(RegionPrices(planner, direct), options.weight_growth)
 
 
 def _precision(options: Options, target: Target, machine: Machine, constants: int) -> Precision:

@@ -66,19 +66,14 @@ class KernelPlanner:
         self.registers, self.pricer = registers, pricer
         self.priced = 0
         self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
+        self._seconds: dict[_Structure, float] = {}
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
     ) -> PlannedKernel:
         """The planned kernel of a step.  Values without a layout are row-major (outer values)."""
-        operands = tuple(
-            Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts), v in constants)
-            for v in kernel.operands
-        )
-        results = tuple(
-            Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts)) for v in kernel.results
-        )
-        key = (kernel.expr, operands, results)
+        key = _structure(kernel, layouts, constants)
+        _, _, results = key
         if key not in self._known:
             self._known[key] = self._bind(*key)
         packed, bound = self._known[key]
@@ -88,6 +83,20 @@ class KernelPlanner:
             tuple((v, s.layout) for v, s in zip(kernel.results, results, strict=True)),
             kernel.loc,
         )
+
+    def seconds(
+        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+    ) -> float:
+        """The price of a step under the analytic schedule, near that which `plan` would choose.
+
+        Requires a pricer.
+        """
+        key = _structure(kernel, layouts, constants)
+        if key not in self._seconds:
+            assert self.pricer is not None
+            group, schedule = Structure(*key, self.registers).turned(Knobs())
+            self._seconds[key] = self.pricer.price(group, schedule).seconds
+        return self._seconds[key]
 
     def _bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
@@ -137,6 +146,19 @@ class Structure:
             packed = pack_constants(loops, schedule, operands)
             self._packed[key] = packed, build_group(expr, packed, results)
         return self._packed[key]
+
+
+def _structure(
+    kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+) -> _Structure:
+    operands = tuple(
+        Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts), v in constants)
+        for v in kernel.operands
+    )
+    results = tuple(
+        Storage(v.type.dtype, v.type.shape, _layout_of(v, layouts)) for v in kernel.results
+    )
+    return kernel.expr, operands, results
 
 
 def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:

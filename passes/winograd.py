@@ -14,42 +14,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
 
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, walk_nodes
-from tcc.ir.index import as_index, as_int
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies
+from tcc.ir.index import as_int
 from tcc.ir.op import Array, Trait
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
-from tcc.passes.winograd_forms import (
-    FORMS,
-    Form,
-    Tiling,
-    input_transform,
-    largest_of_four,
-    output_transform,
-    products,
-    transformed_filters,
-)
-from tcc.passes.winograd_price import Rates, Sizes, direct_price, winograd_price
+from tcc.passes.beam import Link, Option, cheapest
+from tcc.passes.winograd_forms import FORMS, Form, largest_of_four, transformed_filters
+from tcc.passes.winograd_price import Forms, Region, RegionPrices, region_of, with_form
+
+# By how much of its price a form counts as dearer: prices err, and larger filters take memory.
+_MARGINS = MappingProxyType({2: 0.08, 4: 0.15})
+# An option that is so many times as dear as the best is not looked at together with others.
+_HOPELESS = 1.15
+# Rows of products that keep the multipliers busy while the filters come from memory: where there
+# are as many tiles, a form of smaller ones is only dearer.
+_MANY = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What prices are made of, and how many times their size all weights together may take."""
+    """What prices are made by, and how many times their size all weights together may take."""
 
-    rates: Rates
+    prices: RegionPrices
     growth: float = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    """One convolution that a form would make faster by `gain`, for `extra` bytes of weights."""
+class _Site:
+    """A convolution that forms compute, and its seconds directly (first) and in some of them."""
 
     node: Node
-    form: Form
-    gain: float
-    extra: int
+    forms: Forms
+    seconds: tuple[float, ...]
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What is chosen from: forms count as dearer than they are priced."""
+        priced = zip(self.forms, self.seconds, strict=True)
+        return tuple(
+            Option(s)
+            if form is None
+            else Option(s * (1 + _MARGINS[form.m]), _extra(self.node, form))
+            for form, s in priced
+        )
+
+    @property
+    def contested(self) -> bool:
+        """Whether a neighbour may tip the scales."""
+        least = min(option.cost for option in self.options)
+        return sum(option.cost <= _HOPELESS * least for option in self.options) > 1
 
 
 def winograd(graph: Graph, limits: Limits) -> Graph:
@@ -76,18 +94,92 @@ def constant_bytes(graph: Graph) -> int:
 
 
 def _choose(graph: Graph, limits: Limits) -> Mapping[Node, Form]:
-    """The most time saved for a byte first, as long as the weights stay within bounds."""
+    """The cheapest forms of all convolutions together, with weights within bounds."""
     constants = dict.fromkeys(_constants(graph))
     room = (limits.growth - 1) * constant_bytes(graph)
-    found = [_best(node, limits.rates) for node in walk_nodes(graph) if _fits(node, constants)]
-    candidates = [c for c in found if c is not None]
-    candidates.sort(key=lambda c: -c.gain / max(c.extra, 1))
-    chosen: dict[Node, Form] = {}
-    for candidate in candidates:
-        if candidate.extra <= room:
-            room -= candidate.extra
-            chosen[candidate.node] = candidate.form
-    return chosen
+    choice = _Choice(limits.prices, constants)
+    for part in _graphs(graph):
+        choice.add(part)
+    return choice.forms(room)
+
+
+class _Choice:
+    """The convolutions of a graph and its bodies, with their prices."""
+
+    def __init__(self, prices: RegionPrices, constants: Mapping[Value, None]) -> None:
+        self._prices, self._constants = prices, constants
+        self._sites: list[_Site] = []
+        self._links: dict[tuple[int, int], Link] = {}
+
+    def add(self, graph: Graph) -> None:
+        """Takes up the convolutions of one graph, without its bodies."""
+        users = graph.users()
+        sites: dict[Value, int] = {}  # of values that are a site's results
+        for node in (n for n in graph.nodes if _fits(n, self._constants)):
+            region = region_of(graph, users, self._constants, (node,))
+            number = len(self._sites)
+            self._sites.append(self._site(node, region))
+            image = node.inputs[0]
+            before = None if image is None else sites.get(image)
+            if before is not None and (
+                self._sites[before].contested or self._sites[number].contested
+            ):
+                nodes = (self._sites[before].node, node)
+                both = region_of(graph, users, self._constants, nodes)
+                self._links[before, number] = self._link(both, before, number)
+            sites.update((v, number) for n in region.nodes for v in n.outputs)
+
+    def forms(self, room: float) -> Mapping[Node, Form]:
+        """The form to take for each convolution that one is taken for."""
+        picks = cheapest([s.options for s in self._sites], self._links, room)
+        chosen = zip(self._sites, picks, strict=True)
+        taken = ((site.node, site.forms[pick]) for site, pick in chosen)
+        return {node: form for node, form in taken if form is not None}
+
+    def _site(self, node: Node, region: Region) -> _Site:
+        """Priced are the largest form, and smaller ones if its products are of few rows."""
+        direct = self._prices.seconds(region, (None,))
+        priced: dict[Form | None, float] = {None: direct}
+        for form in sorted(FORMS.values(), key=lambda f: -f.m):
+            if len(priced) == 1 or _tiles(node, FORMS[max(FORMS)]) < _MANY:
+                priced[form] = self._prices.seconds(region, (form,))
+        return _Site(node, tuple(priced), tuple(priced.values()))
+
+    def _link(self, both: Region, before: int, after: int) -> Link:
+        """What two neighbours take together beyond what they take alone, if both have a form."""
+        first, second = self._sites[before], self._sites[after]
+
+        def beyond(a: int, b: int) -> float:
+            if first.forms[a] is None or second.forms[b] is None:
+                return 0.0
+            together = self._prices.seconds(both, (first.forms[a], second.forms[b]))
+            plain = self._prices.seconds(both, (None, second.forms[b]))
+            return together - plain - (first.seconds[a] - first.seconds[0])
+
+        return beyond
+
+
+def _tiles(node: Node, form: Form) -> int:
+    """Rows of the products of one image."""
+    results = (as_int(n) or 0 for n in node.outputs[0].type.shape[2:])
+    sizes = zip(results, node.attrs.dilations, strict=True)
+    return prod(d * -(-n // (d * form.m)) for n, d in sizes)
+
+
+def _extra(node: Node, form: Form | None) -> int:
+    """Bytes by which the filters grow."""
+    if form is None:
+        return 0
+    weights = node.inputs[1]
+    assert weights is not None
+    return (form.points - 9) * 4 * ((as_int(element_count(weights.type.shape)) or 0) // 9)
+
+
+def _graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in graph.nodes:
+        for body in bodies(node):
+            yield from _graphs(body)
 
 
 def _constants(graph: Graph) -> Iterator[Value]:
@@ -115,33 +207,6 @@ def _fits(node: Node, constants: Mapping[Value, None]) -> bool:
         and image.type.dtype is F32
         and all(n is not None and n > 0 for n in known)
     )
-
-
-def _best(node: Node, rates: Rates) -> _Candidate | None:
-    """The form that gains most, if one does."""
-    sizes = _sizes(node)
-    direct = direct_price(sizes, rates)
-    options = [
-        _Candidate(
-            node,
-            form,
-            direct - winograd_price(sizes, form, rates),
-            (form.points - 9) * 4 * sizes.channels * sizes.filters,
-        )
-        for form in FORMS.values()
-    ]
-    best = max(options, key=lambda c: c.gain)
-    return best if best.gain > 0 else None
-
-
-def _sizes(node: Node) -> Sizes:
-    image, weights = node.inputs[0], node.inputs[1]
-    assert image is not None
-    assert weights is not None
-    filters, channels = (as_int(n) or 0 for n in weights.type.shape[:2])
-    high, wide = (as_int(n) or 0 for n in node.outputs[0].type.shape[2:])
-    images = as_int(image.type.shape[0]) or 1
-    return Sizes(images, channels, filters, (high, wide), node.attrs.dilations)
 
 
 def _pools_of(graph: Graph, chosen: Mapping[Node, Form]) -> dict[Node, None]:
@@ -181,18 +246,8 @@ def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Sequen
     weights = b.array(source)
     if weights is None:
         return None
-    attrs, (result,) = node.attrs, node.outputs
-    before = (as_index(attrs.before[0]), as_index(attrs.before[1]))
-    high, wide = result.type.shape[2:]
-    tiling = Tiling(image.type, before, attrs.dilations, (high, wide))
     u = b.constant(_rounded(form, weights), source.name, F32)
-    op, form_of = OPS["expression"], OPS["expression"].attrs
-    (v,) = b.add(op, [image], form_of(input_transform(form, tiling)), loc=node.loc)
-    (m,) = b.add(op, [v, u], form_of(products(v.type, u.type)), loc=node.loc)
-    bias = inputs[2] if len(inputs) > 2 else None
-    shift = None if bias is None else bias.type
-    last = form_of(output_transform(form, tiling, m.type, shift))
-    return b.add(op, [m, bias], last, loc=node.loc)
+    return with_form(b, node, inputs, u, form)
 
 
 def _formula(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:

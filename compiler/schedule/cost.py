@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product as combinations
-from math import ceil, prod
+from math import ceil, exp, prod
 
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
@@ -66,8 +66,8 @@ class Pricer:
     """Prices groups for one machine, and remembers what it counted in them.
 
     `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
-    from memory at every run.  Operands that are computed lie in the nearest cache that holds all of
-    a group's.
+    from memory at every run.  Operands that are computed lie in the caches, as much as these keep
+    of all that a group touches.
     """
 
     def __init__(self, machine: Machine, constants: int | None = None) -> None:
@@ -269,7 +269,7 @@ class _Pricing:
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            count = rows_of * self._instructions(touch, vector, wide, lanes)
+            count = touch.times * rows_of * self._instructions(touch, vector, wide, lanes)
             if touch.store:
                 stores += count
             else:
@@ -309,10 +309,11 @@ class _Pricing:
         third = moved(all_, machine.l3.size)
         hertz = machine.hertz
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
-        fits = near <= machine.l2.size / 2
-        self._keep(second, fits)
+        # A line that was used survives the next so many by chance.
+        self._keep(second, 1 - exp(-near / machine.l2.size))
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
-        self._keep(third, near * self.threads <= machine.l3.size)
+        # The last cache keeps what fits of a stream that is used again, and passes on the rest.
+        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)))
         cold, reuse = self._reuse(third)
         in_order = machine.memory.reading(together=self.threads > 1)
         return l2, l3, self._from_memory(third), cold / in_order, reuse
@@ -328,14 +329,25 @@ class _Pricing:
         return seconds
 
     def _fetched_ahead(self) -> frozenset[int | StageRef]:
+        """Constants that a unit asks for without a break: it uses them with one block of rows.
+
+        Where more rows use a panel the stream waits for them, and is no faster than one in order.
+        """
         return frozenset(
             touch.source
             for nest in self.schedule.nests
             if nest.ahead
             for number in nest.stages
             for touch in self.counted.stages[number].touches
-            if touch.constant
+            if touch.constant and self._once(nest, self.counted.stages[number], touch)
         )
+
+    def _once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
+        """Whether a unit has one block of rows for what is touched."""
+        blocks = dict(nest.blocks)
+        others = (v for v in work.stage.iters if v not in touch.loops)
+        inside = ((v, min(self.trips[v], self.unit.get(v, self.trips[v]))) for v in others)
+        return all(count <= blocks.get(v.name, 1) for v, count in inside)
 
     def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
         """Bytes of each operand and result that is computed at run time."""
@@ -346,13 +358,13 @@ class _Pricing:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return list(found.items())
 
-    def _keep(self, border: Moved, fits: bool) -> None:
-        """Drops what the cache has held since the kernel before."""
+    def _keep(self, border: Moved, lost: float) -> None:
+        """Drops what the cache has held since the kernel before: all but the part `lost` of what
+        was computed, and constants that are not cold."""
         for key in border.by_source:
             source, _ = key
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            if (not self.cold) if constant else fits:
-                border.by_source[key] = 0.0
+            border.by_source[key] *= float(self.cold) if constant else lost
 
     def _walks(self, threads: int) -> list[Walk]:
         """Each nest's loops as one of `threads` threads walks them."""

@@ -3,13 +3,16 @@
 An offset is taken apart into steps, `768*i + 64*k + j % 64 + 49152*(j // 64)` into
 
     j  1 apart, for 64 elements    k  64 apart    i  768 apart    j  49152 apart, every 64th
+
+Accesses of one stage that differ by constants are one touch of several places: `x[i]`, `x[i + 64]`
+and `x[i + 128]` are 3 places 64 apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, prod
 
 from tcc.ir.index import (
     Atom,
@@ -31,22 +34,24 @@ LINE = 64
 @dataclass(frozen=True, slots=True)
 class Step:
     """Along `var` every `every`-th element lies `size` elements further, `within` times at most;
-    `size` None: nobody knows where."""
+    `size` None: nobody knows where.  Without a loop `var` there are `within` places at once."""
 
-    var: Var
+    var: Var | None
     size: int | None
     every: int = 1
     within: int | None = None
 
-    def count(self, span: int) -> int:
-        """Distinct places while `var` runs over `span` elements."""
-        found = ceil(span / self.every)
+    def count(self, spans: Mapping[Var, int]) -> int:
+        """Distinct places while the loops run over `spans` elements."""
+        if self.var is None:
+            return self.within or 1
+        found = ceil(spans[self.var] / self.every)
         return found if self.within is None else min(found, self.within)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Touch:
-    """A read or a `store` of elements of `size` bytes.
+    """A read or a `store` of elements of `size` bytes, `times` for each point of the loops.
 
     `source` is a buffer's number, or a stage's component whose block waits in registers or in the
     unit's scratch.  `steps` are in rising order, unknown ones last; `most` is the bytes there are.
@@ -59,6 +64,7 @@ class Touch:
     most: float
     constant: bool
     loops: frozenset[Var]
+    times: int = 1
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def step(self, var: Var | None) -> int | None:
@@ -72,7 +78,7 @@ class Touch:
 
     def reach(self, spans: Mapping[Var, int]) -> float:
         """Bytes touched, in whole lines, while every loop runs over so many elements."""
-        key = tuple([spans[s.var] for s in self.steps])
+        key = tuple([spans[s.var] for s in self.steps if s.var is not None])
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self.bytes_in(spans, LINE)
@@ -86,7 +92,7 @@ class Touch:
         runs: list[tuple[int, int]] = []  # (elements apart, how many)
         scattered = 1
         for step in self.steps:
-            count = step.count(spans[step.var])
+            count = step.count(spans)
             if count == 1:
                 continue
             if step.size is None:
@@ -114,19 +120,41 @@ def touch(
     size: int,
     most: float,
     constant: bool = False,
+    bases: Collection[int] = (0,),
 ) -> Touch:
-    """A touch, with its steps in order."""
-    ordered = sorted(steps, key=lambda s: (s.size is None, s.size or 0))
-    loops = frozenset(s.var for s in steps)
-    return Touch(source, store, size, tuple(ordered), most, constant, loops)
+    """A touch of the elements at each of `bases`, with its steps in order."""
+    places = sorted(set(bases))
+    found = (*steps, *_progressions(places))
+    ordered = sorted(found, key=lambda s: (s.size is None, s.size or 0))
+    loops = frozenset(s.var for s in steps if s.var is not None)
+    return Touch(source, store, size, tuple(ordered), most, constant, loops, len(places))
 
 
-def steps_of(offset: Index, loops: Collection[Var]) -> tuple[Step, ...]:
-    """The steps of an offset along the loops it varies with."""
-    found: list[Step] = []
+def _progressions(places: Sequence[int]) -> list[Step]:
+    """Rising places as equal steps, and equal steps of such runs; unknown where they are neither.
+
+    0 1 2 8 9 10 are 3 places 1 apart, twice 8 apart.
+    """
+    if len(places) < 2:
+        return []
+    apart = places[1] - places[0]
+    run = next((n for n, p in enumerate(places) if p != places[0] + n * apart), len(places))
+    firsts = places[::run]
+    if [first + n * apart for first in firsts for n in range(run)] != list(places):
+        return [Step(None, None, within=len(places))]
+    return [Step(None, apart, within=run), *_progressions(firsts)]
+
+
+def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Step, ...], int]:
+    """The steps of an offset along the loops it varies with, and the element where they start."""
+    steps: list[Step] = []
+    base = offset.const
     for monomial, coeff in offset.terms:
-        found += _of_term(monomial, coeff, loops)
-    return tuple(_joined(found))
+        if any(v in loops for a in monomial for v in _vars(a)):
+            steps += _of_term(monomial, coeff, loops)
+        else:
+            base += coeff * prod(map(_size, monomial))
+    return tuple(_joined(steps)), base
 
 
 def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Step]:
@@ -137,7 +165,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Ste
     size = abs(coeff)
     for other in monomial:
         if other is not atom:  # a row as long as an open size
-            size *= trips(other) if isinstance(other, Var) and other.extent else TYPICAL
+            size *= _size(other)
     if isinstance(atom, Var):
         return [Step(atom, size)]
     used = [v for v in _vars(atom) if v in loops]
@@ -160,6 +188,11 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Step | None:
     if den % by:
         return None
     return Step(var, size, every=den // by) if quotient else Step(var, size * by, within=den // by)
+
+
+def _size(atom: Atom) -> int:
+    """What counts for an open size."""
+    return trips(atom) if isinstance(atom, Var) and atom.extent else TYPICAL
 
 
 def _vars(atom: Atom) -> tuple[Var, ...]:

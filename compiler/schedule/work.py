@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
+from typing import TypeAlias
 
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, free_vars
@@ -12,7 +13,7 @@ from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
 from tcc.ir.tile import Scope
 from tcc.schedule.machine import Machine
 from tcc.schedule.nest import EXPENSIVE, product, row_loop, trips
-from tcc.schedule.reach import Step, Touch, steps_of, touch
+from tcc.schedule.reach import Step, Touch, place_of, touch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,42 +72,55 @@ def _is_global(group: TileGroup, buffer: int) -> bool:
 
 
 def _touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
-    found = []
+    found: list[Touch] = []
+    loads: dict[_Place, list[int]] = {}
     for node in walk(*stage.body):
         if not isinstance(node, Read):
             continue
         access = stage.accesses.get(node)
-        if access is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
-            loops = (*stage.iters, *stage.reduce)
-            steps = steps_of(access.offset, loops)  # of the strip that waits in scratch
-            found.append(touch(node.source, steps, store=False, size=node.dtype.bytes, most=inf))
-        elif access is not None:
-            found.append(_of_access(group, stage, access, store=False, read=node))
+        if access is not None:
+            place, base = _place(group, stage, access, node)
+            loads.setdefault(place, []).append(base)
         elif isinstance(node.source, StageRef):
             found.append(_of_block(stage, node, node.source))
+    stores: dict[_Place, list[int]] = {}
     for component, targets in enumerate(stage.stores):
-        kept = (a for a in targets if stage.strip is None or _is_global(group, a.buffer))
-        found += (_of_access(group, stage, a, store=True) for a in kept)
+        for access in targets:
+            if stage.strip is None or _is_global(group, access.buffer):
+                place, base = _place(group, stage, access)
+                stores.setdefault(place, []).append(base)
         found.append(_of_result(stage, StageRef(number, component)))
+    found += (_of_place(group, place, bases, store=False) for place, bases in loads.items())
+    found += (_of_place(group, place, bases, store=True) for place, bases in stores.items())
     return tuple(found)
 
 
-def _of_access(
-    group: TileGroup, stage: GroupStage, access: Access, *, store: bool, read: Read | None = None
-) -> Touch:
+# What is touched, of how many bytes an element, and in which steps.
+_Place: TypeAlias = tuple[int | StageRef, int, tuple[Step, ...]]
+
+
+def _place(
+    group: TileGroup, stage: GroupStage, access: Access, node: Read | None = None
+) -> tuple[_Place, int]:
+    """Where an access starts, and the steps that it takes from there."""
     loops = (*stage.iters, *stage.reduce)
-    buffer = group.buffers[access.buffer]
-    steps = list(steps_of(access.offset, loops))
-    for _, scalar in () if read is None else read.indirect:
-        steps += (Step(v, None) for v in _loops_of(scalar, loops))
-    size = as_int(buffer.size)
+    steps, base = place_of(access.offset, loops)
+    if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
+        return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
+    for _, scalar in () if node is None else node.indirect:
+        steps += tuple(Step(v, None) for v in _loops_of(scalar, loops))
+    return (access.buffer, group.buffers[access.buffer].dtype.bytes, steps), base
+
+
+def _of_place(group: TileGroup, place: _Place, bases: list[int], *, store: bool) -> Touch:
+    source, size, steps = place
+    if isinstance(source, StageRef):
+        return touch(source, steps, store=store, size=size, most=inf, bases=bases)
+    buffer = group.buffers[source]
+    count = as_int(buffer.size)
+    most = inf if count is None else count * size
     return touch(
-        access.buffer,
-        steps,
-        store=store,
-        size=buffer.dtype.bytes,
-        most=inf if size is None else size * buffer.dtype.bytes,
-        constant=buffer.constant,
+        source, steps, store=store, size=size, most=most, constant=buffer.constant, bases=bases
     )
 
 

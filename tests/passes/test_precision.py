@@ -22,18 +22,16 @@ from tcc.passes.narrow_weights import group_size, quantized
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import FULL, Precision
-from tcc.passes.winograd import Limits, winograd
-from tcc.passes.winograd_price import Rates
+from tcc.passes.winograd import winograd
 from tcc.schedule.choose import Registers
 
 from tests.passes.fuse.models import Model
+from tests.passes.products import FREE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 PAIRS = Precision(BF16, pairs=True)
 NO_PAIRS = Precision(BF16)
-# A machine for which moving data is free.
-FREE = Limits(Rates(1e-6, 1 << 40, near=1e9, shared=1e9, memory=1e9), growth=100)
 
 
 def bf16(array: Array) -> Array:

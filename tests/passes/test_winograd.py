@@ -21,17 +21,19 @@ from tcc.ops import OPS
 from tcc.passes.fuse.partition import partition
 from tcc.passes.lower_graph import halo_widths, place_graph
 from tcc.passes.pipeline import run_pipeline
+from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.winograd import Limits, constant_bytes, winograd
-from tcc.passes.winograd_forms import FORMS
-from tcc.passes.winograd_price import Rates, Sizes, direct_price, winograd_price
+from tcc.passes.winograd_forms import FORMS, Form
+from tcc.passes.winograd_price import Forms, Region, RegionPrices, region_of
 from tcc.runtime.module import Module
+from tcc.schedule.cost import Pricer
+from tcc.schedule.machine import MACHINES
+from tcc.schedule.registers import Registers
+
+from tests.passes.products import FREE, Products, products
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]
-
-# A machine for which moving data is free, so that products decide.
-FREE = Limits(Rates(1e-6, 1 << 40, near=1e9, shared=1e9, memory=1e9), growth=100)
-SERVER = Rates(64, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -223,10 +225,12 @@ def test_weights_grow_within_bounds() -> None:
     graph = b.finish([x])
     small, large = 8 * 8 * 9 * 4, 8 * 16 * 9 * 4
     assert constant_bytes(graph) == small + large
-    for growth, replaced in ((1, 0), (1.9, 0), (2.5, 1), (4, 2)):
+    # F(4 x 4) adds three times a layer's filters, F(2 x 2) 7 / 9; the second has twice the first's.
+    points = {1: [], 1.2: [], 1.5: ["16"], 1.9: ["16"] * 2, 2.6: ["36", "16"], 4: ["36"] * 2}
+    for growth, taken in points.items():
         after = winograd(graph, replace(FREE, growth=growth))
         assert constant_bytes(after) <= growth * constant_bytes(graph)
-        assert form_of(after).count("conv") == 2 - replaced
+        assert [op.split()[1] for op in form_of(after) if op.startswith("expression ")] == taken
 
 
 def test_strict_numerics_leave_the_pass_out() -> None:
@@ -326,48 +330,99 @@ def test_storage_lets_transforms_run_along_channels() -> None:
 # ---- prices -------------------------------------------------------------------------------------
 
 
-def test_prices_follow_products_where_nothing_else_counts() -> None:
-    sizes = Sizes(1, 64, 64, (24, 24), (1, 1))
-    direct = direct_price(sizes, FREE.rates)
-    transforms = 16 * 2 * 36 * 36 * 64 / FREE.rates.flops
-    four = winograd_price(sizes, FORMS[4], FREE.rates) - transforms
-    assert direct / four == pytest.approx(4)
-    transforms = 16 * 2 * 16 * 144 * 64 / FREE.rates.flops
-    two = winograd_price(sizes, FORMS[2], FREE.rates) - transforms
-    assert direct / two == pytest.approx(2.25)
+SERVER = MACHINES["icelake-server"]
+PLANNER = KernelPlanner(Registers(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
+
+
+def region(case: Conv, *, given: bool = False) -> Region:
+    """That of one convolution of an image that another kernel makes, or that is given."""
+    b = GraphBuilder("region")
+    x = b.input("x", tensor(F32, 1, case.channels, case.high, case.wide))
+    if not given:
+        (x,) = b.add(OPS["relu"], [x])
+    w = b.constant(np.zeros((case.filters, case.channels, 3, 3), np.float32))
+    pads = tuple(tuple(map(const, p)) for p in (case.before, case.after))
+    (y,) = b.add(OPS["conv"], [x, w], OPS["conv"].attrs((1, 1), *pads, case.dilations, 1))
+    if case.fused:
+        (y,) = b.add(OPS["relu"], [y])
+    none = (const(0), const(0))
+    pooled = OPS["max_pool"].attrs((2, 2), (2, 2), none, none, (1, 1))
+    (last,) = b.add(OPS["max_pool"], [y], pooled)
+    graph = b.finish([last])
+    node = next(n for n in graph.nodes if n.op.name == "conv")
+    return region_of(graph, graph.users(), graph.constants, (node,))
+
+
+def layer(channels: int, filters: int, side: int, dilation: int = 1) -> Conv:
+    around = (dilation, dilation)
+    return Conv(channels, filters, side, side, around, around, around)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "best"),
+    ("case", "best"),
     [
-        (Sizes(1, 256, 256, (56, 56), (1, 1)), 4),
-        (Sizes(1, 512, 512, (28, 28), (2, 2)), 4),
-        (Sizes(1, 1024, 1024, (4, 4), (1, 1)), 0),  # one tile does not pay for 150 MB of weights
-        (Sizes(1, 3, 64, (224, 224), (1, 1)), 0),  # the transforms cost more than the products
+        (layer(256, 256, 56), 4),
+        (layer(512, 512, 28, 2), 4),
+        (layer(12, 12, 128), 4),  # the direct sums fill no vector either
+        (layer(256, 256, 14), 2),  # 36 points of filters stream from memory
+        (layer(1024, 1024, 4), 0),  # one tile does not pay for 150 MB of weights
+        (layer(3, 64, 224), 0),  # the transforms cost more than the products
     ],
+    ids=str,
 )
-def test_prices_rank_real_layers(sizes: Sizes, best: int) -> None:
-    prices = {m: winograd_price(sizes, form, SERVER) for m, form in FORMS.items()}
-    prices[0] = direct_price(sizes, SERVER)
-    assert min(prices, key=prices.__getitem__) == best
+def test_prices_rank_layers_as_they_were_measured(case: Conv, best: int) -> None:
+    prices, own = RegionPrices(PLANNER), region(case)
+    forms: dict[int, Form | None] = {0: None, **FORMS}
+    seconds = {m: prices.seconds(own, (form,)) for m, form in forms.items()}
+    assert min(seconds, key=seconds.__getitem__) == best
+
+
+def test_what_follows_in_the_same_kernel_is_part_of_a_region() -> None:
+    plain, fused = region(layer(64, 64, 28)), region(replace(layer(64, 64, 28), fused=True))
+    assert [n.op.name for n in plain.nodes] == ["conv"]
+    assert [n.op.name for n in fused.nodes] == ["conv", "relu"]
+    prices = RegionPrices(PLANNER)
+    for form in (None, *FORMS.values()):
+        least = prices.seconds(plain, (form,))
+        assert 0.99 * least < prices.seconds(fused, (form,)) < 1.1 * least
+
+
+def test_an_image_of_the_callers_is_copied_for_either() -> None:
+    prices, case = RegionPrices(PLANNER), layer(64, 64, 56)
+    for form in (None, FORMS[4]):
+        made = prices.seconds(region(case), (form,))
+        assert prices.seconds(region(case, given=True), (form,)) > made
 
 
 def test_direct_products_of_pairs_are_twice_as_fast() -> None:
-    sizes = Sizes(1, 256, 256, (56, 56), (1, 1))
-    pairs = replace(SERVER, direct=2.0)
-    assert direct_price(sizes, pairs) == pytest.approx(direct_price(sizes, SERVER) / 2)
-    four = FORMS[4]
-    assert winograd_price(sizes, four, pairs) == winograd_price(sizes, four, SERVER)
+    prices, pairs, own = (
+        RegionPrices(PLANNER),
+        RegionPrices(PLANNER, 2.0),
+        region(layer(64, 64, 28)),
+    )
+    assert pairs.seconds(own, (None,)) == pytest.approx(prices.seconds(own, (None,)) / 2, rel=0.02)
+    assert pairs.seconds(own, (FORMS[4],)) == prices.seconds(own, (FORMS[4],))
 
 
-def test_filters_that_stream_from_memory_bound_the_form() -> None:
-    """At 4 bytes a cycle 36 points of 256 x 256 filters take 2.3 million cycles, more than the
-    products of 16 points; 16 points of 512 x 512 take more than the direct sums of 7 x 7."""
-    rates = Rates(64, 1 << 20, memory=4.0)
-    middle, small = Sizes(1, 256, 256, (14, 14), (1, 1)), Sizes(1, 512, 512, (7, 7), (1, 1))
-    two, four = FORMS[2], FORMS[4]
-    assert winograd_price(middle, two, rates) < winograd_price(middle, four, rates)
-    assert winograd_price(middle, four, rates) > 4 * 36 * 256 * 256 / 4
-    assert direct_price(small, rates) < winograd_price(small, two, rates)
-    fast = replace(rates, memory=1e9)
-    assert winograd_price(middle, four, fast) < winograd_price(middle, two, fast)
+class _Together(Products):
+    """Neighbours in F(2 x 2) are computed at once, which saves half of them."""
+
+    def seconds(self, region: Region, forms: Forms) -> float:
+        alone = super().seconds(region, forms)
+        both = len(forms) == 2 and all(form is FORMS[2] for form in forms)
+        return alone / 2 if both else alone
+
+
+def test_neighbours_are_chosen_together() -> None:
+    b = GraphBuilder("chain")
+    x = b.input("x", tensor(F32, 1, 8, 6, 10))  # 6 tiles of 36 points, or 15 of 16
+    same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
+    for n in range(3):
+        (x,) = b.add(OPS["conv"], [x, b.constant(np.full((8, 8, 3, 3), n + 1, np.float32))], same)
+        (x,) = b.add(OPS["relu"], [x])
+    graph = b.finish([x])
+    nodes = [n for n in graph.nodes if n.op.name == "conv"]
+    assert all(products(n, FORMS[4]) == 216 and products(n, FORMS[2]) == 240 for n in nodes)
+    for limits, points in ((FREE, 36), (Limits(_Together(), growth=100), 16)):
+        transforms = [op for op in form_of(winograd(graph, limits)) if op.startswith("expression ")]
+        assert transforms == [f"expression {points}"] * 3

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from math import inf
 
 import pytest
 from tcc.ir.graph import Graph
@@ -16,6 +19,7 @@ from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Price, Pricer, price_map
 from tcc.schedule.machine import MACHINES
 from tcc.schedule.nest import product, work
+from tcc.schedule.reach import Step, touch
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 
@@ -127,7 +131,7 @@ def test_a_large_product_runs_at_the_peak() -> None:
     # panels pass.
     strips = replace(gemm_schedule(128), parallel=("i", "j"))
     price = priced(matmul(768, 768, 2048), strips)
-    assert price.seconds == pytest.approx(price.flops / MACHINE.peak, rel=0.15)
+    assert price.seconds == pytest.approx(price.flops / MACHINE.peak, rel=0.2)
     assert price.seconds == pytest.approx(price.compute + price.l3, rel=0.01)
 
 
@@ -241,8 +245,8 @@ def _resized(schedule: Schedule, panel: int) -> Schedule:
 @pytest.mark.parametrize(
     ("count", "rate"),
     [
-        (1 << 16, MACHINE.l2),  # 512 KiB: what the kernel before left in the second-level caches
-        (1 << 19, MACHINE.l3),  # 4 MiB
+        (1 << 15, MACHINE.l2),  # 256 KiB: what the kernel before left in the second-level caches
+        (1 << 20, MACHINE.l3),  # 8 MiB
     ],
 )
 def test_a_map_goes_at_the_pace_of_the_cache_its_operands_lie_in(count: int, rate: object) -> None:
@@ -251,7 +255,13 @@ def test_a_map_goes_at_the_pace_of_the_cache_its_operands_lie_in(count: int, rat
     cache = MACHINE.l2 if rate is MACHINE.l2 else MACHINE.l3
     bytes_ = 4 * count / 2  # of one of two cores, read and written
     least = (bytes_ / cache.read + bytes_ / cache.write) / HERTZ
-    assert least < price.seconds < 1.25 * least + MACHINE.fork
+    assert 0.9 * least < price.seconds < 1.5 * least + MACHINE.fork
+
+
+def test_a_cache_loses_more_the_more_streams_through_it() -> None:
+    # What a second-level cache holds is lost bit by bit, not at once where it is exceeded.
+    pace = [priced(pointwise(1 << n), map_schedule(4096)).l3 / (1 << n) for n in range(14, 21)]
+    assert all(0 < a < b < 2.1 * a for a, b in pairwise(pace))
 
 
 def test_a_map_larger_than_the_caches_goes_at_memorys_pace() -> None:
@@ -259,8 +269,52 @@ def test_a_map_larger_than_the_caches_goes_at_memorys_pace() -> None:
     price = priced(pointwise(count), map_schedule(65536))
     memory = MACHINE.memory
     read = memory.read_all * memory.in_order
-    assert price.dram == pytest.approx(4 * count * (1 / read + 1 / memory.write_all))
+    whole = 4 * count * (1 / read + 1 / memory.write_all)
+    assert price.dram == pytest.approx(whole * (1 - MACHINE.l3.size / (8 * count)))
     assert price.seconds == pytest.approx(price.dram, rel=0.01)
+
+
+def planes(count: int, size: int, apart: int, *, stores: bool) -> TileGroup:
+    """y[k, i] = k + x[i], or y[i] = sum(k) x[k, i], with k written out and planes so far apart."""
+    i = iterator("i", size)
+    one, many = Access(0 if stores else 1, i), [i + k * apart for k in range(count)]
+    if stores:
+        x = read(0, (i,), F32)
+        body = tuple(apply("add", x, apply("neg", x)) for _ in many)
+        accesses, to = {x: one}, tuple((Access(1, at),) for at in many)
+    else:
+        reads = [read(0, (at,), F32) for at in many]
+        body = (reduce(lambda a, b: apply("add", a, b), reads),)
+        accesses = {r: Access(0, at) for r, at in zip(reads, many, strict=True)}
+        to = ((one,),)
+    stage = GroupStage((var(i),), (), None, body, accesses, to)
+    plane, line = count * apart + size, size
+    buffers = (operand(line if stores else plane), result(plane if stores else line))
+    return TileGroup(buffers, (stage,), stage.iters, ())
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_planes_that_a_point_touches_all_move(stores: bool) -> None:
+    group = planes(36, 8192, 8192 + 16, stores=stores)
+    assert group_bytes(group) == 4 * 37 * 8192
+    price = priced(group, map_schedule(64), machine=ONE_CORE)
+    # A vector of each plane for a vector of points.
+    port = MACHINE.stores if stores else MACHINE.loads
+    assert price.ports * HERTZ == pytest.approx(36 * 8192 / 16 / port)
+
+
+def test_neighbours_that_a_point_reads_move_once() -> None:
+    assert group_bytes(planes(9, 8192, 1, stores=False)) == 4 * (2 * 8192 + 8)
+
+
+def test_places_in_two_directions_are_lines_of_lines() -> None:
+    loop = var(iterator("i", 4))
+    image = [100 * y + x for y in range(6) for x in range(6)]
+    steps = (Step(loop, 4),)  # tiles of 6 x 6, 4 apart
+    seen = touch(0, steps, store=False, size=4, most=inf, bases=image)
+    assert (seen.times, seen.bytes_in({loop: 4}, 1)) == (36, 4 * 6 * 18)
+    odd = touch(0, steps, store=False, size=4, most=inf, bases=[0, 1, 50])
+    assert odd.bytes_in({loop: 1}, 1) == 4 * 3
 
 
 def test_functions_cost_what_the_table_says() -> None:

@@ -1,0 +1,88 @@
+"""Choices for several places: the least total, within the room there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tcc.passes.beam import EXACT, Link, Option, Picks, cheapest
+
+Table = Mapping[tuple[int, int], Sequence[Sequence[float]]]
+
+
+def links_of(table: Table) -> dict[tuple[int, int], Link]:
+    return {pair: lambda a, b, costs=costs: costs[a][b] for pair, costs in table.items()}
+
+
+def total(places: Sequence[Sequence[Option]], table: Table, picks: Picks) -> float:
+    own = sum(options[pick].cost for options, pick in zip(places, picks, strict=True))
+    return own + sum(costs[picks[a]][picks[b]] for (a, b), costs in table.items())
+
+
+def test_places_alone_take_their_cheapest_option() -> None:
+    places = [[Option(5), Option(4)], [Option(3), Option(7)]]
+    assert cheapest(places, {}, 0) == (1, 0)
+    assert cheapest([], {}, 0) == ()
+
+
+def test_neighbours_that_gain_together_beat_each_ones_best() -> None:
+    # The second option is the best of each place; the third ones save 3 where they meet.
+    places = [[Option(9), Option(4), Option(5)]] * 3
+    saved = [[0, 0, 0], [0, 0, 0], [0, 0, -3]]
+    table: Table = {(0, 1): saved, (1, 2): saved}
+    picks = cheapest(places, links_of(table), 0)
+    assert picks == (2, 2, 2)
+    assert total(places, table, picks) < total(places, table, (1, 1, 1))
+
+
+def test_a_long_chain_is_seen_through_by_its_cheapest_beginnings() -> None:
+    count = 40
+    assert 3**count > EXACT
+    places = [[Option(9), Option(4), Option(5)]] * count
+    saved = [[0, 0, 0], [0, 0, 0], [0, 0, -3]]
+    table: Table = {(n, n + 1): saved for n in range(count - 1)}
+    assert cheapest(places, links_of(table), 0) == (2,) * count
+
+
+def test_room_goes_to_what_saves_most_for_a_byte() -> None:
+    places = [[Option(10), Option(4, 6)], [Option(10), Option(5, 1)], [Option(10), Option(3, 6)]]
+    assert cheapest(places, {}, 7) == (0, 1, 1)
+    assert cheapest(places, {}, 0.5) == (0, 0, 0)
+    many = [[Option(10), Option(9, 5)]] * 30 + [[Option(10), Option(1, 5)]] * 2
+    assert cheapest(many, {}, 10) == (0,) * 30 + (1,) * 2  # though the room is gone before the end
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[list[Option]], Table, int]:
+    costs, bytes_ = st.integers(0, 9), st.integers(0, 4)
+    places = [
+        [Option(draw(costs)), *draw(st.lists(st.builds(Option, costs, bytes_), max_size=2))]
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    table = {
+        (a, b): [[draw(costs) - 4 for _ in places[b]] for _ in places[a]]
+        for b in range(len(places))
+        for a in range(b)
+        if draw(st.booleans())
+    }
+    return places, table, draw(st.integers(0, 8))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_few_combinations_are_all_looked_at(
+    problem: tuple[list[list[Option]], Table, int],
+) -> None:
+    places, table, room = problem
+    picks = cheapest(places, links_of(table), room)
+    fitting = [
+        p
+        for p in product(*(range(len(o)) for o in places))
+        if sum(o[n].bytes for o, n in zip(places, p, strict=True)) <= room
+    ]
+    assert picks in fitting
+    least = min(total(places, table, p) for p in fitting)
+    assert total(places, table, picks) == pytest.approx(least)
