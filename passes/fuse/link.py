@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.index import (
@@ -55,6 +56,8 @@ class Shaped:
         return (*self.chosen, *self.stage.iters)
 
 
+# The same composition is asked about by every rule that may refuse it, and then lowered.
+@lru_cache(maxsize=512)
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
     """The stages with loops that run over the same things linked."""
     sources = [node.source for stage in expr.stages for node in reads(stage)]
