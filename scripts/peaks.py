@@ -72,7 +72,7 @@ class Calm:
     `patience` is in seconds, for each call of `begin`.
     """
 
-    SHARES = MappingProxyType({"flops": 0.9, "read": 0.9})
+    SHARES = MappingProxyType({"flops": 0.9, "read": 0.8})
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
