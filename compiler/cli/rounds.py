@@ -7,13 +7,16 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tcc.cli.peer import Peer
 
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
 REST = 0.15
+
+
+T = TypeVar("T")
 
 
 class Watch(Protocol):
@@ -74,20 +77,29 @@ class _Turn:
     calm: bool
 
 
-def _turn(peer: Peer, count: int, rest: float, watch: Watch | None) -> _Turn:
-    """One peer's turn: calm on both sides of it, or the last one that there was patience for."""
+def undisturbed(run: Callable[[], T], watch: Watch, rest: float = 0.0) -> tuple[T, bool]:
+    """What `run` returns, and whether the machine was calm on both sides of it: else it is the last
+    run that there was patience for.  Rests for `rest` seconds before each look."""
     while True:
         time.sleep(rest)
-        calm = watch is None or watch.calm()
-        if calm or watch is None or not watch.patient():
-            peer.seconds(1)
-            seconds = peer.seconds(count)
-            if watch is None:
-                return _Turn(seconds, True)
+        before = watch.calm()
+        if before or not watch.patient():
+            found = run()
             time.sleep(rest)
-            calm = watch.calm() and calm
+            calm = watch.calm() and before
             if calm or not watch.patient():
-                return _Turn(seconds, calm)
+                return found, calm
+
+
+def _turn(peer: Peer, count: int, rest: float, watch: Watch | None) -> _Turn:
+    def run() -> Sequence[float]:
+        peer.seconds(1)
+        return peer.seconds(count)
+
+    if watch is not None:
+        return _Turn(*undisturbed(run, watch, rest))
+    time.sleep(rest)
+    return _Turn(run(), True)
 
 
 def _times(turns: Sequence[_Turn]) -> Times:
