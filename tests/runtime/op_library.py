@@ -51,9 +51,9 @@ def op_tensor(array: Array, code: int | None) -> OpTensor:
     return OpTensor(array.ctypes.data, dtype, array.ndim, dims, array.size)
 
 
-def tensors(arrays: Sequence[Array], like: np.dtype[Any], code: int | None) -> Any:
+def tensors(arrays: Sequence[Array], like: np.dtype[Any] | None, code: int | None) -> Any:
     """Descriptors; arrays of the type `like` get the DLPack code `code`, if there is one."""
-    made = [op_tensor(a, code if a.dtype == like else None) for a in arrays]
+    made = [op_tensor(a, code if like is not None and a.dtype == like else None) for a in arrays]
     return (OpTensor * max(1, len(made)))(*made)
 
 
@@ -96,16 +96,10 @@ class Ops:
         `code` says what u2 arrays hold; 0 threads are a call without workers.
         """
         found = (ctypes.c_int64 * max(1, results))()
+        like = inputs[0].dtype if inputs else None
         call = OpCall(
-            (OpTensor * max(1, len(inputs)))(
-                *(op_tensor(a, code if a.dtype == inputs[0].dtype else None) for a in inputs)
-            ),
-            (OpTensor * max(1, len(outputs)))(
-                *(
-                    op_tensor(a, code if inputs and a.dtype == inputs[0].dtype else None)
-                    for a in outputs
-                )
-            ),
+            tensors(inputs, like, code),
+            tensors(outputs, like, code),
             len(inputs),
             len(outputs),
             (ctypes.c_int64 * max(1, len(ints)))(*ints),
