@@ -30,6 +30,7 @@ from tcc.ir.text import graph_text
 from tcc.ir.types import DTYPES
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
+from tcc.passes.choose_layouts import choose_layouts
 from tcc.passes.in_place import update_in_place
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
@@ -133,6 +134,7 @@ def compile_model(
         precision = _precision(options, target, machine, given)
         planner = schedule_planner(machine, given if options.level >= 2 else None)
         placed = place_graph(graph, precision, registers=planner.registers)
+        placed = choose_layouts(placed, planner, placed.graph.constants)
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program, tiles = update_in_place(program, kernels.bounds)
         program = plan_memory(share_halos(program))

@@ -162,6 +162,13 @@ def _stored(graph: Graph, steps: Sequence[Step]) -> list[Value]:
     return list(values)
 
 
+def pinned_values(placed: Placed) -> set[Value]:
+    """Values whose storage others define, and what is stored in or around such."""
+    found = _pinned(placed.graph, placed.steps)
+    found |= {whole for part, whole in placed.wholes.items() if part in found}
+    return found | {part for part, whole in placed.wholes.items() if whole in found}
+
+
 def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
     """Values whose storage others define: row-major."""
     pinned = {*graph.inputs, *graph.outputs}

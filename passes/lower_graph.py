@@ -53,6 +53,7 @@ from tcc.ir.program import (
 )
 from tcc.ir.scalar import index_value
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
+from tcc.passes.choose_layouts import choose_layouts
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.unite import unite
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
@@ -255,6 +256,7 @@ class Frame:
             graph, self.context.precision, self.constants, self.context.planner.registers
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
+        placed = choose_layouts(placed, self.context.planner, constants)
         return Frame(
             self.context,
             placed,

@@ -67,6 +67,7 @@ class KernelPlanner:
         self.priced = 0
         self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
         self._seconds: dict[_Structure, float] = {}
+        self._structures: dict[_Structure, Structure] = {}
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
@@ -94,14 +95,19 @@ class KernelPlanner:
         key = _structure(kernel, layouts, constants)
         if key not in self._seconds:
             assert self.pricer is not None
-            group, schedule = Structure(*key, self.registers).turned(Knobs())
+            group, schedule = self._structure(key).turned(Knobs())
             self._seconds[key] = self.pricer.price(group, schedule).seconds
         return self._seconds[key]
+
+    def _structure(self, key: _Structure) -> Structure:
+        if key not in self._structures:
+            self._structures[key] = Structure(*key, self.registers)
+        return self._structures[key]
 
     def _bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> tuple[tuple[Storage, ...], Bound]:
-        structure = Structure(expr, operands, results, self.registers)
+        structure = self._structure((expr, operands, results))
         knobs = Knobs()
         if self.pricer is not None:
             found = cheapest(structure.turned, self.pricer)

@@ -1,0 +1,208 @@
+"""Chooses among storage orders of the values between kernels by what their kernels would take.
+
+    y = conv(x) : [1, 64, 56, 56]      rule: channels last      m = max(h, w) y[0, c, h, w]
+    k = x @ w   : [1, 12, 128, 64]     rule: row-major          s[h, i, j] = sum(d) q[h,i,d] k[h,j,d]
+      ->  each axis innermost that a kernel may run its vectors along, priced as the kernels are
+          scheduled on it
+
+Requires layouts (`tcc.passes.layouts`), which are the first alternative everywhere: another one has
+to save more than prices err by.  Establishes other orders of the same storage dimensions, halos
+included, for values that only kernels see.  What is computed from a value point by point lies as it
+does, and parts lie as their wholes: such a class of values has one order.  A class costs what the
+kernels take that touch it; classes that share kernels are chosen together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TypeAlias
+
+from tcc.ir.expr import reads
+from tcc.ir.graph import Value
+from tcc.ir.index import as_int, free_vars, var_of
+from tcc.ir.layout import Layout
+from tcc.passes.beam import Link, Option, cheapest
+from tcc.passes.layouts import Kernel, Placed, pinned_values
+from tcc.passes.plan_kernels import KernelPlanner
+
+# By how much of its kernels' price another order counts as dearer: prices err.
+_MARGIN = 0.08
+# Seconds of a class's kernels below which nothing is tried.
+_LEAST = 1e-5
+# Kernels of a graph that are priced under other layouts than the rule's.
+BUDGET = 400
+# Bits of an element that was not rounded: what was counts on its neighbours in storage.
+_WHOLE = 32
+
+# The logical axes of a value, outermost in storage first.
+Order: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Class:
+    """Values that have one order, the rule's first, and the kernels that touch them."""
+
+    values: tuple[Value, ...]
+    orders: tuple[Order, ...]
+    kernels: tuple[Kernel, ...]
+
+
+def choose_layouts(
+    placed: Placed, planner: KernelPlanner, constants: Collection[Value]
+) -> Placed:
+    """`placed` with the orders that its kernels are predicted to be fastest with; without prices,
+    `placed` itself.  `constants` are those of the graph and the graphs around it."""
+    if planner.pricer is None:
+        return placed
+    prices = _Prices(placed.layouts, planner, constants)
+    classes = [c for c in _classes(placed) if len(c.orders) > 1]
+    classes = [c for c in classes if prices.total(c.kernels) >= _LEAST]
+    places = [prices.options(c) for c in classes]
+    picks = cheapest(places, dict(_links(classes, prices)), 0.0)
+    changed: dict[Value, Layout] = {}
+    for found, pick in zip(classes, picks, strict=True):
+        if pick:
+            changed |= _moved(found, pick, placed.layouts)
+    return replace(placed, layouts={**placed.layouts, **changed}) if changed else placed
+
+
+# ---- prices -------------------------------------------------------------------------------------
+
+
+class _Prices:
+    """What kernels take under the rule's layouts and with some classes moved."""
+
+    def __init__(
+        self,
+        layouts: Mapping[Value, Layout],
+        planner: KernelPlanner,
+        constants: Collection[Value],
+    ) -> None:
+        self._layouts, self._planner, self._constants = layouts, planner, constants
+        self._left = BUDGET
+
+    def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
+        """Seconds of `kernels` with each class of `moved` in its order of that number."""
+        layouts = dict(self._layouts)
+        for found, pick in moved:
+            layouts |= _moved(found, pick, self._layouts)
+        return sum(self._planner.seconds(k, layouts, self._constants) for k in kernels)
+
+    def options(self, found: _Class) -> tuple[Option, ...]:
+        """The orders of a class, and by how much its kernels' time grows."""
+        rule = self.total(found.kernels)
+        others = (self.total(found.kernels, (found, n)) for n in range(1, len(found.orders)))
+        return (Option(0.0), *(Option(s - rule + _MARGIN * rule) for s in others))
+
+
+def _links(classes: Sequence[_Class], prices: _Prices) -> Iterator[tuple[tuple[int, int], Link]]:
+    for (a, first), (b, second) in combinations(enumerate(classes), 2):
+        shared = [k for k in first.kernels if k in second.kernels]
+        if shared:
+            yield (a, b), _link(first, second, shared, prices)
+
+
+def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
+    """What two moved classes take together beyond what each takes alone."""
+    known: dict[tuple[int, int], float] = {}
+
+    def beyond(a: int, b: int) -> float:
+        if not a or not b:
+            return 0.0
+        if (a, b) not in known:
+            both = prices.total(shared, (first, a), (second, b))
+            alone = prices.total(shared, (first, a)) + prices.total(shared, (second, b))
+            known[a, b] = both - alone + prices.total(shared)
+        return known[a, b]
+
+    return beyond
+
+
+# ---- classes ------------------------------------------------------------------------------------
+
+
+def _classes(placed: Placed) -> list[_Class]:
+    """The values whose order is ours to choose, in the order in which kernels store them."""
+    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    fixed = pinned_values(placed)
+    made = dict.fromkeys((*(v for k in kernels for v in k.results), *placed.wholes.values()))
+    orders = {v: _order_of(v, placed.layouts[v]) for v in made if v not in fixed}
+    heads: dict[Value, Value] = {v: v for v in made}
+    for a, b in (*placed.wholes.items(), *_followers(kernels, orders)):
+        heads[_head(heads, b)] = _head(heads, a)
+    classes: dict[Value, list[Value]] = {}
+    for value in made:
+        classes.setdefault(_head(heads, value), []).append(value)
+    found = []
+    for values in classes.values():
+        order = orders.get(values[0])
+        if order is not None and all(orders.get(v) == order for v in values):
+            touching = tuple(k for k in kernels if not {*k.operands, *k.results}.isdisjoint(values))
+            found.append(_Class(tuple(values), _proposed(values[0], order), touching))
+    return found
+
+
+def _head(heads: Mapping[Value, Value], value: Value) -> Value:
+    while heads[value] is not value:
+        value = heads[value]
+    return value
+
+
+def _order_of(value: Value, where: Layout) -> Order | None:
+    """The order of a value's axes in storage; None where its dimensions are not its axes."""
+    if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
+        return None
+    axes = [[n for n, v in enumerate(where.axes) if v in free_vars(i)] for i in where.indices]
+    return tuple(a[0] for a in axes) if all(len(a) == 1 for a in axes) else None
+
+
+def _followers(
+    kernels: Sequence[Kernel], orders: Mapping[Value, Order | None]
+) -> Iterator[tuple[Value, Value]]:
+    """Values of equal shape and order of which a kernel computes one from the other point by
+    point."""
+    for kernel in kernels:
+        for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):
+            stage = kernel.expr.stages[out.stage]
+            for node in reads(stage):
+                if not isinstance(node.source, int):
+                    continue
+                operand = kernel.operands[node.source]
+                same = operand.type.shape == result.type.shape
+                order = orders.get(operand)
+                if same and order is not None and order == orders.get(result):
+                    if all(var_of(i) is v for i, v in zip(node.indices, stage.iters, strict=True)):
+                        yield operand, result
+
+
+def _proposed(value: Value, rule: Order) -> tuple[Order, ...]:
+    """Orders for values like `value`: the rule's; row-major; and each known axis innermost.
+
+    Axes of one element lie anywhere.
+    """
+    sizes = [as_int(n) for n in value.type.shape]
+    known = [n for n in rule if sizes[n] is not None and sizes[n] != 1]
+    inner = [(*(n for n in rule if n != axis), axis) for axis in known]
+    distinct: dict[Order, Order] = {}
+    for order in (rule, tuple(range(len(rule))), *inner):
+        distinct.setdefault(tuple(n for n in order if sizes[n] != 1), order)
+    return tuple(distinct.values())
+
+
+def _moved(found: _Class, pick: int, layouts: Mapping[Value, Layout]) -> dict[Value, Layout]:
+    """The layouts of a class in its order number `pick`."""
+    return {v: _ordered(v, layouts[v], found.orders[pick]) for v in found.values}
+
+
+def _ordered(value: Value, where: Layout, order: Order) -> Layout:
+    """`where` with its dimensions in another order, each with its halo."""
+    before = _order_of(value, where)
+    assert before is not None
+    dims = [before.index(axis) for axis in order]
+    return replace(
+        where,
+        sizes=tuple(where.sizes[d] for d in dims),
+        indices=tuple(where.indices[d] for d in dims),
+    )
