@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import reads
 from tcc.ir.graph import Value
-from tcc.ir.index import as_int, free_vars, var_of
+from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout
 from tcc.passes.beam import Link, Option, cheapest
 from tcc.passes.layouts import Kernel, Placed, pinned_values
@@ -49,9 +49,7 @@ class _Class:
     kernels: tuple[Kernel, ...]
 
 
-def choose_layouts(
-    placed: Placed, planner: KernelPlanner, constants: Collection[Value]
-) -> Placed:
+def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection[Value]) -> Placed:
     """`placed` with the orders that its kernels are predicted to be fastest with; without prices,
     `placed` itself.  `constants` are those of the graph and the graphs around it."""
     if planner.pricer is None:
@@ -140,7 +138,8 @@ def _classes(placed: Placed) -> list[_Class]:
         order = orders.get(values[0])
         if order is not None and all(orders.get(v) == order for v in values):
             touching = tuple(k for k in kernels if not {*k.operands, *k.results}.isdisjoint(values))
-            found.append(_Class(tuple(values), _proposed(values[0], order), touching))
+            proposed = _proposed(values, touching, placed.layouts)
+            found.append(_Class(tuple(values), proposed, touching))
     return found
 
 
@@ -177,18 +176,53 @@ def _followers(
                         yield operand, result
 
 
-def _proposed(value: Value, rule: Order) -> tuple[Order, ...]:
-    """Orders for values like `value`: the rule's; row-major; and each known axis innermost.
-
-    Axes of one element lie anywhere.
-    """
-    sizes = [as_int(n) for n in value.type.shape]
-    known = [n for n in rule if sizes[n] is not None and sizes[n] != 1]
-    inner = [(*(n for n in rule if n != axis), axis) for axis in known]
+def _proposed(
+    values: Sequence[Value], kernels: Sequence[Kernel], layouts: Mapping[Value, Layout]
+) -> tuple[Order, ...]:
+    """Orders for a class: the rule's; row-major; and, if neither has it there, each axis innermost
+    along which one of the kernels may run vectors.  Axes of one element lie anywhere."""
+    shape = values[0].type.shape
+    rule = _order_of(values[0], layouts[values[0]])
+    assert rule is not None
+    wanted = {axis for k in kernels for axis in _vector_axes(k, values, layouts)}
+    inner = [(*(n for n in rule if n != axis), axis) for axis in sorted(wanted)]
     distinct: dict[Order, Order] = {}
-    for order in (rule, tuple(range(len(rule))), *inner):
-        distinct.setdefault(tuple(n for n in order if sizes[n] != 1), order)
+    for order in (rule, tuple(range(len(rule)))):
+        distinct.setdefault(_moving(shape, order), order)
+    for order in inner:
+        moving = _moving(shape, order)
+        if all(moving[-1:] != known[-1:] for known in distinct):
+            distinct[moving] = order
     return tuple(distinct.values())
+
+
+def _moving(shape: Sequence[Index], order: Order) -> Order:
+    """`order` without the axes of one element."""
+    return tuple(n for n in order if as_int(shape[n]) != 1)
+
+
+def _vector_axes(
+    kernel: Kernel, values: Sequence[Value], layouts: Mapping[Value, Layout]
+) -> set[int]:
+    """The axes of `values` that a stage's last loop walks, or a loop along which neighbours of
+    another value of the kernel lie."""
+    stages = kernel.expr.stages
+    touched = [
+        (kernel.operands[node.source], [set(free_vars(i)) for i in node.indices])
+        for stage in stages
+        for node in reads(stage)
+        if isinstance(node.source, int)
+    ]
+    made = zip(kernel.results, kernel.expr.outputs, strict=True)
+    touched += [(v, [{i} for i in stages[out.stage].iters]) for v, out in made]
+    along = {stage.iters[-1] for stage in stages if stage.iters}
+    for value, places in touched:
+        order = _order_of(value, layouts[value]) if value in layouts else None
+        inner = _moving(value.type.shape, order or ())
+        if value not in values and inner:
+            along |= places[inner[-1]]
+    own = (places for value, places in touched if value in values)
+    return {axis for places in own for axis, loops in enumerate(places) if loops & along}
 
 
 def _moved(found: _Class, pick: int, layouts: Mapping[Value, Layout]) -> dict[Value, Layout]:

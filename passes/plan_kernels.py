@@ -131,6 +131,7 @@ class Structure:
         self._plain = build_group(expr, operands, results)
         # Of all knobs, only those of blocks change what constants are packed for.
         self._packed: dict[tuple[int | None, ...], tuple[tuple[Storage, ...], TileGroup]] = {}
+        self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
         """The operands, with the constants packed for the schedule under `knobs`."""
@@ -138,8 +139,10 @@ class Structure:
 
     def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """The group with its constants packed so, and the schedule."""
-        _, group = self._pack(knobs)
-        return group, choose(group, replace(self._registers, knobs=knobs))
+        if knobs not in self._turned:
+            _, group = self._pack(knobs)
+            self._turned[knobs] = group, choose(group, replace(self._registers, knobs=knobs))
+        return self._turned[knobs]
 
     def _pack(self, knobs: Knobs) -> tuple[tuple[Storage, ...], TileGroup]:
         expr, operands, results = self._parts

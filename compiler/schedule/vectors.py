@@ -90,11 +90,12 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         if other is not stage and (var not in group.common or var not in other.iters):
             continue
         broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
+        loads, stored = work(other), points(other.iters)
+        stores = frozenset(a for targets in other.stores for a in targets)
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
                 continue
-            stored = any(access in targets for targets in other.stores)
-            runs = points(other.iters) if stored else work(other)
+            runs = stored if access in stores else loads
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
