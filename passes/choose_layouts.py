@@ -1,10 +1,10 @@
 """Chooses among storage orders of the values between kernels by what their kernels would take.
 
-    y = conv(x) : [1, 64, 56, 56]      rule: channels last      m = max(h, w) y[0, c, h, w]
-    k = x @ w   : [1, 12, 128, 64]     rule: row-major          s[h, i, j] = sum(d) q[h,i,d] k[h,j,d]
-      ->  each axis innermost that a kernel may run its vectors along, priced as the kernels are
-          scheduled on it
+    conv -> conv of one filter     the rule: channels last; row-major, vectors run along rows
+    k = x @ w ; q[i, d] * k[j, d]  the rule: row-major; d outside, vectors run along j
 
+Proposed are row-major and each axis innermost that a kernel may run its vectors along; kernels are
+priced as they are scheduled on them.
 Requires layouts (`tcc.passes.layouts`), which are the first alternative everywhere: another one has
 to save more than prices err by.  Establishes other orders of the same storage dimensions, halos
 included, for values that only kernels see.  What is computed from a value point by point lies as it
@@ -28,7 +28,7 @@ from tcc.passes.layouts import Kernel, Placed, pinned_values
 from tcc.passes.plan_kernels import KernelPlanner
 
 # By how much of its kernels' price another order counts as dearer: prices err.
-_MARGIN = 0.08
+_MARGIN = 0.1
 # Seconds of a class's kernels below which nothing is tried.
 _LEAST = 1e-5
 # Kernels of a graph that are priced under other layouts than the rule's.
@@ -171,9 +171,10 @@ def _followers(
                 operand = kernel.operands[node.source]
                 same = operand.type.shape == result.type.shape
                 order = orders.get(operand)
-                if same and order is not None and order == orders.get(result):
-                    if all(var_of(i) is v for i, v in zip(node.indices, stage.iters, strict=True)):
-                        yield operand, result
+                if not same or order is None or order != orders.get(result):
+                    continue
+                if all(var_of(i) is v for i, v in zip(node.indices, stage.iters, strict=True)):
+                    yield operand, result
 
 
 def _proposed(
