@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import combinations
+from math import inf
+from operator import or_
 from typing import TypeAlias
 
 from tcc.ir.expr import reads
@@ -31,8 +34,8 @@ from tcc.passes.plan_kernels import KernelPlanner
 _MARGIN = 0.1
 # Seconds of a class's kernels below which nothing is tried.
 _LEAST = 1e-5
-# Kernels of a graph that are priced under other layouts than the rule's.
-BUDGET = 400
+# Kernels of a graph that are priced with other orders than the rule's.
+BUDGET = 256
 # Bits of an element that was not rounded: what was counts on its neighbours in storage.
 _WHOLE = 32
 
@@ -54,16 +57,21 @@ def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection
     `placed` itself.  `constants` are those of the graph and the graphs around it."""
     if planner.pricer is None:
         return placed
-    prices = _Prices(placed.layouts, planner, constants)
+    prices = _Prices(placed, planner, constants)
     classes = [c for c in _classes(placed) if len(c.orders) > 1]
-    classes = [c for c in classes if prices.total(c.kernels) >= _LEAST]
-    places = [prices.options(c) for c in classes]
-    picks = cheapest(places, dict(_links(classes, prices)), 0.0)
-    changed: dict[Value, Layout] = {}
-    for found, pick in zip(classes, picks, strict=True):
-        if pick:
-            changed |= _moved(found, pick, placed.layouts)
-    return replace(placed, layouts={**placed.layouts, **changed}) if changed else placed
+    rule = {c: prices.total(c.kernels) for c in classes}
+    classes = [c for c in classes if rule[c] >= _LEAST]
+    # The largest classes are priced before the budget ends.
+    options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
+    links = dict(_links(classes, prices))
+    picks = cheapest([options[c] for c in classes], links, 0.0)
+    taken = [(found, pick) for found, pick in zip(classes, picks, strict=True) if pick]
+    touched = dict.fromkeys(k for found, _ in taken for k in found.kernels)
+    # Links know pairs; a kernel may touch three classes.
+    if prices.total(touched, *taken) >= prices.total(touched):
+        return placed
+    changed = (_moved(found, pick, placed.layouts) for found, pick in taken)
+    return replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
 
 
 # ---- prices -------------------------------------------------------------------------------------
@@ -73,13 +81,16 @@ class _Prices:
     """What kernels take under the rule's layouts and with some classes moved."""
 
     def __init__(
-        self,
-        layouts: Mapping[Value, Layout],
-        planner: KernelPlanner,
-        constants: Collection[Value],
+        self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
     ) -> None:
-        self._layouts, self._planner, self._constants = layouts, planner, constants
-        self._left = BUDGET
+        self._layouts, self._planner, self._constants = placed.layouts, planner, constants
+        self.total(s.kernel for s in placed.steps if s.kernel is not None)
+        self._first = planner.estimates
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is used up."""
+        return self._planner.estimates - self._first >= BUDGET
 
     def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
         """Seconds of `kernels` with each class of `moved` in its order of that number."""
@@ -91,8 +102,11 @@ class _Prices:
     def options(self, found: _Class) -> tuple[Option, ...]:
         """The orders of a class, and by how much its kernels' time grows."""
         rule = self.total(found.kernels)
-        others = (self.total(found.kernels, (found, n)) for n in range(1, len(found.orders)))
-        return (Option(0.0), *(Option(s - rule + _MARGIN * rule) for s in others))
+        costs = [0.0]
+        for n in range(1, len(found.orders)):
+            moved = inf if self.spent else self.total(found.kernels, (found, n))
+            costs.append(moved - rule + _MARGIN * rule)
+        return tuple(map(Option, costs))
 
 
 def _links(classes: Sequence[_Class], prices: _Prices) -> Iterator[tuple[tuple[int, int], Link]]:
@@ -109,6 +123,8 @@ def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Pric
     def beyond(a: int, b: int) -> float:
         if not a or not b:
             return 0.0
+        if prices.spent and (a, b) not in known:
+            return inf
         if (a, b) not in known:
             both = prices.total(shared, (first, a), (second, b))
             alone = prices.total(shared, (first, a)) + prices.total(shared, (second, b))

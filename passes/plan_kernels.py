@@ -99,6 +99,11 @@ class KernelPlanner:
             self._seconds[key] = self.pricer.price(group, schedule).seconds
         return self._seconds[key]
 
+    @property
+    def estimates(self) -> int:
+        """How many different kernels `seconds` has priced."""
+        return len(self._seconds)
+
     def _structure(self, key: _Structure) -> Structure:
         if key not in self._structures:
             self._structures[key] = Structure(*key, self.registers)

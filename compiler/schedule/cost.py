@@ -299,8 +299,8 @@ class _Pricing:
     def _instructions(
         self, touch: Touch, vector: Var | None, wide: int, lanes: int, *, near: bool
     ) -> float:
-        """Loads or stores for one row of a block, in issue slots; `near`: rows of the block lie side
-        by side."""
+        """Loads or stores for one row of a block, in issue slots; `near`: its rows lie side by
+        side."""
         step = touch.step(vector)
         if step == 0 or lanes == 1:
             return 1.0
