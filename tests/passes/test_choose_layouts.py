@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.graph import Graph, Value
+from tcc.ir.graph import Graph
 from tcc.ir.index import as_int, free_vars, symbol
 from tcc.ir.layout import Layout
 from tcc.ops.movement import ConcatAttrs
