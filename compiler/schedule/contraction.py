@@ -112,8 +112,11 @@ def _wide_blocks(
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
         return {}
     results = 16 if registers.count >= 32 else 6
+    row = _blocked(rows, results)
+    if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
+        return {}  # neighbours are further apart than columns: they share few
     block = min(lanes, vector_block(sides.vector, stage, registers))
-    return {sides.vector: block, _blocked(rows, results): results, columns: size}
+    return {sides.vector: block, row: results, columns: size}
 
 
 def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
