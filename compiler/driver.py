@@ -154,6 +154,7 @@ def compile_model(
                 **_manifest(target, machine, options, ops, kernels, names, weights.size),
                 **_appends(graph),
                 **_traffic(placed, unfused),
+                "rounded": [{"weights": r.sources, "type": r.type} for r in weights.rounded],
                 "steps": list(steps_of(program.body)),
             },
             packed,

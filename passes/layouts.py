@@ -37,6 +37,7 @@ from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.planes import LINE, crowded
+from tcc.passes.weights import Rounded
 
 # The widest halo that is stored; wider padding is checked element by element.
 _WIDEST = 16
@@ -64,13 +65,15 @@ class Step:
 class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
-    `wholes` gives, for a value that is a part of another's storage, that other value.
+    `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
+    the constants that are stored as less than the model has them.
     """
 
     graph: Graph
     steps: tuple[Step, ...]
     layouts: Mapping[Value, Layout]
     wholes: Mapping[Value, Value]
+    rounded: tuple[Rounded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,7 @@ class Frame:
 
     def steps(self) -> None:
         """Emits every step of the frame's graph."""
+        self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         for step in self.placed.steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
