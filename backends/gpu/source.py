@@ -52,9 +52,8 @@ class KernelSource:
 class CompiledKernel:
     """A kernel's code for one architecture.
 
-    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly (the PTX is also what newer
-    GPUs of the family load); `shared` the bytes of dynamic shared memory of a launch, `warps` and
-    `warp_size` make up its block.  `parameters` are what it passes, in order.  `stages` is how
+    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly; `shared` the bytes of
+    dynamic shared memory of a launch, `warps` and `warp_size` make up its block.  `parameters` are what it passes, in order.  `stages` is how
     deep loads are pipelined: fewer than asked for where shared memory is short.
     """
 

@@ -129,3 +129,18 @@ TEXTS = MappingProxyType(
             }""",
     }
 )
+
+BIG_MATMUL = """
+    kernel() parallel(m: 0..4, n: 0..4) {
+      input %a : bf16[512,512] align 64
+      input %b : bf16[512,512] align 64
+      output %c : f32[512,512] align 64
+      %zero: f32[128,128] = compute() 0.0:f32
+      %sum: f32[128,128] = for k: 0..512 in 0..512 step 64 carry (%acc: f32[128,128] = %zero) {
+        %x: bf16[128,64] = load %a[128*m+l0, k+l1]
+        %y: bf16[64,128] = load %b[k+l0, 128*n+l1]
+        %d: f32[128,128] = contract %x[m,k] * %y[k,n] + %acc[m,n]
+        yield %d
+      }
+      store %sum to %c[128*m+l0, 128*n+l1]
+    }"""
