@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
@@ -117,8 +118,7 @@ class WorkerPool:
             return self._next - 1, self._requests[self._next - 1]
 
     def _drive(self) -> None:
-        worker = _start(self._module, self._environment)
-        try:
+        with _worker(self._module, self._environment) as worker:
             while (work := self._take()) is not None:
                 number, request = work
                 answer, error = _ask(worker, request)
@@ -129,8 +129,6 @@ class WorkerPool:
                         self._answers[number] = answer
                 if error:
                     return
-        finally:
-            _stop(worker)
 
 
 def ask_once(module: str, request: Any) -> Any:
@@ -138,11 +136,8 @@ def ask_once(module: str, request: Any) -> Any:
 
     Raises WorkerFailedError where it fails or kills the process.
     """
-    worker = _start(module, None)
-    try:
+    with _worker(module, None) as worker:
         answer, error = _ask(worker, request)
-    finally:
-        _stop(worker)
     if error:
         raise WorkerFailedError(0, error)
     return answer
@@ -156,18 +151,22 @@ class _Worker:
     complaints: IO[bytes]
 
 
-def _start(module: str, environment: Mapping[str, str] | None) -> _Worker:
+@contextmanager
+def _worker(module: str, environment: Mapping[str, str] | None) -> Iterator[_Worker]:
     # The worker sees modules where this process does, however they came to be there.
     program = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
-    complaints = tempfile.TemporaryFile()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=complaints,
-        env=environment,
-    )
-    return _Worker(process, complaints)
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            env=environment,
+        )
+        try:
+            yield _Worker(process, complaints)
+        finally:
+            _stop(process)
 
 
 def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
@@ -191,11 +190,11 @@ def _last_words(worker: _Worker) -> list[str]:
     return [text] if text else []
 
 
-def _stop(worker: _Worker) -> None:
-    for stream in (worker.process.stdin, worker.process.stdout, worker.complaints):
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
         if stream is not None:
             try:
                 stream.close()
             except BrokenPipeError:
                 continue
-    worker.process.wait()
+    process.wait()

@@ -268,7 +268,12 @@ class GpuProfile:
 
 
 def _gpu(
-    text: str, part: str, source: str, machine: tuple[int, ...], tera: float, **peaks: float
+    text: str,
+    part: str,
+    source: str,
+    machine: tuple[int, int, int, int, int],
+    tera: float,
+    **peaks: float,
 ) -> tuple[str, GpuProfile]:
     """`machine`: warp, multiprocessors, registers, lane registers, shared bytes; rest in 1e12."""
     kind, _, arch = text.partition(":")

@@ -26,9 +26,7 @@ def compile_kernels(
     text, where Triton fails, kills its process or needs more shared memory than there is.
     """
     if importlib.util.find_spec("triton") is None:
-        raise UserError(
-            "code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'"
-        )
+        raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
     different = {source: n for n, source in enumerate(dict.fromkeys(sources))}
     requests = [(source, profile) for source in different for profile in profiles]
     if not requests:

@@ -43,5 +43,3 @@ def literal_text(value: bool | int | float, dtype: DType) -> str:
     with np.errstate(all="ignore"):
         number = float(carrier(np.asarray(value, dtype.carrier), dtype))
     return repr(number) if math.isfinite(number) else f'float("{number!r}")'
-
-

@@ -126,7 +126,8 @@ class Indices:
 
     def _sum(self, index: Index, found: Mapping[Var, Value]) -> Value:
         """The terms without lanes first and together: they are scalars."""
-        scalar, spread = [], []
+        scalar: list[tuple[bool, Value]] = []
+        spread: list[tuple[bool, Value]] = []
         depth = 0
         for monomial, coeff in index.terms:
             varies = any(v in found for a in monomial for v in _variables(a))

@@ -17,7 +17,7 @@ from tcc.backends.gpu.scalars import Scalars, combine_function
 from tcc.backends.gpu.writer import Value, Writer
 from tcc.errors import InternalError
 from tcc.ir.expr import MONOIDS, extent
-from tcc.ir.index import Index, Var, as_int, const
+from tcc.ir.index import Var, as_int, const
 from tcc.ir.layout import strides
 from tcc.ir.scalar import Arg, Const, IndexValue, walk
 from tcc.ir.tile import (
@@ -116,7 +116,9 @@ class _Printer:
                 return
             size = self._indices.value(extent(var)).operand
             self._indices.bind(var, self._writer.define(var.name, f"{rest.text} % {size}"))
-            rest = self._writer.define("rest" if number > 1 else left[0].name, f"{rest.text} // {size}")
+            rest = self._writer.define(
+                "rest" if number > 1 else left[0].name, f"{rest.text} // {size}"
+            )
 
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
@@ -216,8 +218,8 @@ class _Printer:
     def _compute(self, node: Compute) -> None:
         shape, body = node.out.shape, node.body
         if isinstance(body, Const):
-            value = literal_text(body.value, body.dtype)
-            self._define(node.out, f"tl.full({list(shape)}, {value}, {type_name(body.dtype)})")
+            number = literal_text(body.value, body.dtype)
+            self._define(node.out, f"tl.full({list(shape)}, {number}, {type_name(body.dtype)})")
             return
         span = Span(frozenset(), False)
         for scalar in walk(body):
@@ -364,5 +366,3 @@ def _numbers(values: Sequence[int]) -> str:
 
 def _no_block_kernel(what: str) -> InternalError:
     return InternalError("a kernel is no block kernel", where="backends/gpu", why=f"it has {what}")
-
-

@@ -274,5 +274,3 @@ def combine_function(
 
 def _no_index(index: Index) -> Value:
     raise InternalError(f"a combination that depends on {index.key}", where="backends/gpu/scalars")
-
-

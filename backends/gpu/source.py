@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tcc.backends.gpu.dtypes import pointer_type
-from tcc.backends.gpu.indices import index_type
 from tcc.backends.gpu.print import triton_source
-from tcc.ir.tile import TileKernel
+from tcc.ir.index import bounds
+from tcc.ir.tile import TileBuffer, TileKernel
+from tcc.ir.types import element_count
 
 _ALIGNED = 16  # bytes: what the widest load of a lane takes
 
@@ -52,9 +53,10 @@ class KernelSource:
 class CompiledKernel:
     """A kernel's code for one architecture.
 
-    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly; `shared` the bytes of
-    dynamic shared memory of a launch, `warps` and `warp_size` make up its block.  `parameters` are what it passes, in order.  `stages` is how
-    deep loads are pipelined: fewer than asked for where shared memory is short.
+    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly.  `shared` is the dynamic
+    shared memory of a launch in bytes, `warps` of `warp_size` lanes its block, `parameters` what
+    it passes, in order.  `stages` is how deep loads are pipelined: fewer than asked for where
+    shared memory is short.
     """
 
     arch: str
@@ -73,10 +75,14 @@ def kernel_source(
 ) -> KernelSource:
     """The source of a block kernel; see `triton_source` for `dot` and for what is raised."""
     text = triton_source(kernel, name, dot=dot)
-    narrow = index_type(kernel) == "tl.int32"
-    pointers = (Parameter(pointer_type(b.dtype), b.align, narrow) for b in kernel.buffers)
+    pointers = (Parameter(pointer_type(b.dtype), b.align, _is_narrow(b)) for b in kernel.buffers)
     sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
     return KernelSource(name, text, (*pointers, *sizes), warps, stages)
+
+
+def _is_narrow(buffer: TileBuffer) -> bool:
+    count = bounds(element_count(buffer.sizes))[1]
+    return count is not None and count * buffer.dtype.bytes < 2**31
 
 
 def launch_parameters(source: KernelSource) -> tuple[ParameterKind, ...]:

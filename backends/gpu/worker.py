@@ -39,7 +39,10 @@ def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel 
                     return kernel, ""
         except _FAILURES as error:
             return None, str(error)
-    return None, f"{kernel.shared} bytes of shared memory, where {profile.arch} has {profile.shared}"
+    return (
+        None,
+        f"{kernel.shared} bytes of shared memory, where {profile.arch} has {profile.shared}",
+    )
 
 
 def _load(source: KernelSource, folder: Path) -> Any:

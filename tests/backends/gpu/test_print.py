@@ -25,7 +25,8 @@ def results() -> dict[str, tuple[Job, list[np.ndarray]]]:
     jobs["gather"].arrays[1][:] = [3, -1, 9, (1 << 32) + 2]
     jobs["argmax"].arrays[0][1, 5] = np.nan
     jobs["softmax"].arrays[0][2, 5] = np.nan
-    return dict(zip(jobs, zip(jobs.values(), interpreted(list(jobs.values())), strict=True)))
+    done = interpreted(list(jobs.values()))
+    return {name: (jobs[name], got) for name, got in zip(jobs, done, strict=True)}
 
 
 @pytest.mark.parametrize("name", list(TEXTS))
@@ -47,7 +48,7 @@ def test_data_outside_an_index_range_is_masked(
 
 def test_a_text_is_read_in_one_look() -> None:
     text = triton_source(parse_kernel(TEXTS["matmul"]), "matmul", dot="tf32")
-    assert text.endswith('''\
+    assert text.endswith("""\
 # A program for each of m: 0..2, n: 0..2
 # a: f32[24,64] is read
 # b: f32[64,32] is read
@@ -75,7 +76,7 @@ def matmul(a, b, bias, c):
     r = maximum(acc + p, tl.full([], 0.0, tl.float32))
     at_3 = (m * 512 + n * 16) + row16 * 32 + col16
     tl.store(c + at_3, r, mask=inside)
-''')
+""")
 
 
 def test_equal_kernels_have_equal_text() -> None:
