@@ -333,7 +333,7 @@ class _Printer:
         counter = writer.name(node.var.name)
         wide = indices.dtype == "tl.int64"
         head = f"for {counter} in tl.range({start}, {stop}, {node.step}):"
-        with writer.scope(head):
+        with writer.scope() as lines:
             inner = Value(counter, writer.depth)
             if wide:
                 inner = writer.define(f"{node.var.name}_wide", f"tl.cast({counter}, tl.int64)")
@@ -344,16 +344,19 @@ class _Printer:
             if names:
                 yields = ", ".join(self._blocks[b].text for b in node.yields)
                 writer.line(f"{', '.join(names)} = {yields}")
+        writer.block(head, lines)
         for block, name in zip(node.results, names, strict=True):
             self._blocks[block] = Value(name, writer.depth)
 
     def _if(self, node: If) -> None:
         lhs, rhs = self._indices.value(node.lhs), self._indices.value(node.rhs)
-        with self._writer.scope(f"if {lhs.text} < {rhs.text}:"):
+        with self._writer.scope() as then:
             self._body(node.then)
+        with self._writer.scope() as otherwise:
+            self._body(node.otherwise)
+        self._writer.block(f"if {lhs.text} < {rhs.text}:", then)
         if node.otherwise:
-            with self._writer.scope("else:"):
-                self._body(node.otherwise)
+            self._writer.block("else:", otherwise)
 
 
 def _spread(text: str, shape: tuple[int, ...]) -> str:

@@ -266,9 +266,10 @@ def combine_function(
     writer = Writer()
     params = [f"{side}{n}" for side in ("a", "b") for n in range(count)]
     arguments = [Value(writer.name(p)) for p in params]
-    with writer.scope(f"def {name}({', '.join(params)}):"):
+    with writer.scope() as lines:
         scalars = Scalars(writer, arguments, _no_index, used)
         writer.line(f"return {', '.join(v.text for v in scalars.values(bodies))}")
+    writer.block(f"def {name}({', '.join(params)}):", lines)
     return ["@triton.jit", *writer.lines()]
 
 

@@ -75,13 +75,20 @@ class Writer:
         return name
 
     @contextmanager
-    def scope(self, head: str) -> Iterator[None]:
-        """Lines inside stand below `head`, indented; none at all become `pass`."""
-        self._scopes.append(_Scope())
-        yield
-        inner = self._scopes.pop().lines
+    def scope(self) -> Iterator[list[str]]:
+        """What is written inside goes to a list, which `block` takes once all scopes are closed.
+
+        Until then shared names of the scopes around may still be put before it.
+        """
+        inner = _Scope()
+        self._scopes.append(inner)
+        yield inner.lines
+        self._scopes.pop()
+
+    def block(self, head: str, lines: list[str]) -> None:
+        """A head with lines below it, indented; none at all become `pass`."""
         self.line(head)
-        self._scopes[-1].lines += [f"    {line}" for line in inner or ["pass"]]
+        self._scopes[-1].lines += [f"    {line}" for line in lines or ["pass"]]
 
     def lines(self) -> list[str]:
         """What was written, all scopes closed."""

@@ -13,14 +13,19 @@ from tcc.backends.gpu.machine_code import MachineCode, machine_code
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
 from tcc.errors import ToolError
 from tcc.ir.parse_tile import parse_kernel
+from tcc.ir.scalar import FUNCTIONS, argument, cast
+from tcc.ir.types import BF16, DTYPES, F16, F32, I8
 from tcc.target import GPUS
 
 from .blocks import BIG_MATMUL, TEXTS
+from .more_blocks import CORNERS
 from .running import NEEDS_TRITON
+from .test_functions import APPROXIMATE, EXACT, INTEGER, applied, elementwise
 
 pytestmark = NEEDS_TRITON
 ARCHS = ("cuda:sm_80", "cuda:sm_90", "rocm:gfx90a", "rocm:gfx942", "rocm:gfx1100")
 PROFILES = [GPUS[a] for a in ARCHS]
+UNARY = [n for n in APPROXIMATE if FUNCTIONS[n].arity == 1]
 
 
 def source(name: str, text: str, **how: int) -> KernelSource:
@@ -100,6 +105,26 @@ def test_denormals_stay_and_division_is_exact(codes: Codes) -> None:
 def test_amd_loads_are_bounded_by_their_buffers(codes: Codes) -> None:
     assert "buffer_load" in codes["softmax", "gfx942"].assembly
     assert "global_load" not in codes["softmax", "gfx942"].assembly
+
+
+def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
+    """Every statement, and functions and casts of the types that differ most."""
+    corners = [source(n, t) for n, t in CORNERS.items()]
+    wide = source("wide", TEXTS["dynamic"].replace("in [1,4096]", "in [1,]"))
+    functions = [
+        kernel_source(elementwise(bodies, types, 128), name, warps=4, stages=1, dot="ieee")
+        for name, bodies, types in (
+            ("primitives", [applied(n, F32)[0] for n in UNARY], [F32]),
+            ("bytes", [applied(n, I8)[0] for n in INTEGER if n != "select"], [I8, I8]),
+            ("bf16", [applied(n, BF16)[0] for n in EXACT if n != "select"], [BF16, BF16]),
+            ("casts", [cast(argument(0, F16), t) for t in DTYPES.values()], [F16]),
+        )
+    ]
+    made = compile_kernels([*corners, wide, *functions], [GPUS["cuda:sm_90"]], 2)
+    assert [k.symbol for (k,) in made] == [
+        *CORNERS, "wide", "primitives", "bytes", "bf16", "casts"
+    ]  # fmt: skip
+    assert all(".ftz" not in k.assembly for (k,) in made)
 
 
 def test_equal_sources_give_equal_bytes_wherever_they_are_compiled() -> None:

@@ -10,6 +10,7 @@ from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.verify_tile import verify_kernel
 
 from .blocks import TEXTS
+from .more_blocks import CORNERS
 from .running import NEEDS_TRITON, Job, assert_same, interpreted, job_of
 
 pytestmark = NEEDS_TRITON
@@ -19,7 +20,7 @@ SIZES = {"n": 19}
 @pytest.fixture(scope="module")
 def results() -> dict[str, tuple[Job, list[np.ndarray]]]:
     jobs = {}
-    for name, text in TEXTS.items():
+    for name, text in (TEXTS | CORNERS).items():
         kernel = parse_kernel(text)
         jobs[name] = job_of(kernel, {v.name: SIZES[v.name] for v in kernel.sizes})
     jobs["gather"].arrays[1][:] = [3, -1, 9, (1 << 32) + 2]
@@ -29,7 +30,7 @@ def results() -> dict[str, tuple[Job, list[np.ndarray]]]:
     return {name: (jobs[name], got) for name, got in zip(jobs, done, strict=True)}
 
 
-@pytest.mark.parametrize("name", list(TEXTS))
+@pytest.mark.parametrize("name", [*TEXTS, *CORNERS])
 def test_the_interpreter_computes_what_the_evaluator_does(
     name: str, results: dict[str, tuple[Job, list[np.ndarray]]]
 ) -> None:
