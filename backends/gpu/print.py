@@ -40,6 +40,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BOOL, F32, F64, Kind
 
+_LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
 
@@ -247,6 +248,9 @@ class _Printer:
         wide = F32 if dtype in NARROW_FLOATS else dtype
         if wide not in (F32, F64) and node.a.dtype.bits != 8:
             raise _no_block_kernel(f"a contraction of {node.a.dtype.name}")
+        length = node.a.shape[list(node.a_axes).index(inner[0])]
+        if length < (least := _LEAST_SUM[node.a.dtype.bits == 8]):
+            raise _no_block_kernel(f"sums of {length} products, where {least} are the least")
         if wide is not dtype:
             acc = f"{acc}.to({type_name(wide)})"
         options = f', input_precision="{self._dot}"' if node.a.dtype is F32 else ""

@@ -153,11 +153,11 @@ def test_a_crash_of_the_compiler_is_an_error_here() -> None:
 
 
 def test_stages_that_shared_memory_has_no_room_for_are_left_out() -> None:
-    deep = source("deep", BIG_MATMUL, warps=8, stages=6)
-    (kernels,) = compile_kernels([deep], [GPUS["cuda:sm_86"], GPUS["cuda:sm_90"]], 2)
-    small, large = kernels
-    assert small.stages < large.stages <= 6
-    assert small.shared <= GPUS["cuda:sm_86"].shared
+    """Of 99 KiB a buffer takes 32; an NVIDIA GPU has one buffer fewer than stages."""
+    profile = GPUS["cuda:sm_86"]
+    ((kernel,),) = compile_kernels([source("deep", BIG_MATMUL, warps=8, stages=5)], [profile], 1)
+    assert kernel.stages == 4
+    assert kernel.shared <= profile.shared
 
 
 def test_the_compiling_process_has_no_triton() -> None:

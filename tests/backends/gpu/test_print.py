@@ -99,3 +99,10 @@ def test_what_is_no_block_kernel_is_refused(line: str) -> None:
     text = TEXTS["pointwise"].replace("store", f"{line}\n store")
     with pytest.raises(InternalError, match="no block kernel"):
         triton_source(parse_kernel(text), "k", dot="ieee")
+
+
+def test_a_product_of_bytes_that_no_device_takes_is_refused() -> None:
+    """The compiler wants 32 of them to a sum."""
+    text = CORNERS["integers"].replace("i8[32,16]", "i8[16,16]").replace("i8[16,32]", "i8[16,16]")
+    with pytest.raises(InternalError, match="no block kernel"):
+        triton_source(parse_kernel(text), "k", dot="ieee")
