@@ -38,7 +38,7 @@ Codes = dict[tuple[str, str], CompiledKernel]
 
 @pytest.fixture(scope="module")
 def codes() -> Codes:
-    names = ("softmax", "attention", "half_matmul", "dynamic")
+    names = ("softmax", "attention", "dynamic")
     sources = [source(n, TEXTS[n]) for n in names] + [source("big", BIG_MATMUL, warps=8)]
     made = compile_kernels(sources, PROFILES, 2)
     return {
