@@ -9,7 +9,16 @@ import pytest
 from llvmlite import binding
 from tcc.backends.cpu.detect import _cache_sizes, detect
 from tcc.errors import UserError
-from tcc.target import CPUS, ISA, Profile, parse_target, x86_profile
+from tcc.target import (
+    CPUS,
+    GPU_DEFAULTS,
+    GPUS,
+    ISA,
+    Profile,
+    parse_gpu_target,
+    parse_target,
+    x86_profile,
+)
 
 CPUID = """
 #include <cpuid.h>
@@ -134,3 +143,39 @@ def test_cache_sizes_come_from_data_and_unified_caches(tmp_path: Path) -> None:
             (folder / name).write_text(f"{text}\n")
     assert _cache_sizes(tmp_path) == {1: 48 << 10, 2: 2 << 20}
     assert _cache_sizes(tmp_path / "absent") == {}
+
+
+# ---- GPUs ---------------------------------------------------------------------------------------
+
+
+def test_a_bare_kind_is_a_fixed_list_of_architectures() -> None:
+    assert [p.text for p in parse_gpu_target("rocm")] == [
+        f"rocm:{arch}" for arch in GPU_DEFAULTS["rocm"]
+    ]
+    assert {f"{kind}:{a}" for kind, archs in GPU_DEFAULTS.items() for a in archs} <= set(GPUS)
+
+
+def test_architectures_are_named_one_by_one() -> None:
+    (one,) = parse_gpu_target("cuda:sm_90")
+    assert (one.arch, one.warp, one.shared) == ("sm_90", 32, 232448)
+    assert [p.arch for p in parse_gpu_target("cuda:sm_90,sm_80,sm_90")] == ["sm_90", "sm_80"]
+
+
+@pytest.mark.parametrize("text", ["vulkan", "cuda:", "cuda:sm_90,", "cuda:gfx942", "rocm:sm_90"])
+def test_an_unknown_gpu_is_refused_with_a_list(text: str) -> None:
+    with pytest.raises(UserError, match="unknown target") as caught:
+        parse_gpu_target(text)
+    assert "rocm:gfx942" in caught.value.hint
+
+
+def test_profiles_are_in_their_units() -> None:
+    for name, profile in GPUS.items():
+        assert profile.text == name
+        assert profile.warp in (32, 64)
+        assert 32 << 10 <= profile.shared <= 256 << 10
+        assert 1e11 < profile.bandwidth < 1e13
+        f32, f16 = profile.peak("f32"), profile.peak("f16")
+        assert f32 is not None
+        assert f16 is not None
+        assert 1e13 < f32 < f16 < 1e16
+        assert profile.peak("f4") is None

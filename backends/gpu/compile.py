@@ -1,0 +1,62 @@
+"""Triton sources to device code, in worker processes, without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tcc.backends.gpu.source import CompiledKernel, KernelSource
+from tcc.backends.workers import WorkerFailedError, WorkerPool
+from tcc.errors import ToolError, UserError
+from tcc.target import GpuProfile
+
+_WORKER = "tcc.backends.gpu.worker"
+
+
+def compile_kernels(
+    sources: Sequence[KernelSource], profiles: Sequence[GpuProfile], jobs: int
+) -> tuple[tuple[CompiledKernel, ...], ...]:
+    """For each source its code for each profile, in order, by up to `jobs` processes.
+
+    Equal sources are compiled once.  The bytes depend on sources and profiles only.  Raises
+    UserError where Triton is not installed and ToolError, naming the kernel and a file with its
+    text, where Triton fails, kills its process or needs more shared memory than there is.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
+    different = {source: n for n, source in enumerate(dict.fromkeys(sources))}
+    requests = [(source, profile) for source in different for profile in profiles]
+    if not requests:
+        return tuple(() for _ in sources)
+    with tempfile.TemporaryDirectory(prefix="tcc-triton-") as folder:
+        pool = WorkerPool(_WORKER, min(max(jobs, 1), len(requests)), _environment(folder))
+        try:
+            for request in requests:
+                pool.submit(request)
+            kernels: list[CompiledKernel] = pool.results()
+        except WorkerFailedError as error:
+            raise _failure(*requests[error.number], error.why) from None
+        finally:
+            pool.abandon()
+    width = len(profiles)
+    return tuple(tuple(kernels[different[s] * width :][:width]) for s in sources)
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """This process's environment without what changes Triton's output."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "MLIR_", "LLVM_"))}
+    own = {"TRITON_CACHE_DIR": f"{folder}/cache", "TRITON_DISABLE_LINE_INFO": "1"}
+    return kept | own | {"TMPDIR": folder}
+
+
+def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:
+    path = Path(tempfile.mkdtemp(prefix="tcc-kernel-")) / f"{source.name}.py"
+    path.write_text(source.text)
+    return ToolError(
+        f"Triton cannot compile the kernel {source.name} for {profile.text}",
+        where=str(path),
+        why=why,
+    )

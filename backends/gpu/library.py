@@ -1,0 +1,51 @@
+"""The device functions of `functions.py`, as text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    text: str
+    uses: tuple[str, ...]
+
+
+@lru_cache(1)
+def _functions() -> dict[str, _Function]:
+    """Every function of the file in its order: one stands after those it uses."""
+    text = (Path(__file__).parent / "functions.py").read_text()
+    lines = text.splitlines()
+    found: dict[str, _Function] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            start = min(d.lineno for d in node.decorator_list)
+            names = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+            uses = tuple(dict.fromkeys(n for n in names if n in found))
+            found[node.name] = _Function("\n".join(lines[start - 1 : node.end_lineno]), uses)
+    return found
+
+
+def function_names() -> tuple[str, ...]:
+    """The names of all functions there are."""
+    return tuple(_functions())
+
+
+def function_text(names: Iterable[str]) -> str:
+    """The definitions of these functions and of those they use, each once, in a fixed order.
+
+    Raises KeyError for a function that there is none of.
+    """
+    functions = _functions()
+    wanted: set[str] = set()
+    left = list(names)
+    while left:
+        name = left.pop()
+        if name not in wanted:
+            wanted.add(name)
+            left += functions[name].uses
+    return "".join(f"{f.text}\n\n\n" for name, f in functions.items() if name in wanted)

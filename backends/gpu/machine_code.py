@@ -1,0 +1,77 @@
+"""What became of a kernel: facts read from its machine code."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tcc.backends.gpu.source import CompiledKernel
+from tcc.errors import ToolError
+
+# Instructions of matrix units: NVIDIA's machine code, AMD's assembly.
+_CUDA_MATRIX = re.compile(r"\b(?:[HIDQO]G?MMA|UTC[HIQO]MMA)\b")
+_ROCM_MATRIX = re.compile(r"\bv_(?:mfma|smfmac|wmma|swmmac)(?=_)")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """Registers and private memory are a lane's: 32-bit registers, bytes.
+
+    Private memory is where values go that registers have no room for.  `matrix` counts the
+    instructions of matrix units by their family: HGMMA, HMMA, v_mfma, v_wmma, ...
+    """
+
+    registers: int
+    private: int
+    matrix: tuple[tuple[str, int], ...]
+
+
+def machine_code(kernel: CompiledKernel) -> MachineCode:
+    """The facts of a compiled kernel.  Raises ToolError where NVIDIA's tools cannot read it."""
+    if kernel.arch.startswith("gfx"):
+        return _rocm(kernel.assembly)
+    return _cuda(kernel.image)
+
+
+def _rocm(assembly: str) -> MachineCode:
+    registers = _number(r"^ +\.vgpr_count: +(\d+)", assembly)
+    private = _number(r"^ +\.private_segment_fixed_size: +(\d+)", assembly)
+    return MachineCode(registers, private, _counted(_ROCM_MATRIX, assembly))
+
+
+def _cuda(image: bytes) -> MachineCode:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(image)
+        usage = _output("cuobjdump", "--dump-resource-usage", path)
+        listing = _output("nvdisasm", "-c", path)
+    private = _number(r"\bSTACK:(\d+)", usage) + _number(r"\bLOCAL:(\d+)", usage)
+    return MachineCode(_number(r"\bREG:(\d+)", usage), private, _counted(_CUDA_MATRIX, listing))
+
+
+def _counted(pattern: re.Pattern[str], text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(Counter(pattern.findall(text)).items()))
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text, re.MULTILINE)
+    if found is None:
+        raise ToolError("a listing of machine code cannot be read", why=f"no match of {pattern!r}")
+    return int(found[1])
+
+
+def _output(tool: str, option: str, path: Path) -> str:
+    """What one of the tools that come with Triton prints."""
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        raise ToolError(f"{tool} is missing", why="it comes with Triton, which is not installed")
+    program = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / tool
+    done = subprocess.run([program, option, path], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolError(f"{tool} cannot read a kernel", why=(done.stderr or done.stdout)[-500:])
+    return done.stdout

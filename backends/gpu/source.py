@@ -1,0 +1,99 @@
+"""What is asked of the workers, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tcc.backends.gpu.dtypes import pointer_type
+from tcc.backends.gpu.print import triton_source
+from tcc.ir.index import bounds
+from tcc.ir.tile import TileBuffer, TileKernel
+from tcc.ir.types import element_count
+
+_ALIGNED = 16  # bytes: what the widest load of a lane takes
+
+
+class ParameterKind(Enum):
+    """What a launch passes at one place of a kernel's parameter list."""
+
+    POINTER = 0  # to a buffer
+    INT64 = 1  # a size
+    NULLPTR = 2  # scratch that no kernel here asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: its type in Triton's words, and what is promised of its value.
+
+    `divisor` divides the address or the number, as far as it is a power of two up to 16; `narrow`
+    buffers have less than 2**31 bytes.
+    """
+
+    type: str
+    divisor: int
+    narrow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A module with the Triton function `name`, and how to compile it.
+
+    `warps` run one program; `stages` is how deep loads of loops are pipelined, at most.
+    """
+
+    name: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel's code for one architecture.
+
+    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly.  `shared` is the dynamic
+    shared memory of a launch in bytes, `warps` of `warp_size` lanes its block, `parameters` what
+    it passes, in order.  `stages` is how deep loads are pipelined: fewer than asked for where
+    shared memory is short.
+    """
+
+    arch: str
+    symbol: str
+    image: bytes
+    assembly: str
+    shared: int
+    warps: int
+    warp_size: int
+    stages: int
+    parameters: tuple[ParameterKind, ...]
+
+
+def kernel_source(
+    kernel: TileKernel, name: str, *, warps: int, stages: int, dot: str
+) -> KernelSource:
+    """The source of a block kernel; see `triton_source` for `dot` and for what is raised."""
+    text = triton_source(kernel, name, dot=dot)
+    pointers = (Parameter(pointer_type(b.dtype), b.align, _is_narrow(b)) for b in kernel.buffers)
+    sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
+    return KernelSource(name, text, (*pointers, *sizes), warps, stages)
+
+
+def _is_narrow(buffer: TileBuffer) -> bool:
+    count = bounds(element_count(buffer.sizes))[1]
+    return count is not None and count * buffer.dtype.bytes < 2**31
+
+
+def launch_parameters(source: KernelSource) -> tuple[ParameterKind, ...]:
+    """What a launch of the kernel passes: its buffers, its sizes, Triton's two scratch areas."""
+    kinds = [
+        ParameterKind.POINTER if p.type.startswith("*") else ParameterKind.INT64
+        for p in source.parameters
+    ]
+    return (*kinds, ParameterKind.NULLPTR, ParameterKind.NULLPTR)
+
+
+def is_aligned(parameter: Parameter) -> bool:
+    """Whether Triton may count on the address or number being a multiple of 16."""
+    return parameter.divisor % _ALIGNED == 0

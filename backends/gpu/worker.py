@@ -1,0 +1,97 @@
+"""The process that runs Triton, away from the user's process.
+
+Triton reads a kernel's Python source from a file, so every request gets one; its folder and its
+line numbers do not get into the code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from tcc.backends.gpu.source import CompiledKernel, KernelSource, is_aligned, launch_parameters
+from tcc.backends.workers import serve
+from tcc.target import GpuProfile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.errors import TritonError
+
+_FAILURES = (TritonError, RuntimeError, ValueError, TypeError, subprocess.SubprocessError)
+
+
+def main() -> None:
+    """Answers requests `(KernelSource, GpuProfile)` by a CompiledKernel."""
+    serve(_compiled)
+
+
+def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel | None, str]:
+    source, profile = request
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            function = _load(source, Path(folder))
+            for stages in range(source.stages, 0, -1):
+                kernel = _compile(function, source, profile, stages)
+                if kernel.shared <= profile.shared:
+                    return kernel, ""
+        except _FAILURES as error:
+            return None, str(error)
+    return (
+        None,
+        f"{kernel.shared} bytes of shared memory, where {profile.arch} has {profile.shared}",
+    )
+
+
+def _load(source: KernelSource, folder: Path) -> Any:
+    """The Triton function of the source."""
+    path = folder / "kernel.py"
+    path.write_text(source.text)
+    spec = importlib.util.spec_from_file_location("kernel", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, source.name)
+
+
+def _compile(
+    function: Any, source: KernelSource, profile: GpuProfile, stages: int
+) -> CompiledKernel:
+    rocm = profile.kind == "rocm"
+    signature = dict(zip(function.arg_names, (p.type for p in source.parameters), strict=True))
+    attributes = {}
+    for number, parameter in enumerate(source.parameters):
+        facts = [["tt.divisibility", 16]] if is_aligned(parameter) else []
+        if rocm and parameter.narrow:
+            facts.append(["tt.pointer_range", 32])
+        attributes[(number,)] = facts
+    # Only a Contract may fuse: elsewhere every function rounds, and denormals stay.
+    options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
+    if not rocm:
+        options["enable_reflect_ftz"] = False
+    made = triton.compile(
+        ASTSource(fn=function, signature=signature, constexprs={}, attrs=attributes),
+        target=_target(profile),
+        options=options,
+    )
+    image, assembly = ("hsaco", "amdgcn") if rocm else ("cubin", "ptx")
+    return CompiledKernel(
+        profile.arch,
+        made.metadata.name,
+        made.asm[image],
+        made.asm[assembly],
+        made.metadata.shared,
+        made.metadata.num_warps,
+        profile.warp,
+        stages,
+        launch_parameters(source),
+    )
+
+
+def _target(profile: GpuProfile) -> GPUTarget:
+    if profile.kind == "rocm":
+        return GPUTarget("hip", profile.arch, profile.warp)
+    return GPUTarget("cuda", int(profile.arch.removeprefix("sm_")), profile.warp)

@@ -1,0 +1,200 @@
+"""Worker processes: code generation away from the user's process.
+
+A fatal error of LLVM or Triton ends the worker and no other process.  A worker reads requests from
+its standard input and answers on its standard output; both are pickled, behind their length.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO
+
+_LENGTH = struct.Struct("<Q")
+
+
+def send(stream: BinaryIO, message: Any) -> None:
+    """Writes one message."""
+    data = pickle.dumps(message, protocol=5)
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> Any:
+    """Reads one message; raises EOFError where the other side has ended."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError("the other process has ended")
+    size = _LENGTH.unpack(head)[0]
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError("the other process ended inside a message")
+    return pickle.loads(data)
+
+
+def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
+    """In a worker: answers requests by `handle`'s (result, error) until the other side ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while True:
+        try:
+            request = receive(source)
+        except EOFError:
+            return
+        send(sink, handle(request))
+
+
+class WorkerFailedError(Exception):
+    """Request `number` failed or killed its worker; `why` is what is known of it."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(why)
+        self.number, self.why = number, why
+
+
+class WorkerPool:
+    """Processes of the module `module`, each driven by a thread that takes the next request.
+
+    The module's function `main` serves.  `environment` replaces that of this process.
+    """
+
+    def __init__(
+        self, module: str, jobs: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._module, self._environment = module, environment
+        self._requests: list[Any] = []
+        self._answers: dict[int, Any] = {}
+        self._failures: dict[int, str] = {}
+        self._next = 0
+        self._done = False
+        self._change = threading.Condition()
+        self._threads = [threading.Thread(target=self._drive, daemon=True) for _ in range(jobs)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, request: Any) -> None:
+        with self._change:
+            self._requests.append(request)
+            self._change.notify()
+
+    def results(self) -> list[Any]:
+        """The answers in order of submission, once all are there.
+
+        Raises WorkerFailedError for the first request that failed.
+        """
+        self._finish()
+        for number in sorted(self._failures):
+            raise WorkerFailedError(number, self._failures[number])
+        return [self._answers[n] for n in range(len(self._requests))]
+
+    def abandon(self) -> None:
+        """Ends the processes; requests not yet begun are dropped."""
+        with self._change:
+            self._next = len(self._requests)
+        self._finish()
+
+    def _finish(self) -> None:
+        with self._change:
+            self._done = True
+            self._change.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _take(self) -> tuple[int, Any] | None:
+        with self._change:
+            while self._next == len(self._requests) and not self._done:
+                self._change.wait()
+            # After a failure nothing more is begun: the first one by order is already under way.
+            if self._next == len(self._requests) or self._failures:
+                return None
+            self._next += 1
+            return self._next - 1, self._requests[self._next - 1]
+
+    def _drive(self) -> None:
+        with _worker(self._module, self._environment) as worker:
+            while (work := self._take()) is not None:
+                number, request = work
+                answer, error = _ask(worker, request)
+                with self._change:
+                    if error:
+                        self._failures[number] = error
+                    else:
+                        self._answers[number] = answer
+                if error:
+                    return
+
+
+def ask_once(module: str, request: Any) -> Any:
+    """The answer of a process for this request alone.
+
+    Raises WorkerFailedError where it fails or kills the process.
+    """
+    with _worker(module, None) as worker:
+        answer, error = _ask(worker, request)
+    if error:
+        raise WorkerFailedError(0, error)
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """A process, and the file of its complaints: a pipe that is not read would stop it."""
+
+    process: subprocess.Popen[bytes]
+    complaints: IO[bytes]
+
+
+@contextmanager
+def _worker(module: str, environment: Mapping[str, str] | None) -> Iterator[_Worker]:
+    # The worker sees modules where this process does, however they came to be there.
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
+    with tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            env=environment,
+        )
+        try:
+            yield _Worker(process, complaints)
+        finally:
+            _stop(process)
+
+
+def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
+    process = worker.process
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        # Popen types its pipes as IO[bytes]; they are buffered binary streams.
+        send(process.stdin, request)  # type: ignore[arg-type]
+        answer, error = receive(process.stdout)  # type: ignore[arg-type]
+    except (EOFError, OSError):
+        status = f"the compiler process ended: exit status {process.wait()}"
+        return None, "; ".join([status, *_last_words(worker)])
+    return answer, error and "\n".join([error, *_last_words(worker)])
+
+
+def _last_words(worker: _Worker) -> list[str]:
+    worker.complaints.seek(0)
+    lines = worker.complaints.read().decode(errors="replace").strip().splitlines()
+    text = "\n".join(lines[:3] + lines[3:][-3:])
+    return [text] if text else []
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+    process.wait()

@@ -1,0 +1,108 @@
+"""Runs block kernels in Triton's interpreter and compares them with the evaluator."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.backends.gpu.print import triton_source
+from tcc.ir.evaluate_tile import evaluate_kernel
+from tcc.ir.expr import extent
+from tcc.ir.graph import carrier
+from tcc.ir.index import evaluate
+from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.types import BF16, BOOL, F16, DType
+
+HERE = Path(__file__).parent
+NEEDS_TRITON = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        importlib.util.find_spec("triton") is None or importlib.util.find_spec("torch") is None,
+        reason="triton and torch are not installed (extras gpu and models)",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One launch: the kernel, the arrays of its buffers, the values of its sizes."""
+
+    kernel: TileKernel
+    arrays: Sequence[np.ndarray]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def units(self) -> int:
+        return prod(int(evaluate(extent(v), self.sizes)) for v in self.kernel.axes)
+
+
+def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: DType) -> np.ndarray:
+    if dtype is BOOL:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype.is_float:
+        return np.asarray(carrier(rng.standard_normal(shape).astype(dtype.carrier), dtype))
+    return rng.integers(0, 9, shape).astype(dtype.carrier)
+
+
+def job_of(kernel: TileKernel, sizes: Mapping[str, int] | None = None, seed: int = 3) -> Job:
+    """Random operands, and results that nothing was written to."""
+    rng, values = np.random.default_rng(seed), sizes or {}
+    arrays = []
+    for buffer in kernel.buffers:
+        shape = [int(evaluate(n, values)) for n in buffer.sizes]
+        written = buffer.scope is Scope.OUTPUT
+        full = np.full(shape, 77, buffer.dtype.carrier)
+        arrays.append(full if written else random_array(rng, shape, buffer.dtype))
+    return Job(kernel, arrays, values)
+
+
+def interpreted(jobs: Sequence[Job]) -> list[list[np.ndarray]]:
+    """All buffers of every job after its launch, in one process."""
+    packed: list[tuple[Any, ...]] = []
+    for number, job in enumerate(jobs):
+        name = f"kernel{number}"
+        source = triton_source(job.kernel, name, dot="ieee")
+        types = [b.dtype.name for b in job.kernel.buffers]
+        sizes = [job.sizes[v.name] for v in job.kernel.sizes]
+        pairs = list(zip(types, job.arrays, strict=True))
+        packed.append((source, name, pairs, sizes, job.units))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "jobs"
+        file.write_bytes(pickle.dumps(packed))
+        done = subprocess.run(
+            [sys.executable, str(HERE / "interpret.py"), str(file)],
+            env={**os.environ, "TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return [[array for _, array in job] for job in pickle.loads(file.read_bytes())]
+
+
+def evaluated(job: Job) -> list[np.ndarray]:
+    """What the evaluator makes of the same launch."""
+    copies = [a.copy() for a in job.arrays]
+    evaluate_kernel(job.kernel, copies, job.sizes)
+    return copies
+
+
+def assert_same(job: Job, got: Sequence[np.ndarray], *, rtol: float, atol: float) -> None:
+    """Every buffer, inputs too, as the evaluator leaves it."""
+    for buffer, array, want in zip(job.kernel.buffers, got, evaluated(job), strict=True):
+        # The evaluator rounds every partial sum of the narrow types, a device the last one.
+        scale = 2**12 if buffer.dtype in (BF16, F16) else 1
+        np.testing.assert_allclose(
+            array, want, rtol=rtol * scale, atol=atol * scale, err_msg=buffer.name
+        )

@@ -1,0 +1,179 @@
+"""Block kernels as device code, made without a GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.machine_code import MachineCode, machine_code
+from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
+from tcc.errors import ToolError
+from tcc.ir.parse_tile import parse_kernel
+from tcc.ir.scalar import FUNCTIONS, argument, cast
+from tcc.ir.types import BF16, DTYPES, F16, F32, I8
+from tcc.target import GPUS
+
+from .blocks import BIG_MATMUL, TEXTS
+from .more_blocks import CORNERS
+from .running import NEEDS_TRITON
+from .test_functions import APPROXIMATE, EXACT, INTEGER, applied, elementwise
+
+pytestmark = NEEDS_TRITON
+ARCHS = ("cuda:sm_80", "cuda:sm_90", "rocm:gfx90a", "rocm:gfx942", "rocm:gfx1100")
+PROFILES = [GPUS[a] for a in ARCHS]
+UNARY = [n for n in APPROXIMATE if FUNCTIONS[n].arity == 1]
+
+
+def source(name: str, text: str, **how: int) -> KernelSource:
+    options = {"warps": 4, "stages": 3} | how
+    return kernel_source(parse_kernel(text), name, dot="ieee", **options)
+
+
+Codes = dict[tuple[str, str], CompiledKernel]
+
+
+@pytest.fixture(scope="module")
+def codes() -> Codes:
+    names = ("softmax", "attention", "dynamic")
+    sources = [source(n, TEXTS[n]) for n in names] + [source("big", BIG_MATMUL, warps=8)]
+    made = compile_kernels(sources, PROFILES, 2)
+    return {
+        (s.name, p.arch): k
+        for s, kernels in zip(sources, made, strict=True)
+        for p, k in zip(PROFILES, kernels, strict=True)
+    }
+
+
+def test_every_architecture_has_an_image(codes: Codes) -> None:
+    for (name, arch), kernel in codes.items():
+        assert kernel.symbol == name
+        assert kernel.arch == arch
+        assert kernel.image.startswith(b"\x7fELF")
+        assert name in kernel.assembly
+        assert kernel.warp_size == (64 if arch.startswith("gfx9") else 32)
+        assert kernel.warps == (8 if name == "big" else 4)
+
+
+def test_a_launch_passes_buffers_then_sizes_then_scratch(codes: Codes) -> None:
+    pointer, size, nothing = ParameterKind
+    for arch in ("sm_80", "gfx942"):
+        parameters = codes["dynamic", arch].parameters
+        assert parameters == (pointer, pointer, size, nothing, nothing)
+    ptx = codes["dynamic", "sm_90"].assembly
+    assert [f"dynamic_param_{n}" in ptx for n in range(6)] == [True] * 5 + [False]
+
+
+@pytest.fixture(scope="module")
+def facts(codes: Codes) -> dict[tuple[str, str], MachineCode]:
+    names = {"big": ARCHS, "attention": ("cuda:sm_90", "rocm:gfx942")}
+    return {
+        (name, GPUS[a].arch): machine_code(codes[name, GPUS[a].arch])
+        for name, archs in names.items()
+        for a in archs
+    }
+
+
+def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> None:
+    families = {a: [f for f, _ in m.matrix] for (name, a), m in facts.items() if name == "big"}
+    assert families == {
+        "sm_80": ["HMMA"],
+        "sm_90": ["HGMMA"],
+        "gfx90a": ["v_mfma"],
+        "gfx942": ["v_mfma"],
+        "gfx1100": ["v_wmma"],
+    }
+
+
+def test_nothing_is_spilt(facts: dict[tuple[str, str], MachineCode]) -> None:
+    for found in facts.values():
+        assert found.private == 0
+        assert 0 < found.registers <= 256
+
+
+def test_denormals_stay_and_division_is_exact(codes: Codes) -> None:
+    for arch in ("sm_80", "sm_90"):
+        for name in ("softmax", "attention"):
+            assert ".ftz" not in codes[name, arch].assembly
+            assert "div.full" not in codes[name, arch].assembly
+            assert "max.NaN.f32" in codes[name, arch].assembly
+
+
+def test_amd_loads_are_bounded_by_their_buffers(codes: Codes) -> None:
+    assert "buffer_load" in codes["softmax", "gfx942"].assembly
+    assert "global_load" not in codes["softmax", "gfx942"].assembly
+
+
+def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
+    """Every statement, and functions and casts of the types that differ most."""
+    corners = [source(n, t) for n, t in CORNERS.items()]
+    wide = source("wide", TEXTS["dynamic"].replace("in [1,4096]", "in [1,]"))
+    functions = [
+        kernel_source(elementwise(bodies, types, 128), name, warps=4, stages=1, dot="ieee")
+        for name, bodies, types in (
+            ("primitives", [applied(n, F32)[0] for n in UNARY], [F32]),
+            ("bytes", [applied(n, I8)[0] for n in INTEGER if n != "select"], [I8, I8]),
+            ("bf16", [applied(n, BF16)[0] for n in EXACT if n != "select"], [BF16, BF16]),
+            ("casts", [cast(argument(0, F16), t) for t in DTYPES.values()], [F16]),
+        )
+    ]
+    made = compile_kernels([*corners, wide, *functions], [GPUS["cuda:sm_90"]], 2)
+    assert [k.symbol for (k,) in made] == [
+        *CORNERS, "wide", "primitives", "bytes", "bf16", "casts"
+    ]  # fmt: skip
+    assert all(".ftz" not in k.assembly for (k,) in made)
+
+
+def test_equal_sources_give_equal_bytes_wherever_they_are_compiled() -> None:
+    """In one process, in two, beside others."""
+    one = source("softmax", TEXTS["softmax"])
+    profiles = [GPUS["cuda:sm_90"], GPUS["rocm:gfx942"]]
+    first = compile_kernels([one, source("other", TEXTS["pointwise"]), one], profiles, 2)
+    second = compile_kernels([one], profiles, 1)
+    assert first[0] == first[2] == second[0]
+    assert all(b"kernel.py" not in k.image for k in second[0])
+
+
+def test_an_error_names_the_kernel_and_leaves_its_text() -> None:
+    broken = replace(source("odd", TEXTS["pointwise"]), text=ODD)
+    with pytest.raises(ToolError, match="Triton cannot compile the kernel odd for cuda:sm_80") as e:
+        compile_kernels([broken], [GPUS["cuda:sm_80"]], 1)
+    assert "power of 2" in e.value.why
+    assert Path(e.value.where).read_text() == ODD
+
+
+def test_a_crash_of_the_compiler_is_an_error_here() -> None:
+    fatal = replace(source("fatal", TEXTS["pointwise"]), text="import os\nos.abort()\n")
+    with pytest.raises(ToolError, match="fatal") as error:
+        compile_kernels([fatal], [GPUS["cuda:sm_80"]], 1)
+    assert "exit status -6" in error.value.why
+
+
+def test_stages_that_shared_memory_has_no_room_for_are_left_out() -> None:
+    """Of 99 KiB a buffer takes 32; an NVIDIA GPU has one buffer fewer than stages."""
+    profile = GPUS["cuda:sm_86"]
+    ((kernel,),) = compile_kernels([source("deep", BIG_MATMUL, warps=8, stages=5)], [profile], 1)
+    assert kernel.stages == 4
+    assert kernel.shared <= profile.shared
+
+
+def test_the_compiling_process_has_no_triton() -> None:
+    program = (
+        f"import sys; sys.path[:] = {sys.path!r}; import tcc.backends.gpu.compile, "
+        "tcc.backends.gpu.machine_code; sys.exit('triton' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+ODD = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def odd(x, y, z):
+    tl.store(z + tl.arange(0, 5), 1.0)
+"""
