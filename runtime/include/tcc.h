@@ -52,7 +52,8 @@ typedef enum tcc_status {
     TCC_OUT_OF_MEMORY = 2,
     TCC_UNSUPPORTED = 3, /* this CPU or this ABI cannot run the artifact */
     TCC_CORRUPT = 4,     /* the artifact file is damaged, or its weights are missing */
-    TCC_INTERNAL = 5     /* a broken promise inside tcc */
+    TCC_INTERNAL = 5,    /* a broken promise inside tcc */
+    TCC_DEVICE = 6       /* the GPU or its driver failed */
 } tcc_status;
 
 /* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool; lanes is 1. */
