@@ -319,7 +319,7 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
 
 typedef struct module { void *library; function *functions; } module;
 EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
-    CALLED("%.24s", image);
+    CALLED("%.900s", image);
     NEEDS_CONTEXT;
     if (strncmp(image, "FAKE:", 5)) return INVALID_IMAGE;
     module *made = calloc(1, sizeof *made);

@@ -108,6 +108,12 @@ class Driver:
     def names(self) -> list[str]:
         return [line.split()[0] for line in self.log()]
 
+    def loaded(self) -> list[str]:
+        """Libraries of the kernels loaded since the last look at the log."""
+        name = {Platform.CUDA: "cuModuleLoadData", Platform.HIP: "hipModuleLoadData"}[self.platform]
+        lines = (line.split(" ", 1) for line in self.log())
+        return [line[1].removeprefix("FAKE:") for line in lines if line[0] == name]
+
     def fail(self, name: str, nth: int, error: int) -> None:
         self._library.fake_fail(name.encode(), nth, error)
 
