@@ -89,9 +89,7 @@ def test_every_call_of_a_run(fakes: Fakes, linked: Linker, name: str) -> None:
         ("cuMemcpyDtoDAsync_v2", "4 bytes cannot be copied on the device"),
     ],
 )
-def test_every_call_of_dynamic_sizes(
-    fakes: Fakes, linked: Linker, name: str, pattern: str
-) -> None:
+def test_every_call_of_dynamic_sizes(fakes: Fakes, linked: Linker, name: str, pattern: str) -> None:
     path = linked("growing", Platform.CUDA)
 
     def test(driver: Driver) -> None:
@@ -146,28 +144,30 @@ def test_devices_that_do_not_suit(
 
     def on_cuda(driver: Driver) -> None:
         driver.configure("sm_80")
-        refused(driver, cuda, "Fake GPU is a sm_80, .* compiled for sm_90: .* --target cuda:sm_80")
+        refused(driver, cuda, r"Fake GPU is a sm_80, .* compiled for sm_90: .* --target cuda:sm_80")
         driver.configure(devices=0)
-        refused(driver, cuda, "there is no GPU for CUDA here")
+        refused(driver, cuda, r"there is no GPU for CUDA here")
         driver.configure(shared=60000)
-        refused(driver, cuda, "kernel 'add' needs 65536 bytes of shared memory, Fake GPU has 60000")
+        refused(
+            driver, cuda, r"kernel 'add' needs 65536 bytes of shared memory, Fake GPU has 60000"
+        )
         driver.configure(memory=200)
-        refused(driver, cuda, r"'mini' needs 256 bytes .*\(weights 256, arena 0, state 0\).* 200 of")
+        refused(
+            driver, cuda, r"'mini' needs 256 bytes .*\(weights 256, arena 0, state 0\).* 200 of"
+        )
         driver.configure()
         monkeypatch.setenv("TCC_DEVICE", "2")
-        refused(driver, cuda, "TCC_DEVICE: expected 0 to 1, got '2'")
+        refused(driver, cuda, r"TCC_DEVICE: expected 0 to 1, got '2'")
 
     def on_hip(driver: Driver) -> None:
         driver.configure("gfx90a:sramecc+")
-        refused(driver, hip, "is a gfx90a:sramecc.*, .* compiled for gfx942: .*rocm:gfx90a")
+        refused(driver, hip, r"is a gfx90a:sramecc.*, .* compiled for gfx942: .*rocm:gfx90a")
 
     check(fakes, Platform.CUDA, on_cuda)
     check(fakes, Platform.HIP, on_hip)
 
 
-def test_the_arena_of_large_sizes_is_refused_with_the_numbers(
-    fakes: Fakes, linked: Linker
-) -> None:
+def test_the_arena_of_large_sizes_is_refused_with_the_numbers(fakes: Fakes, linked: Linker) -> None:
     path = linked("mlp", Platform.CUDA)
 
     def test(driver: Driver) -> None:
@@ -189,7 +189,7 @@ def test_arrays_of_other_devices_are_refused(fakes: Fakes, linked: Linker) -> No
         artifact = Artifact(path)
         y = np.empty(20, np.float32)
         tensor = on_device(driver, driver.array(X), [20], ordinal=1)
-        pattern = "'x': expected an array in CPU memory or on CUDA device 0, .* type 2, id 1"
+        pattern = r"'x': expected an array in CPU memory or on CUDA device 0, .* type 2, id 1"
         with pytest.raises(RuntimeError, match=pattern):
             artifact.run([tensor], [on_host(y)])
         tensor.device.type, tensor.device.id = 10, 0
@@ -209,7 +209,7 @@ def test_functions_of_the_host_are_refused_unless_allowed(
     gpu_programs.link(gpu_programs.sorting(), images, refused)
 
     def test(driver: Driver) -> None:
-        with pytest.raises(RuntimeError, match="'top_k', which runs on the host.*--allow-host"):
+        with pytest.raises(RuntimeError, match=r"'top_k', which runs on the host.*--allow-host"):
             load(refused)
         module = load(allowed)
         values, indices = module(np.array([3, 9, 1, 7], np.float32))
@@ -228,7 +228,9 @@ def test_kernels_of_other_parameters_than_the_program_gives(fakes: Fakes, tmp_pa
     gpu_programs.link(gpu_programs.mlp(), images, path, [WEIGHTS])
 
     def test(_driver: Driver) -> None:
-        with pytest.raises(RuntimeError, match="'relu' takes 1 arrays and 1 sizes, .* gives 2 and"):
+        with pytest.raises(
+            RuntimeError, match=r"'relu' takes 1 arrays and 1 sizes, .* gives 2 and"
+        ):
             load(path)
 
     check(fakes, Platform.CUDA, test)
