@@ -45,7 +45,7 @@ def _compile(source: Path, target: Path, *flags: str) -> None:
 
 
 def in_child(test: Callable[[], None]) -> None:
-    """Runs `test` in a forked process, where a fake driver may be loaded and nobody else sees it."""
+    """Runs `test` in a forked process, where a fake driver may be loaded unseen by others."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -136,7 +136,7 @@ def in_place() -> Program:
 
 
 def growing() -> Program:
-    """n = int(x[0]), read from the device; y: f32[2n] is n times n, then n times 7: an array grows."""
+    """n = int(x[0]), read from the device; y: f32[2n] is n times n, then n times 7."""
     b = GpuBuilder()
     one, eight, seven = b.const(1), b.const(8), b.const(7)
     b.input("x", "f32", [one], "[1]")

@@ -148,9 +148,7 @@ def test_devices_that_do_not_suit(
         driver.configure(devices=0)
         refused(driver, cuda, r"there is no GPU for CUDA here")
         driver.configure(shared=60000)
-        refused(
-            driver, cuda, r"kernel 'add' needs 65536 bytes of shared memory, Fake GPU has 60000"
-        )
+        refused(driver, cuda, r"kernel 'add' needs 65536 bytes of shared memory, .* has 60000")
         driver.configure(memory=200)
         refused(
             driver, cuda, r"'mini' needs 256 bytes .*\(weights 256, arena 0, state 0\).* 200 of"
@@ -228,9 +226,7 @@ def test_kernels_of_other_parameters_than_the_program_gives(fakes: Fakes, tmp_pa
     gpu_programs.link(gpu_programs.mlp(), images, path, [WEIGHTS])
 
     def test(_driver: Driver) -> None:
-        with pytest.raises(
-            RuntimeError, match=r"'relu' takes 1 arrays and 1 sizes, .* gives 2 and"
-        ):
+        with pytest.raises(RuntimeError, match=r"'relu' takes 1 arrays and 1 sizes, .* gives 2"):
             load(path)
 
     check(fakes, Platform.CUDA, test)
