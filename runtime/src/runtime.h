@@ -294,6 +294,9 @@ void tcc_gpu_close(tcc_gpu *gpu);
 bool tcc_gpu_accepts(const tcc_gpu *gpu, tcc_device device);
 const char *tcc_gpu_expected(const tcc_gpu *gpu, char text[64]);
 bool tcc_gpu_is_host(tcc_device device);
+/* Memory of the device, for whoever wants results there. */
+tcc_status tcc_gpu_take(tcc_gpu *gpu, size_t bytes, void **out_memory);
+void tcc_gpu_give(tcc_gpu *gpu, void *memory);
 tcc_status tcc_gpu_instance_create(tcc_instance *instance);
 void tcc_gpu_instance_destroy(tcc_instance *instance);
 void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out);

@@ -23,3 +23,21 @@ tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size
     *array = (tcc_gpu_array){memory, rounded};
     return TCC_OK;
 }
+
+tcc_status tcc_gpu_take(tcc_gpu *gpu, size_t bytes, void **out_memory) {
+    tcc_gpu_array array = {NULL, 0};
+    tcc_gpu_scope scope;
+    TCC_RETURN_IF_ERROR(tcc_gpu_enter(gpu, &scope));
+    tcc_status status = tcc_gpu_reserve(gpu, &array, bytes ? bytes : 1, "a result");
+    tcc_gpu_leave(gpu, &scope);
+    *out_memory = array.data;
+    return status;
+}
+
+void tcc_gpu_give(tcc_gpu *gpu, void *memory) {
+    tcc_gpu_array array = {memory, 0};
+    tcc_gpu_scope scope;
+    if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return; /* the driver is gone, its memory too */
+    tcc_gpu_release_array(gpu, &array);
+    tcc_gpu_leave(gpu, &scope);
+}

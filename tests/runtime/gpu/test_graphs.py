@@ -94,6 +94,23 @@ def test_sizes_and_addresses_each_have_their_own(
     check(fakes, platform, test)
 
 
+def test_an_input_at_another_address_is_another_run(fakes: Fakes, linked: Linker) -> None:
+    path = linked("mlp", Platform.CUDA)
+
+    def test(driver: Driver) -> None:
+        artifact = Artifact(path)
+        values, y = np.linspace(-1, 1, 16, dtype=np.float32), driver.array(np.zeros(16, np.float32))
+        arrays = [driver.array(values), driver.array(-values)]
+        for sign, x in ((1, arrays[0]), (-1, arrays[1])) * 4:
+            artifact.run([on_device(driver, x, [16])], [on_device(driver, y, [16])])
+            assert np.array_equal(driver.read(y, [16]), expected(values * sign))
+        artifact.close()
+        for address in (*arrays, y):
+            driver.give(address)
+
+    check(fakes, Platform.CUDA, test)
+
+
 def test_only_the_last_eight_are_kept(fakes: Fakes, linked: Linker) -> None:
     path = linked("mlp", Platform.CUDA)
 
