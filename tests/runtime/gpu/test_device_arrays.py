@@ -8,14 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import DEVICE_TYPES, Driver, Fakes, check
+import tvm_ffi
+from fakes import ARCHS, DEVICE_TYPES, Driver, Fakes, check, in_child
 from gpu_programs import WEIGHTS, Linker
 from tcc.backends.images import Platform
 from tcc.runtime import abi, load
+from tcc.runtime.devices import view_of_device
 
 new_capsule = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
 )(("PyCapsule_New", ctypes.pythonapi))
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (
+        ("tensor", abi.Tensor),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
 
 
 class DeviceArray:
@@ -28,13 +40,14 @@ class DeviceArray:
         self.address = driver.array(values)
         self._tensor = abi.make_tensor(self.address, (2, 32), values.shape, None)
         self._tensor.device = abi.Device(DEVICE_TYPES[driver.platform], 0)
+        self._managed = Managed(self._tensor, None, None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return DEVICE_TYPES[self._driver.platform], 0
 
     def __dlpack__(self, **options: Any) -> Any:
         self.asked = tuple(options.items())
-        return new_capsule(ctypes.addressof(self._tensor), b"dltensor", None)
+        return new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
 
     def __array_namespace__(self) -> Any:
         def empty(shape: tuple[int, ...], dtype: Any, device: str) -> DeviceArray:
@@ -106,3 +119,26 @@ def test_arrays_that_cannot_be_made_are_named(fakes: Fakes, linked: Linker) -> N
         del module
 
     check(fakes, Platform.CUDA, test)
+
+
+@pytest.mark.parametrize("platform", tuple(Platform))
+def test_tvm_ffi_gives_results_on_the_device(
+    fakes: Fakes, linked: Linker, platform: Platform
+) -> None:
+    path = linked("mlp", platform)
+    driver_path = fakes.driver(platform)
+
+    def test() -> None:
+        driver = Driver(driver_path, platform)
+        driver.configure(ARCHS[platform])
+        main = tvm_ffi.load_module(str(path))["main"]
+        values = np.linspace(-1, 1, 9, dtype=np.float32)
+        x = DeviceArray(driver, values)
+        y = main(tvm_ffi.from_dlpack(x))
+        expected = np.maximum(values, 0) + WEIGHTS[:9]
+        assert np.array_equal(driver.read(view_of_device(y).tensor.data, [9]), expected)
+        before = driver.live()["arrays"]
+        del y
+        assert driver.live()["arrays"] == before - 1
+
+    in_child(test)  # the model stays open, so something stays

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import gpu_programs
+import numpy as np
 import pytest
+from fakes import Driver, Fakes, check
+from gpu_programs import Linker
+from tcc.artifact import find_weights, read_manifest
+from tcc.backends.host import encode_program
 from tcc.backends.images import (
     ALIGNMENT,
     HEADER_WORDS,
@@ -22,8 +28,10 @@ from tcc.backends.images import (
     Platform,
     encode_images,
 )
+from tcc.backends.link import link_artifact
 from tcc.backends.toolchain import runtime_folder
 from tcc.errors import InternalError
+from tcc.runtime import load
 
 USES = ("gpu/images.c", "program.c", "instructions.c", "alloc.c", "status.c")
 PARAMS = (Param.POINTER, Param.INT64, Param.NULL, Param.NULL)
@@ -151,3 +159,36 @@ def test_every_failing_allocation_is_reported_and_leaks_nothing(hostile: Path) -
     decoded, of = run(hostile, [encode_images(CUDA)], "fail")
     assert decoded == 1
     assert of > 10
+
+
+def test_the_manifest_says_where_the_kernels_are_and_for_what(linked: Linker, fakes: Fakes) -> None:
+    path = linked("mlp", Platform.CUDA)
+    manifest = read_manifest(path)
+    table = encode_images(gpu_programs.images(fakes.kernels, Platform.CUDA))
+    assert manifest["gpu"] == {
+        "platform": "cuda",
+        "offset": 256,
+        "bytes": len(table),
+        "variants": [{"arch": "sm_90", "form": "cubin"}],
+    }
+    weights = find_weights(path, manifest)
+    assert weights is not None
+    data = path.read_bytes()[weights.offset : weights.offset + weights.size]
+    assert data == gpu_programs.WEIGHTS.tobytes() + table
+
+
+def test_a_side_file_holds_the_kernels_too(fakes: Fakes, tmp_path: Path) -> None:
+    program = gpu_programs.mlp()
+    path = tmp_path / "side.so"
+    link_artifact(
+        [], encode_program(program), program.kernels, {"tcc": "test"}, [gpu_programs.WEIGHTS],
+        "mini", path, (), gpu=gpu_programs.images(fakes.kernels, Platform.CUDA), side_file=True,
+    )  # fmt: skip
+    values = np.linspace(-1, 1, 9, dtype=np.float32)
+
+    def test(_driver: Driver) -> None:
+        module = load(path)
+        assert np.array_equal(module(values), np.maximum(values, 0) + gpu_programs.WEIGHTS[:9])
+        del module
+
+    check(fakes, Platform.CUDA, test)
