@@ -38,10 +38,13 @@ static tcc_status fill_params(const tcc_instance *instance, const tcc_code *code
 
 static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
     const tcc_instance *instance = run->instance;
-    const tcc_gpu_instance *device = instance->device;
+    tcc_gpu_instance *device = instance->device;
     const tcc_gpu *gpu = device->gpu;
     const tcc_gpu_kernel *kernel = &gpu->variant->kernels[code->as.launch.index];
-    if (device->phase == TCC_PHASE_RESOLVE) return TCC_OK;
+    if (device->phase == TCC_PHASE_RESOLVE) {
+        device->kernels++;
+        return TCC_OK;
+    }
     if (units > INT32_MAX)
         return tcc_fail(TCC_UNSUPPORTED, "kernel '%.128s' has %lld blocks, more than a GPU takes",
                         kernel->symbol, (long long)units);

@@ -56,7 +56,8 @@ typedef struct tcc_gpu_graph {
     uint64_t used; /* when, in runs */
 } tcc_gpu_graph;
 
-enum { TCC_GPU_GRAPHS = 8 };
+/* So many runs are kept, of so many kernels at most: making a graph takes time by its nodes. */
+enum { TCC_GPU_GRAPHS = 8, TCC_GPU_MOST_KERNELS = 1 << 14 };
 
 struct tcc_gpu_instance {
     const tcc_gpu *gpu;
@@ -80,6 +81,7 @@ struct tcc_gpu_instance {
     int64_t *key;
     tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
     uint64_t runs;
+    int64_t kernels; /* of the run, as resolving found */
 };
 
 /* ---- execute.c: instructions on the device --------------------------------------------------------- */

@@ -98,6 +98,7 @@ static tcc_status capture(tcc_run *run, tcc_gpu_graph *graph) {
 static tcc_status resolve(tcc_run *run) {
     tcc_instance *instance = run->instance;
     instance->device->phase = TCC_PHASE_RESOLVE;
+    instance->device->kernels = 0;
     tcc_status status = tcc_interpret(run, instance->model->program.body);
     instance->device->phase = TCC_PHASE_RUN;
     return status;
@@ -112,6 +113,7 @@ tcc_status tcc_gpu_run_graph(tcc_run *run) {
     memcpy(device->key, instance->registers,
            (size_t)program->n_registers * sizeof *instance->registers);
     TCC_RETURN_IF_ERROR(resolve(run));
+    if (device->kernels > TCC_GPU_MOST_KERNELS) return enqueue(run);
     make_key(instance, device->key);
     tcc_gpu_graph *graph = find(device, bytes);
     if (!graph) {

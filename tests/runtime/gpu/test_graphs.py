@@ -149,6 +149,21 @@ def test_what_the_host_reads_from_the_callers_array_is_part_of_the_key(
     check(fakes, Platform.CUDA, test)
 
 
+def test_runs_of_very_many_kernels_are_not_recorded(fakes: Fakes, linked: Linker) -> None:
+    path = linked("looping", Platform.CUDA)
+
+    def test(driver: Driver) -> None:
+        module = load(path)
+        x = np.zeros(3, np.float32)
+        for k, kept in ((17000, 0), (1000, 1)):
+            for _ in range(2):
+                assert np.array_equal(module(x, np.int64(k)), x)
+            assert driver.live()["executables"] == kept
+        del module
+
+    check(fakes, Platform.CUDA, test)
+
+
 def test_programs_that_ask_the_device_are_not_recorded(fakes: Fakes, linked: Linker) -> None:
     paths = [linked(name, Platform.CUDA) for name in ("growing", "branching")]
 
