@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from tcc.backends.header import model_header
 from tcc.backends.host import decode_program
+from tcc.backends.images import GpuImages, encode_images
 from tcc.backends.toolchain import (
     Toolchain,
     find_toolchain,
@@ -52,6 +53,7 @@ EXPORTS = (
 # Weights of this size and more start at a huge page's boundary in the file.
 _HUGE_PAGE = 2 << 20
 _PAGE = 64 << 10
+_LINE = 64
 # Some tools treat files above 2 GiB badly, so larger weights go beside the artifact.
 _MOST_EMBEDDED = 2 << 30
 
@@ -63,11 +65,15 @@ _LINK_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """The weight section's parts in order, their size and content hash."""
+    """The weight section's parts in order, their size and content hash.
+
+    The last `images` bytes of it are kernels for GPUs.
+    """
 
     parts: Sequence[BytesLike]
     size: int
     sha256: bytes
+    images: int
 
 
 def c_name(text: str) -> str:
@@ -88,6 +94,7 @@ def link_artifact(
     *,
     triple: str = "",
     side_file: bool = False,
+    gpu: GpuImages | None = None,
     listings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Writes the artifact `out`, and its C header beside it with the suffix `.h`.
@@ -97,6 +104,8 @@ def link_artifact(
     section, which starts 64-byte aligned; offsets inside it are the caller's.  `name` is a C
     identifier (`c_name`).  `features` are what the CPU must have.  The manifest is `manifest` and
     what is known here: abi, name, inputs, outputs, kernel_count, features, weights, arena_bytes.
+    `gpu` holds the kernels in place of `objects`, for a program that runs on a GPU; they go behind
+    the weights, and the manifest's `gpu` says where and for what.
     `listings` are kept beside the code, for people.
     Returns it.  Files are written beside, then renamed.  Raises ToolError where no compiler is
     found or it fails, or `out` cannot be written.
@@ -104,9 +113,12 @@ def link_artifact(
     decoded = decode_program(program)
     if decoded.kernels != tuple(kernels) or name != c_name(name):
         raise InternalError("kernels or name do not fit the program", where="link")
-    section = _measure(weights)
+    images = encode_images(gpu) if gpu else b""
+    section = _measure(weights, images)
     side = side_file or section.size > _MOST_EMBEDDED
     full = _complete(manifest, decoded, name, features, section, side)
+    if gpu:
+        full["gpu"] = _describe_images(gpu, section)
     toolchain = find_toolchain(triple)
     text = json.dumps(full, sort_keys=True, indent=1, ensure_ascii=True)
     try:
@@ -135,13 +147,25 @@ def _bytes_of(part: BytesLike) -> memoryview:
     return memoryview(part).cast("B")
 
 
-def _measure(weights: Sequence[BytesLike]) -> _Weights:
+def _measure(weights: Sequence[BytesLike], images: bytes) -> _Weights:
+    parts = list(weights)
+    if images:
+        parts += [bytes(-sum(_bytes_of(part).nbytes for part in parts) % _LINE), images]
     digest, size = hashlib.sha256(), 0
-    for part in weights:
+    for part in parts:
         view = _bytes_of(part)
         digest.update(view)
         size += view.nbytes
-    return _Weights(weights, size, digest.digest())
+    return _Weights(parts, size, digest.digest(), len(images))
+
+
+def _describe_images(gpu: GpuImages, weights: _Weights) -> dict[str, Any]:
+    return {
+        "platform": gpu.platform.name.lower(),
+        "offset": weights.size - weights.images,
+        "bytes": weights.images,
+        "variants": [{"arch": v.arch, "form": v.form.name.lower()} for v in gpu.variants],
+    }
 
 
 def _complete(
@@ -227,15 +251,16 @@ def _artifact_source(
     kernels: tuple[str, ...], name: str, features: Sequence[str], weights: _Weights
 ) -> str:
     """C that ties one artifact together: kernel table, program, manifest, and the two exports."""
-    for kernel in kernels:
+    linked = () if weights.images else kernels  # those of GPUs are not linked
+    for kernel in linked:
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
     declarations = "\n".join(
         f'extern __attribute__((visibility("hidden"))) void tcc_k{i}(void *const *, '
         f'const int64_t *, int64_t, int64_t, void *) __asm__("{kernel}");'
-        for i, kernel in enumerate(kernels)
+        for i, kernel in enumerate(linked)
     )
-    table = ", ".join(f"tcc_k{i}" for i in range(len(kernels))) or "0"
+    table = ", ".join(f"tcc_k{i}" for i in range(len(linked))) or "0"
     rows = [isa_feature(feature) for feature in features]
     checks = ", ".join(
         f'{{"{row.name}", {row.leaf}u, {row.subleaf}u, {row.reg}u, {row.bit}u, {row.xcr0}ull}}'
@@ -273,6 +298,8 @@ const tcc_artifact tcc_artifact_info = {{
     .features = features,
     .n_features = {len(rows)},
     .weight_bytes = {weights.size}ull,
+    .images_offset = {weights.size - weights.images}ull,
+    .images_bytes = {weights.images}ull,
     .weight_sha256 = {{{digest}}},
 }};
 

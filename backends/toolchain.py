@@ -24,6 +24,8 @@ RUNTIME_FLAGS = (
     "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wextra",
 )  # fmt: skip
 _TIMEOUT_SECONDS = 300
+# By folder: files of two folders may have one name.
+_OBJECT_PREFIX = {"ops": "op_", "gpu": "gpu_"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ def runtime_folder() -> Path:
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
-    return (*sorted(source.glob("*.c")), *sorted((source / "ops").glob("*.c")))
+    folders = (source, source / "gpu", source / "ops")
+    return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
 
 
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
@@ -127,7 +130,7 @@ def _zig_triple(triple: str) -> str:
 
 
 def _object_name(source: Path) -> str:
-    return ("op_" if source.parent.name == "ops" else "") + source.stem + ".o"
+    return _OBJECT_PREFIX.get(source.parent.name, "") + source.stem + ".o"
 
 
 def _runtime_key(toolchain: Toolchain) -> str:

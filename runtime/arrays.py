@@ -1,25 +1,20 @@
-"""The caller's arrays, of whatever kind, as descriptors; and results as the same kind."""
+"""The caller's arrays, of whatever kind, as descriptors; and results as the same kind.
+
+Arrays on GPUs are in devices.py.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.runtime import abi
+from tcc.runtime.devices import Given, is_on_device, view_of_device, view_of_torch_device
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A descriptor, and what must stay alive while it is used."""
-
-    tensor: abi.Tensor
-    owner: Any
 
 
 def view_of(value: Any, dtype: str, updated: bool) -> Given:
@@ -29,9 +24,11 @@ def view_of(value: Any, dtype: str, updated: bool) -> Given:
     or BufferError for what is no such array; sizes and element types are checked by the runtime.
     """
     if _is_torch(value):
-        return _view_torch(value)
+        return _view_torch(value, updated)
     if isinstance(value, np.ndarray):
         array = value
+    elif is_on_device(value):
+        return view_of_device(value)
     elif hasattr(value, "__dlpack__"):
         array = np.from_dlpack(value)
     else:
@@ -95,15 +92,18 @@ def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
     return Given(abi.make_tensor(array.ctypes.data, code, array.shape, strides), array)
 
 
-def _view_torch(tensor: Any) -> Given:
-    if tensor.device.type != "cpu" or tensor.layout != sys.modules["torch"].strided:
+def _view_torch(tensor: Any, updated: bool) -> Given:
+    dense = tensor.layout == sys.modules["torch"].strided
+    if tensor.device.type not in ("cpu", "cuda") or not dense:
         raise TypeError(
-            f"expected a dense tensor on the CPU, got {tensor.layout} on {tensor.device}"
+            f"expected a dense tensor on the CPU or a GPU, got {tensor.layout} on {tensor.device}"
         )
     tensor = tensor.resolve_neg().resolve_conj()
     code = _TORCH_CODES.get(str(tensor.dtype))
     if code is None:
         raise TypeError(f"element type {tensor.dtype} is not supported")
+    if tensor.device.type == "cuda":
+        return view_of_torch_device(tensor, code, updated)
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     return Given(abi.make_tensor(tensor.data_ptr(), code, shape, strides), tensor)
 

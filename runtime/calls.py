@@ -13,8 +13,9 @@ from typing import Any, cast
 
 import numpy as np
 from tcc.runtime import abi
-from tcc.runtime.arrays import Array, Given
+from tcc.runtime.arrays import Array
 from tcc.runtime.blocks import Blocks
+from tcc.runtime.devices import HOST, Given, Maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,12 @@ class _Known:
 @dataclass(frozen=True, slots=True)
 class Described:
     """Descriptors of a call's inputs, and what must stay alive while they are used besides the
-    inputs; `plain`: all inputs are NumPy arrays."""
+    inputs; `plain`: all inputs are NumPy arrays; `device`: the first array on a GPU, or None."""
 
     tensors: Any
     owners: list[Given | _Known]
     plain: bool
+    device: Any = None
 
 
 class Inputs:
@@ -47,7 +49,7 @@ class Inputs:
         """`view` describes the input of a number where nothing is known; raises what it raises."""
         tensors = self._kind()
         owners: list[Given | _Known] = []
-        plain = True
+        plain, device = True, None
         for i, value in enumerate(values):
             known = self._known[i]
             if type(value) is np.ndarray:
@@ -63,9 +65,11 @@ class Inputs:
             given = view(i, value)
             owners.append(given)
             tensors[i] = given.tensor
+            if device is None and given.tensor.device.type not in HOST:
+                device = value
             if type(value) is np.ndarray and given.owner is value and not given.tensor.strides:
                 self._known[i] = _Known(value.dtype, value.shape, given.tensor)
-        return Described(tensors, owners, plain)
+        return Described(tensors, owners, plain, device)
 
 
 def _address(array: Array) -> int | None:
@@ -101,27 +105,34 @@ class Outputs:
                 self._described.append(tensor)
                 self._first[i] = tensor
 
-    def start(self, inputs: Any) -> Results:
-        """The outputs of a call with descriptors `inputs`: arrays where sizes are known."""
-        results = Results(self, self._kind.from_buffer_copy(self._first))
+    def start(self, inputs: Any, maker: Maker | None = None) -> Results:
+        """The outputs of a call with descriptors `inputs`: arrays where sizes are known.
+
+        `maker` makes them on a device; without it they are NumPy arrays.
+        """
+        results = Results(self, self._kind.from_buffer_copy(self._first), maker)
         for i, port in enumerate(self.ports):
             if port.state >= 0:
                 results.tensors[i] = inputs[port.state]
                 results.tensors[i].data = None
             elif port.shape is not None:
-                results.tensors[i].data = results.make(i, port.shape)
+                if maker:
+                    results.tensors[i] = results.make_there(i, port.shape, maker)
+                else:
+                    results.tensors[i].data = results.make(i, port.shape)
         return results
 
 
 class Results:
     """Output arrays of one run: made at once where sizes are known, else when the run asks."""
 
-    def __init__(self, outputs: Outputs, tensors: Any) -> None:
-        self.arrays: list[Array | None] = [None] * len(outputs.ports)
+    def __init__(self, outputs: Outputs, tensors: Any, maker: Maker | None) -> None:
+        self.arrays: list[Any] = [None] * len(outputs.ports)
         self.tensors = tensors
         self.failure: Exception | None = None
         self.allocator: abi.Allocator | None = None
-        self._outputs = outputs
+        self._outputs, self._maker = outputs, maker
+        self._owners: list[Given] = []
         if outputs.asks:
             self._described: list[abi.Tensor] = []  # keeps the shapes alive
             self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
@@ -132,12 +143,22 @@ class Results:
         self.arrays[index], address = self._outputs.blocks.array(shape, element)
         return address
 
+    def make_there(self, index: int, shape: tuple[int, ...], maker: Maker) -> abi.Tensor:
+        """Makes the array of output `index` on the device; returns its descriptor."""
+        self.arrays[index], given = maker(shape, self._outputs.ports[index].dtype)
+        self._owners.append(given)
+        return given.tensor
+
     def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
         tensor = wanted.contents
         shape = tuple(tensor.shape[: tensor.ndim])
         try:
+            if self._maker:
+                self.tensors[index] = made = self.make_there(index, shape, self._maker)
+                out_data[0] = made.data
+                return 0
             out_data[0] = address = self.make(index, shape)
-        except (MemoryError, ValueError) as failure:
+        except (MemoryError, ValueError, TypeError, RuntimeError) as failure:
             self.failure = failure
             return 1
         code = abi.DTYPE_CODES[self._outputs.ports[index].dtype]

@@ -19,9 +19,10 @@ from threading import Lock
 from typing import Any
 
 from tcc.runtime import abi
-from tcc.runtime.arrays import Given, kind_of, view_of
+from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
+from tcc.runtime.devices import Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
 
 # How many runs' results may lie free.
@@ -97,6 +98,8 @@ class Module:
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
     `outputs`; `run` takes and returns dictionaries.  An in-place output is the caller's own input
     array.  Arrays must have the port's element type; Python numbers and lists are converted.
+    Where an input is on a GPU the outputs are too, of its kind, in the order of torch's current
+    stream; others are there when the call returns.
     bfloat16 is NumPy's `bfloat16` where ml_dtypes is imported, else uint16 with the bit patterns.
     """
 
@@ -314,19 +317,35 @@ class Module:
                 hint="write another file and rename it, as Module.save does",
             )
         given = self._given.describe(values, self._view)
-        results = self._results.start(given.tensors)
+        device = given.device
+        maker = None if device is None else self._maker(device)
+        stream = None if device is None else stream_of(device)
+        results = self._results.start(given.tensors, maker)
         with self._instance() as instance:
-            self._run_on(instance, given.tensors, len(values), results)
-        kind = None if given.plain else kind_of(values)
+            self._run_on(instance, given.tensors, len(values), results, stream)
+        kind = None if given.plain or maker else kind_of(values)
         return [
             values[port.state] if port.state >= 0 else kind(array, port.dtype) if kind else array
             for array, port in zip(results.arrays, self.outputs, strict=True)
         ]
 
-    def _run_on(self, instance: int, inputs: Any, count: int, results: Results) -> None:
+    def _maker(self, device: Any) -> Maker:
+        try:
+            return maker_like(device)
+        except TypeError as failure:
+            raise self._error(
+                "results cannot be made beside the inputs",
+                where=str(self._path),
+                why=str(failure),
+                hint="give all inputs in the host's memory",
+            ) from failure
+
+    def _run_on(
+        self, instance: int, inputs: Any, count: int, results: Results, stream: int | None
+    ) -> None:
         status = self._api.run(
             instance, inputs, count, results.tensors, len(self.outputs),
-            ctypes.byref(results.allocator) if results.allocator else None, None,
+            ctypes.byref(results.allocator) if results.allocator else None, stream,
         )  # fmt: skip
         if results.failure is not None:
             raise results.failure

@@ -25,7 +25,8 @@
  *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
- * any thread.  All artifacts of a process share one pool of worker threads; runs at the same time
+ * any thread.  On a GPU a run on the caller's stream may return before its work is done; the
+ * instance's next run waits for it.  All artifacts of a process share one pool of worker threads; runs at the same time
  * share the CPUs.  Idle workers spin for TCC_SPIN_MICROSECONDS (2000 if not set; read once) before
  * they sleep.  After fork the child starts its own workers when it first needs them.
  *
@@ -50,9 +51,10 @@ typedef enum tcc_status {
     TCC_OK = 0,
     TCC_INVALID_ARGUMENT = 1, /* an array or option of the caller does not fit the model */
     TCC_OUT_OF_MEMORY = 2,
-    TCC_UNSUPPORTED = 3, /* this CPU or this ABI cannot run the artifact */
+    TCC_UNSUPPORTED = 3, /* this CPU, this GPU or this ABI cannot run the artifact */
     TCC_CORRUPT = 4,     /* the artifact file is damaged, or its weights are missing */
-    TCC_INTERNAL = 5     /* a broken promise inside tcc */
+    TCC_INTERNAL = 5,    /* a broken promise inside tcc */
+    TCC_DEVICE = 6       /* the GPU or its driver failed */
 } tcc_status;
 
 /* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool; lanes is 1. */
@@ -62,7 +64,10 @@ typedef struct tcc_dtype {
     uint16_t lanes;
 } tcc_dtype;
 
-/* Device as in DLPack; this version takes type 1 (CPU), id 0. */
+/* Device as in DLPack: type 1 is the CPU, 2 CUDA, 10 ROCm.  A model for the CPU takes arrays of type
+ * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the calling
+ * thread's current one when the model is loaded.  It takes arrays there in place, those of the host
+ * (also pinned: 3 and 11) by copies there and back. */
 typedef struct tcc_device {
     int32_t type;
     int32_t id;
@@ -70,7 +75,8 @@ typedef struct tcc_device {
 
 /* A view of an array; the layout is that of DLPack's DLTensor, so a DLTensor* may be cast.
  * The first element is at data + byte_offset.  `strides` counts elements and may be NULL for
- * row-major arrays.  Inputs may be strided (they are copied); outputs must be row-major. */
+ * row-major arrays.  Inputs on the host may be strided (they are copied); outputs and arrays on a
+ * device must be row-major, and those on a device are best aligned to 16 bytes (others are copied). */
 typedef struct tcc_tensor {
     void *data;
     tcc_device device;
@@ -95,7 +101,8 @@ typedef struct tcc_port {
 } tcc_port;
 
 /* Gives memory for outputs whose tensor the caller left with data == NULL (or all, if no output
- * tensors were passed).  `wanted` holds dtype, ndim and shape (valid during the call only); store
+ * tensors were passed).  `wanted` holds dtype, ndim, shape (valid during the call only) and device:
+ * the model's GPU if an input lies there, else the CPU; store
  * the address of a row-major array of that size in *out_data, aligned to at least one element.
  * Return 0, or anything else to stop the run.  Called on the thread that runs. */
 typedef struct tcc_allocator {
@@ -157,7 +164,10 @@ typedef struct tcc_api {
      * NULL with n_outputs 0 when there is an allocator.  An output with data == NULL comes from the
      * allocator, and its data and ndim are filled in (its shape array is not).  An in-place output
      * takes the address of its input: leave data NULL or pass that address.  Arrays need the
-     * alignment of one element.  `stream` is NULL on the CPU. */
+     * alignment of one element.  `stream` is NULL on the CPU.  On a GPU it is a CUstream or
+     * hipStream_t of the model's device: the run's work goes there, and where all arrays are on the
+     * device it may return before that is done (failures of it appear later).  With NULL the run
+     * comes after what was begun on the process's default stream, and is done when it returns. */
     tcc_status (*run)(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
                       tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                       void *stream);

@@ -49,7 +49,7 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
                              tcc_statistics *out) {
     if (!model || !out) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     memset(out, 0, sizeof *out);
-    out->weight_bytes = model->weights.size;
+    out->weight_bytes = model->weight_bytes;
     out->state_bytes = (uint64_t)model->program.state_bytes;
     int32_t threads = __atomic_load_n(&model->threads, __ATOMIC_RELAXED);
     if (instance && instance->threads_own >= 0) threads = instance->threads_own;
@@ -59,6 +59,7 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
         out->scratch_bytes = instance->scratch.size;
         out->pool_bytes = instance->pool.held;
         out->pool_high_water = instance->pool.high_water;
+        if (instance->device) tcc_gpu_statistics(instance, out);
     }
     return TCC_OK;
 }

@@ -146,18 +146,28 @@ typedef struct result_tensor {
     ffi_managed_tensor managed; /* first: the deleter gets its address */
     int64_t *shape;
     void *data;
+    tcc_gpu *gpu; /* `data` is there; NULL: on the host */
 } result_tensor;
+
+/* What allocate_result gets as its context. */
+typedef struct result_list {
+    result_tensor **results;
+    tcc_gpu *gpu;
+} result_list;
 
 static void delete_result(ffi_managed_tensor *managed) {
     result_tensor *result = (result_tensor *)managed;
-    free(result->data);
+    if (result->gpu)
+        tcc_gpu_give(result->gpu, result->data);
+    else
+        free(result->data);
     free(result->shape);
     free(result);
 }
 
 static int allocate_result(void *context, int32_t output, const tcc_tensor *wanted,
                            void **out_data) {
-    result_tensor **results = context;
+    result_list *list = context;
     size_t bits = wanted->dtype.bits;
     for (int32_t i = 0; i < wanted->ndim; i++) bits *= (size_t)wanted->shape[i];
     size_t bytes = (bits + 7) / 8;
@@ -166,7 +176,13 @@ static int allocate_result(void *context, int32_t output, const tcc_tensor *want
     result->managed = (ffi_managed_tensor){
         .major = 1, .minor = 1, .deleter = delete_result, .tensor = *wanted};
     result->shape = calloc((size_t)wanted->ndim * 2 + 1, sizeof *result->shape);
-    if (!result->shape || posix_memalign(&result->data, 64, bytes ? bytes : 64)) {
+    if (!tcc_gpu_is_host(wanted->device)) result->gpu = list->gpu;
+    int failed = !result->shape;
+    if (!failed && result->gpu)
+        failed = tcc_gpu_take(result->gpu, bytes, &result->data) != TCC_OK;
+    else if (!failed)
+        failed = posix_memalign(&result->data, 64, bytes ? bytes : 64);
+    if (failed) {
         result->data = NULL;
         delete_result(&result->managed);
         return -1;
@@ -181,7 +197,7 @@ static int allocate_result(void *context, int32_t output, const tcc_tensor *want
     result->managed.tensor.shape = result->shape;
     result->managed.tensor.strides = result->shape + wanted->ndim;
     result->managed.tensor.data = result->data;
-    results[output] = result;
+    list->results[output] = result;
     *out_data = result->data;
     return 0;
 }
@@ -233,7 +249,8 @@ EXPORT int __tvm_ffi_main(void *handle, const ffi_any *arguments, int32_t count,
     if (status != TCC_OK) return raise_error(status);
     int32_t n_outputs = model->program.n_outputs;
     result_tensor **results = tcc_allocate_zero((size_t)n_outputs, sizeof *results);
-    tcc_allocator allocator = {results, allocate_result};
+    result_list list = {results, model->gpu};
+    tcc_allocator allocator = {&list, allocate_result};
     status = results ? tcc_model_call(model, inputs, count, NULL, 0, &allocator, NULL)
                      : TCC_OUT_OF_MEMORY;
     tcc_free(inputs);

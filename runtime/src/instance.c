@@ -24,14 +24,14 @@ static tcc_span part_of(const void *base, int64_t offset, int64_t size) {
     return size ? (tcc_span){(char *)base + offset, size} : (tcc_span){nothing, 0};
 }
 
-static void aim_constants(tcc_instance *instance) {
+void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, char *state) {
     const tcc_program *program = &instance->model->program;
     for (int64_t i = 0; i < program->n_buffers; i++) {
         const tcc_buffer *buffer = &program->buffers[i];
         if (buffer->place == TCC_PLACE_WEIGHT)
-            instance->spans[i] = part_of(instance->model->weights.base, buffer->a, buffer->b);
+            instance->spans[i] = part_of(weights, buffer->a, buffer->b);
         if (buffer->place == TCC_PLACE_STATE)
-            instance->spans[i] = part_of(instance->state.base, buffer->a, buffer->b);
+            instance->spans[i] = part_of(state, buffer->a, buffer->b);
     }
 }
 
@@ -62,6 +62,15 @@ static tcc_status allocate_tables(tcc_instance *instance) {
     return TCC_OK;
 }
 
+static tcc_status reserve_memory(tcc_instance *instance) {
+    const tcc_model *model = instance->model;
+    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes));
+    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)model->program.known_arena));
+    TCC_RETURN_IF_ERROR(set_threads(instance));
+    tcc_instance_aim_constants(instance, model->weights.base, instance->state.base);
+    return TCC_OK;
+}
+
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance) {
     if (!model || !out_instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     if (flags & ~(TCC_POISON | TCC_TIMES))
@@ -78,20 +87,20 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
         instance->times = tcc_allocate_zero(steps ? steps : 1, sizeof *instance->times);
         if (!instance->times) status = TCC_OUT_OF_MEMORY;
     }
-    if (status == TCC_OK) status = tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes);
-    if (status == TCC_OK) status = tcc_arena_reserve(&instance->arena, (size_t)model->program.known_arena);
-    if (status == TCC_OK) status = set_threads(instance);
+    if (status == TCC_OK)
+        status = model->gpu ? tcc_gpu_instance_create(instance) : reserve_memory(instance);
     if (status != TCC_OK) {
         tcc_instance_destroy(instance);
         return status;
     }
-    aim_constants(instance);
+    instance->plain = !instance->times && !instance->executor;
     *out_instance = instance;
     return TCC_OK;
 }
 
 void tcc_instance_destroy(tcc_instance *instance) {
     if (!instance) return;
+    tcc_gpu_instance_destroy(instance);
     tcc_pool_reset(&instance->pool);
     tcc_pool_trim(&instance->pool);
     tcc_arena_release(&instance->arena);
@@ -111,38 +120,53 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance);
 }
 
-/* The prologue has set the registers: sizes the arena and aims its buffers. */
-static tcc_status aim_arena(tcc_instance *instance) {
+/* The prologue has set the registers. */
+tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size) {
+    *out_size = instance->registers[instance->model->program.arena];
+    if (*out_size >= 0) return TCC_OK;
+    return tcc_fail(TCC_INTERNAL, "the program's arena has a negative size");
+}
+
+tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size) {
     const tcc_program *program = &instance->model->program;
-    int64_t size = instance->registers[program->arena];
-    if (size < 0) return tcc_fail(TCC_INTERNAL, "the program's arena has a negative size");
-    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)size));
-    if (instance->flags & TCC_POISON) {
-        if (instance->arena.base) memset(instance->arena.base, 0xFF, instance->arena.size);
-        if (instance->scratch.base) memset(instance->scratch.base, 0xFF, instance->scratch.size);
-    }
     for (int64_t i = 0; i < program->n_arena_buffers; i++) {
         int64_t id = program->arena_buffers[i];
         int64_t offset = instance->registers[program->buffers[id].a];
         int64_t bytes = instance->registers[program->buffers[id].b];
         if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
             return tcc_fail(TCC_INTERNAL, "the program places a buffer outside its arena");
-        instance->spans[id] = part_of(instance->arena.base, offset, bytes);
+        instance->spans[id] = part_of(base, offset, bytes);
     }
     return TCC_OK;
 }
 
-static tcc_status run_program(tcc_run *run) {
+static tcc_status make_arena(tcc_instance *instance) {
+    int64_t size = 0;
+    TCC_RETURN_IF_ERROR(tcc_instance_arena_size(instance, &size));
+    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)size));
+    if (instance->flags & TCC_POISON) {
+        if (instance->arena.base) memset(instance->arena.base, 0xFF, instance->arena.size);
+        if (instance->scratch.base) memset(instance->scratch.base, 0xFF, instance->scratch.size);
+    }
+    return tcc_instance_aim_arena(instance, instance->arena.base, size);
+}
+
+tcc_status tcc_instance_prepare(tcc_run *run) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
-    TCC_RETURN_IF_ERROR(set_threads(instance));
     memset(instance->registers, 0, (size_t)program->n_registers * sizeof *instance->registers);
     TCC_RETURN_IF_ERROR(tcc_ports_bind_inputs(run));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_outputs(run));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, program->prologue));
-    TCC_RETURN_IF_ERROR(tcc_ports_check_inputs(run));
-    TCC_RETURN_IF_ERROR(aim_arena(instance));
-    TCC_RETURN_IF_ERROR(tcc_interpret(run, program->body));
+    return tcc_ports_check_inputs(run);
+}
+
+static tcc_status run_program(tcc_run *run) {
+    tcc_instance *instance = run->instance;
+    TCC_RETURN_IF_ERROR(set_threads(instance));
+    TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
+    TCC_RETURN_IF_ERROR(make_arena(instance));
+    TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
     return tcc_ports_check_outputs_written(run);
 }
 
@@ -151,7 +175,8 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                             void *stream) {
     if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
     const tcc_program *program = &instance->model->program;
-    if (stream) return tcc_fail(TCC_INVALID_ARGUMENT, "a CPU model has no stream: pass NULL");
+    if (stream && !instance->device)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "a CPU model has no stream: pass NULL");
     if (n_inputs != program->n_inputs || (n_inputs && !inputs))
         return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d inputs, got %d", program->n_inputs,
                         n_inputs);
@@ -160,9 +185,14 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d outputs, got %d", program->n_outputs,
                         n_outputs);
     tcc_run run = {.instance = instance, .inputs = inputs, .outputs = outputs, .allocator = allocator};
-    tcc_crew_enter(&run.crew);
-    tcc_status status = run_program(&run);
-    tcc_crew_leave(&run.crew);
+    tcc_status status = TCC_OK;
+    if (instance->device) {
+        status = tcc_gpu_run(&run, stream);
+    } else {
+        tcc_crew_enter(&run.crew);
+        status = run_program(&run);
+        tcc_crew_leave(&run.crew);
+    }
     tcc_pool_reset(&instance->pool);
     return status;
 }

@@ -104,7 +104,8 @@ static tcc_status read_launch(tcc_reader *reader, tcc_code *code) {
     TCC_RETURN_IF_ERROR(
         tcc_read_indices(reader, n_ints, program->n_registers, &code->as.launch.ints));
     if (n_buffers > 1 << 20 || n_ints > 1 << 20) return damaged("has too many operands");
-    code->as.launch.kernel = reader->kernels[kernel];
+    code->as.launch.kernel = reader->kernels ? reader->kernels[kernel] : NULL;
+    code->as.launch.index = (int32_t)kernel;
     code->number = program->n_steps++;
     code->as.launch.n_buffers = (int32_t)n_buffers;
     code->as.launch.n_ints = (int32_t)n_ints;
@@ -118,6 +119,7 @@ static tcc_status read_call(tcc_reader *reader, tcc_code *code) {
     const char *name;
     int64_t n_inputs, n_outputs, n_ints, n_results, n_dims = 0;
     TCC_RETURN_IF_ERROR(tcc_read_string(reader, &name));
+    code->as.call.name = name;
     code->as.call.op = tcc_op_find(name);
     if (!code->as.call.op)
         return tcc_fail(TCC_UNSUPPORTED, "the program calls '%.64s', which this runtime lacks", name);

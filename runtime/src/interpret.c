@@ -38,14 +38,21 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
+/* Reads a buffer whose writers are done, or will be waited for. */
+static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t size, void *out) {
+    const tcc_executor *executor = run->instance->executor;
+    if (TCC_UNLIKELY(executor != NULL)) return executor->fetch(run, buffer, offset, size, out);
+    memcpy(out, run->instance->spans[buffer].data + offset, (size_t)size);
+    return TCC_OK;
+}
+
 static tcc_status read_int(tcc_run *run, const tcc_code *code) {
     const tcc_span *span = &run->instance->spans[code->as.read.buffer];
     tcc_dtype dtype = code->as.read.dtype;
     int64_t bytes = dtype.bits / 8, offset = code->as.read.element * bytes, value;
     if (!span->data || offset > span->size - bytes) return broken("reads outside an array");
-    const char *source = span->data + offset;
-    uint64_t bits = 0;
-    memcpy(&bits, source, (size_t)bytes); /* little-endian: DESIGN's targets all are */
+    uint64_t bits = 0; /* little-endian: DESIGN's targets all are */
+    TCC_RETURN_IF_ERROR(fetch(run, code->as.read.buffer, offset, bytes, &bits));
     if (dtype.code == 0) {
         int32_t shift = 64 - dtype.bits;
         value = (int64_t)(bits << shift) >> shift;
@@ -72,6 +79,15 @@ static tcc_status check(const tcc_run *run, const tcc_code *code) {
                     (long long)a, (long long)b);
 }
 
+static tcc_status allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
+    tcc_span found = {NULL, 0};
+    TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, (tcc_device){1, 0}, &found));
+    if (!found.data) return TCC_OK; /* the caller's input is the output */
+    if (run->instance->flags & TCC_POISON) memset(found.data, 0xFF, (size_t)found.size);
+    *span = found;
+    return TCC_OK;
+}
+
 static tcc_status allocate(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
     int32_t id = code->as.allocate.buffer;
@@ -79,9 +95,12 @@ static tcc_status allocate(tcc_run *run, const tcc_code *code) {
     tcc_span *span = &instance->spans[id];
     int64_t size = instance->registers[code->as.allocate.size];
     if (size < 0) return broken("allocates a negative size");
-    if (buffer->place == TCC_PLACE_OUTPUT)
-        return tcc_ports_allocate_output(run, (int32_t)buffer->a, size, span);
     int64_t keep = code->as.allocate.keep ? span->size : 0;
+    if (TCC_UNLIKELY(instance->executor != NULL))
+        return buffer->place == TCC_PLACE_OUTPUT
+                   ? instance->executor->output(run, (int32_t)buffer->a, size, span)
+                   : instance->executor->resize(run, id, size, keep < size ? keep : size);
+    if (buffer->place == TCC_PLACE_OUTPUT) return allocate_output(run, (int32_t)buffer->a, size, span);
     void *memory = span->data;
     TCC_RETURN_IF_ERROR(tcc_pool_resize(&instance->pool, &memory, (size_t)size,
                                         (size_t)(keep < size ? keep : size)));
@@ -105,6 +124,8 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
     const tcc_program *program = &instance->model->program;
     int64_t units = instance->registers[code->as.launch.grid];
     if (units <= 0) return TCC_OK;
+    if (TCC_UNLIKELY(instance->executor != NULL))
+        return instance->executor->launch(run, code, units);
     /* the launch before may still read its half of the tables */
     run->odd = !run->odd;
     void **buffers = instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers);
@@ -169,7 +190,9 @@ static tcc_status call(tcc_run *run, const tcc_code *code) {
                              .pool = &instance->pool,
                              .crew = &run->crew,
                              .threads = instance->threads};
-    TCC_RETURN_IF_ERROR(code->as.call.op(&arguments));
+    TCC_RETURN_IF_ERROR(instance->executor
+                            ? instance->executor->call(run, code->as.call.op, &arguments)
+                            : code->as.call.op(&arguments));
     for (int32_t i = 0; i < code->as.call.n_results; i++)
         instance->registers[code->as.call.results[i]] = instance->results[i];
     return TCC_OK;
@@ -181,14 +204,19 @@ static tcc_status copy(tcc_run *run, const tcc_code *code) {
     int64_t size = run->instance->registers[code->as.copy.size];
     if (!target.data || !source.data || size < 0 || size > target.size || size > source.size)
         return broken("copies outside a buffer");
-    if (size && target.data != source.data) memcpy(target.data, source.data, (size_t)size);
+    if (size == 0 || target.data == source.data) return TCC_OK;
+    if (TCC_UNLIKELY(run->instance->executor != NULL))
+        return run->instance->executor->copy(run, target.data, source.data, size);
+    memcpy(target.data, source.data, (size_t)size);
     return TCC_OK;
 }
 
-static tcc_status read_condition(const tcc_run *run, int32_t buffer, bool *out_value) {
+static tcc_status read_condition(tcc_run *run, int32_t buffer, bool *out_value) {
     const tcc_span *span = &run->instance->spans[buffer];
     if (!span->data || span->size < 1) return broken("reads a condition that is not there");
-    *out_value = *span->data != 0;
+    char value = 0;
+    TCC_RETURN_IF_ERROR(fetch(run, buffer, 0, 1, &value));
+    *out_value = value != 0;
     return TCC_OK;
 }
 
@@ -220,16 +248,22 @@ static int64_t now(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+static tcc_status settle(tcc_run *run) {
+    if (run->instance->executor) return run->instance->executor->settle(run);
+    tcc_crew_settle(&run->crew);
+    return TCC_OK;
+}
+
 /* Nothing overlaps: each step's time is its own, and the whole run takes a little longer. */
 static tcc_status timed(tcc_run *run, const tcc_code *code) {
     tcc_time *sum = &run->instance->times[code->number];
-    tcc_crew_settle(&run->crew);
+    TCC_RETURN_IF_ERROR(settle(run));
     int64_t began = now();
-    tcc_status status = code->kind == TCC_CODE_LAUNCH ? launch(run, code) : call(run, code);
-    tcc_crew_settle(&run->crew);
+    TCC_RETURN_IF_ERROR(code->kind == TCC_CODE_LAUNCH ? launch(run, code) : call(run, code));
+    TCC_RETURN_IF_ERROR(settle(run));
     sum->nanoseconds += now() - began;
     sum->count++;
-    return status;
+    return TCC_OK;
 }
 
 static tcc_status execute(tcc_run *run, const tcc_code *code) {

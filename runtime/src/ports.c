@@ -56,18 +56,25 @@ static bool is_row_major(const tcc_tensor *tensor) {
     return true;
 }
 
-static tcc_status check_descriptor(const char *kind, const tcc_port *port,
-                                   const tcc_tensor *tensor) {
+static tcc_status check_device(const tcc_gpu *gpu, const char *kind, const tcc_port *port,
+                               tcc_device device) {
+    char expected[64] = "in CPU memory";
+    if (gpu ? tcc_gpu_accepts(gpu, device) : device.type == 1) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT,
+                    "%s '%.128s': expected an array %s, got DLPack device type %d, id %d", kind,
+                    port->name, gpu ? tcc_gpu_expected(gpu, expected) : expected, device.type,
+                    device.id);
+}
+
+static tcc_status check_descriptor(const tcc_instance *instance, const char *kind,
+                                   const tcc_port *port, const tcc_tensor *tensor) {
     char expected[16], got[16];
     tcc_dtype dtype = tensor->dtype;
     if (dtype.code != port->dtype.code || dtype.bits != port->dtype.bits || dtype.lanes != 1)
         return tcc_fail(TCC_INVALID_ARGUMENT, "%s '%.128s': expected element type %s, got %s", kind,
                         port->name, tcc_dtype_name(port->dtype, expected),
                         tcc_dtype_name(dtype, got));
-    if (tensor->device.type != 1)
-        return tcc_fail(TCC_INVALID_ARGUMENT,
-                        "%s '%.128s': expected an array in CPU memory, got DLPack device type %d",
-                        kind, port->name, tensor->device.type);
+    TCC_RETURN_IF_ERROR(check_device(instance->model->gpu, kind, port, tensor->device));
     if (tensor->ndim != port->ndim || (tensor->ndim > 0 && !tensor->shape)) {
         bool shown = tensor->ndim >= 0 && tensor->shape;
         return wrong_shape(kind, port, tensor->shape, shown ? tensor->ndim : 0);
@@ -96,7 +103,7 @@ static void gather(char *target, const char *source, const tcc_tensor *tensor, i
         gather(target + i * inner, source + i * step, tensor, dim + 1, element);
 }
 
-static bool feeds_state(const tcc_program *program, int32_t input) {
+bool tcc_ports_feeds_state(const tcc_program *program, int32_t input) {
     for (int32_t i = 0; i < program->n_outputs; i++)
         if (program->outputs[i].port.state == input) return true;
     return false;
@@ -109,7 +116,7 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     const tcc_program *program = &instance->model->program;
     const tcc_tensor *tensor = &run->inputs[index];
     const tcc_port *port = &program->inputs[index].port;
-    TCC_RETURN_IF_ERROR(check_descriptor("input", port, tensor));
+    TCC_RETURN_IF_ERROR(check_descriptor(instance, "input", port, tensor));
     int64_t bytes = byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     if (bytes < 0) return wrong_shape("input", port, tensor->shape, tensor->ndim);
     *out_span = (tcc_span){nothing, 0};
@@ -121,7 +128,12 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     bool aligned = element == 0 || (uintptr_t)data % (uintptr_t)element == 0;
     *out_span = (tcc_span){data, bytes};
     if (is_row_major(tensor) && aligned) return TCC_OK;
-    if (tensor->dtype.bits % 8 || feeds_state(program, index))
+    if (instance->device && !tcc_gpu_is_host(tensor->device))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "input '%.128s': expected a row-major, aligned array, because it is on a "
+                        "device",
+                        port->name);
+    if (tensor->dtype.bits % 8 || tcc_ports_feeds_state(program, index))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "input '%.128s': expected a row-major, aligned array, because it %s",
                         port->name,
@@ -181,7 +193,7 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
     const tcc_program *program = &run->instance->model->program;
     const tcc_port *port = &program->outputs[index].port;
     tcc_tensor *tensor = &run->outputs[index];
-    TCC_RETURN_IF_ERROR(check_descriptor("output", port, tensor));
+    TCC_RETURN_IF_ERROR(check_descriptor(run->instance, "output", port, tensor));
     int64_t bytes = byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     char *data = (char *)tensor->data + tensor->byte_offset;
     if (bytes < 0 || !is_row_major(tensor) ||
@@ -239,13 +251,15 @@ static tcc_status ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *w
         run->outputs[index].data = data;
         run->outputs[index].ndim = port->ndim;
         run->outputs[index].dtype = port->dtype;
+        run->outputs[index].device = wanted->device;
         run->outputs[index].byte_offset = 0;
     }
     return TCC_OK;
 }
 
 /* The run knows the size of output `index`: checks the caller's array or asks for one. */
-tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
+tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_device device,
+                                     tcc_span *span) {
     static char nothing[64];
     tcc_instance *instance = run->instance;
     const tcc_port_info *info = &instance->model->program.outputs[index];
@@ -277,7 +291,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
             }
         data = (char *)given->data + given->byte_offset;
     } else {
-        tcc_tensor wanted = {.device = {1, 0}, .ndim = port->ndim, .dtype = port->dtype,
+        tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
         TCC_RETURN_IF_ERROR(ask_allocator(run, index, &wanted, &data));
     }
@@ -287,7 +301,6 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
         return tcc_fail(TCC_OUT_OF_MEMORY, "output '%.128s': the allocator gave no memory",
                         port->name);
     *span = (tcc_span){data, bytes};
-    if (instance->flags & TCC_POISON && bytes) memset(data, 0xFF, (size_t)bytes);
     return TCC_OK;
 }
 

@@ -202,7 +202,7 @@ static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels) {
     return tcc_program_plan(reader, body);
 }
 
-static uint32_t crc32_of(const uint8_t *bytes, size_t size) {
+uint32_t tcc_crc32(const uint8_t *bytes, size_t size) {
     uint32_t table[16], crc = 0xFFFFFFFFu;
     for (uint32_t i = 0; i < 16; i++) {
         table[i] = i;
@@ -232,7 +232,7 @@ tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *
     if (size % 8 || header[2] < TCC_PROGRAM_HEADER || header[2] > room || header[3] < 0 ||
         header[3] != (room - header[2]) * 8)
         return damaged("another size than it says");
-    if (header[4] != crc32_of((const uint8_t *)bytes + sizeof header, size - sizeof header))
+    if (header[4] != tcc_crc32((const uint8_t *)bytes + sizeof header, size - sizeof header))
         return damaged("a wrong checksum");
     tcc_reader reader = {.words = bytes,
                          .position = TCC_PROGRAM_HEADER,

@@ -39,6 +39,7 @@ tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype);
 /* `count` words in 0 <= value < high. */
 tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
                             const int64_t **out_values);
+uint32_t tcc_crc32(const uint8_t *bytes, size_t size);
 /* Zeroed memory that tcc_program_free gives back. */
 tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory);
 

@@ -179,8 +179,8 @@ struct tcc_code {
         struct { int32_t buffer; bool keep; int64_t size; } allocate;
         struct { int32_t buffer, base; int64_t offset; } view;
         struct {
-            tcc_kernel kernel;
-            int32_t n_buffers, n_ints;
+            tcc_kernel kernel; /* NULL on a GPU */
+            int32_t index, n_buffers, n_ints;
             const int64_t *buffers, *ints;
             int64_t grid;
             int64_t least; /* units that are worth a thread: at least 1 */
@@ -188,6 +188,7 @@ struct tcc_code {
         } launch;
         struct {
             tcc_op op;
+            const char *name;
             int32_t n_inputs, n_outputs, n_ints, n_results;
             const tcc_tensor_ref *tensors; /* inputs, then outputs */
             const int64_t *ints, *results;
@@ -220,7 +221,7 @@ typedef struct tcc_program {
 } tcc_program;
 
 /* Decodes and checks `bytes`; every index, size and depth in the result is in range.  Fails with
- * TCC_CORRUPT, never by a signal, whatever the bytes are. */
+ * TCC_CORRUPT, never by a signal, whatever the bytes are.  `kernels` is NULL for a GPU's program. */
 tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
                               int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program);
 void tcc_program_free(tcc_program *program);
@@ -235,8 +236,9 @@ typedef struct tcc_weights {
 } tcc_weights;
 
 /* Maps the weights whose content hash is `sha256` from this object's file, or the side file the
- * trailer names.  `size` 0 maps nothing. */
-tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights);
+ * trailer names, on huge pages where they are to be read again and again.  `size` 0 maps nothing. */
+tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], bool huge,
+                           tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
 
 /* ---- image.c: the loaded code ------------------------------------------------------------------------ */
@@ -272,17 +274,40 @@ typedef struct tcc_artifact {
     int64_t n_kernels;
     const tcc_feature *features;
     int32_t n_features;
-    uint64_t weight_bytes;
+    uint64_t weight_bytes; /* with the GPU's kernels behind the weights */
+    uint64_t images_offset, images_bytes; /* those kernels; 0 bytes: a model for the CPU */
     uint8_t weight_sha256[32];
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;
+
+/* ---- gpu/: the same programs on a GPU; gpu/gpu.h has the parts ------------------------------------------ */
+
+typedef struct tcc_gpu tcc_gpu;
+typedef struct tcc_gpu_instance tcc_gpu_instance;
+
+/* Opens the device for `artifact`, whose weights and images are at `weights` during the call. */
+tcc_status tcc_gpu_open(const tcc_artifact *artifact, const tcc_program *program,
+                        const char *weights, tcc_gpu **out_gpu);
+void tcc_gpu_close(tcc_gpu *gpu);
+/* Can the model take an array that lies there?  `tcc_gpu_expected` says what it can take. */
+bool tcc_gpu_accepts(const tcc_gpu *gpu, tcc_device device);
+const char *tcc_gpu_expected(const tcc_gpu *gpu, char text[64]);
+bool tcc_gpu_is_host(tcc_device device);
+/* Memory of the device, for whoever wants results there. */
+tcc_status tcc_gpu_take(tcc_gpu *gpu, size_t bytes, void **out_memory);
+void tcc_gpu_give(tcc_gpu *gpu, void *memory);
+tcc_status tcc_gpu_instance_create(tcc_instance *instance);
+void tcc_gpu_instance_destroy(tcc_instance *instance);
+void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out);
 
 /* ---- model.c, instance.c, interpret.c ------------------------------------------------------------------ */
 
 struct tcc_model {
     tcc_program program;
     tcc_weights weights;
+    size_t weight_bytes; /* wherever they are */
+    tcc_gpu *gpu; /* NULL: the CPU */
     int32_t threads; /* wanted; 0 is the default */
 };
 
@@ -312,6 +337,9 @@ struct tcc_instance {
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
     bool *output_done;
     tcc_time *times; /* by step's number; NULL: nobody asked */
+    bool plain;      /* launches go to the workers, untimed */
+    const struct tcc_executor *executor; /* NULL: the CPU */
+    tcc_gpu_instance *device;            /* what the executor needs */
 };
 
 /* The run in progress, as the interpreter sees it. */
@@ -324,6 +352,25 @@ typedef struct tcc_run {
     bool odd; /* which half of the launch tables is next */
 } tcc_run;
 
+/* What instructions do where buffers are not in this process's memory.  The interpreter has checked
+ * sizes and offsets; all work is done in the order of the calls. */
+typedef struct tcc_executor {
+    tcc_status (*launch)(tcc_run *run, const tcc_code *code, int64_t units);
+    /* `arguments` has the operands' addresses there; inputs and outputs are one table. */
+    tcc_status (*call)(tcc_run *run, tcc_op op, const struct tcc_op_call *arguments);
+    tcc_status (*copy)(tcc_run *run, char *target, const char *source, int64_t size);
+    tcc_status (*output)(tcc_run *run, int32_t index, int64_t size, tcc_span *span);
+    /* Makes the dynamic buffer hold `size` bytes, the first `keep` of them as they were. */
+    tcc_status (*resize)(tcc_run *run, int32_t buffer, int64_t size, int64_t keep);
+    /* Reads a buffer after all earlier work is done. */
+    tcc_status (*fetch)(tcc_run *run, int32_t buffer, int64_t offset, int64_t size,
+                        void *out_bytes);
+    tcc_status (*settle)(tcc_run *run); /* waits for all earlier work */
+} tcc_executor;
+
+/* A run on a GPU, from the caller's arrays to the results. */
+tcc_status tcc_gpu_run(tcc_run *run, void *stream);
+
 /* Words in one half of a launch table for launches of at most so many operands. */
 int64_t tcc_launch_room(int64_t operands);
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
@@ -333,12 +380,23 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                             void *stream);
 
 tcc_status tcc_interpret(tcc_run *run, tcc_body body);
+/* Binds the arrays and runs the prologue: all sizes are known then. */
+tcc_status tcc_instance_prepare(tcc_run *run);
+/* Bytes of the arena for these sizes. */
+tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size);
+/* Aims the buffers of weights and state, once. */
+void tcc_instance_aim_constants(tcc_instance *instance, const char *weights, char *state);
+/* Aims the arena's buffers at `size` bytes from `base` on. */
+tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t size);
 
 /* ports.c: the caller's arrays against the ports. */
 tcc_status tcc_ports_bind_inputs(tcc_run *run);
 tcc_status tcc_ports_check_inputs(const tcc_run *run); /* after the prologue */
 tcc_status tcc_ports_bind_outputs(tcc_run *run);
-tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span);
+tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, tcc_device device,
+                                     tcc_span *span);
+/* An output is that input, updated in place. */
+bool tcc_ports_feeds_state(const tcc_program *program, int32_t input);
 tcc_status tcc_ports_check_outputs_written(const tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 

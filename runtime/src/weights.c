@@ -85,7 +85,8 @@ static tcc_status read_to_huge_pages(int file, int64_t offset, size_t size,
     return TCC_OK;
 }
 
-static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *out_weights) {
+static tcc_status map_file(int file, int64_t offset, size_t size, bool huge,
+                           tcc_weights *out_weights) {
     /* reserve first, so that the file's 2 MiB steps fall on 2 MiB addresses */
     size_t room = size + huge_page;
     char *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -98,7 +99,7 @@ static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *o
                         strerror(errno));
     }
     *out_weights = (tcc_weights){base, size, memory, room};
-    if (size < huge_from) return TCC_OK;
+    if (size < huge_from || !huge) return TCC_OK;
     (void)madvise(base, size, MADV_HUGEPAGE);
     if (madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return TCC_OK;
     munmap(memory, room);
@@ -106,7 +107,8 @@ static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *o
     return read_to_huge_pages(file, offset, size, out_weights);
 }
 
-tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *out_weights) {
+tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], bool huge,
+                           tcc_weights *out_weights) {
     memset(out_weights, 0, sizeof *out_weights);
     if (size == 0) return TCC_OK;
     const char *path = tcc_image_path();
@@ -121,7 +123,7 @@ tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], tcc_weights *o
                         "the weights of '%s' are missing or damaged, in the file and in "
                         "'%s' beside it: compile the model again, or copy both files",
                         path, side);
-    tcc_status status = map_file(file, offset, size, out_weights);
+    tcc_status status = map_file(file, offset, size, huge, out_weights);
     close(file);
     return status;
 }

@@ -1,0 +1,159 @@
+"""Compiled GPU kernels -> the table that runtime/src/gpu/images.h states."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+
+from tcc.errors import InternalError
+
+MAGIC = 0x01474D4943435474
+VERSION = 1
+HEADER_WORDS = 6
+# Images begin at multiples of this; so do the blob and the table itself.
+ALIGNMENT = 64
+_HOST_CALLS = 1
+
+
+class Platform(Enum):
+    """Whose driver loads the code."""
+
+    CUDA = 0
+    HIP = 1
+
+
+class Form(Enum):
+    """What an image is: exact machine code, or assembly that the driver translates."""
+
+    CUBIN = 0
+    PTX = 1
+    HSACO = 2
+
+
+class Param(Enum):
+    """Kinds of kernel parameters; those not filled from the launch are null pointers."""
+
+    POINTER = 0  # the launch's next buffer
+    INT64 = 1  # the launch's next integer
+    NULL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKernel:
+    """One kernel as compiled for one architecture.
+
+    `shared` is bytes of dynamic shared memory, `warps` all warps of a block, `params` are in the
+    order of the code.  Kernels may share an image.
+    """
+
+    symbol: str
+    image: bytes
+    shared: int
+    warps: int
+    warp_size: int
+    params: tuple[Param, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuVariant:
+    """All kernels of a program for `arch` (sm_90, sm_90a, gfx942), in the program's order.
+
+    CUDA's machine code runs on its architecture and later ones of the same generation, PTX on all
+    later ones; with a letter behind the number, and on HIP, both run on that architecture only.
+    """
+
+    arch: str
+    form: Form
+    kernels: tuple[GpuKernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuImages:
+    """The kernels of one program for several architectures of one platform.
+
+    `allow_host`: functions that only the host has may be called, with copies there and back.
+    """
+
+    platform: Platform
+    variants: tuple[GpuVariant, ...]
+    allow_host: bool = False
+
+
+def encode_images(images: GpuImages) -> bytes:
+    """The bytes of the table, equal for equal images.
+
+    Raises InternalError where variants do not fit the platform or have different numbers of
+    kernels.
+    """
+    _check(images)
+    writer = _Writer()
+    writer.table(images)
+    strings = bytes(writer.strings)
+    head_words = HEADER_WORDS + len(writer.words)
+    strings += bytes(-(head_words * 8 + len(strings)) % ALIGNMENT)
+    body = struct.pack(f"<{len(writer.words)}q", *writer.words) + strings
+    blob = bytes(writer.blob)
+    head = (MAGIC, VERSION, head_words, len(strings), zlib.crc32(body), len(blob))
+    return struct.pack(f"<{HEADER_WORDS}q", *head) + body + blob
+
+
+def _check(images: GpuImages) -> None:
+    hip = images.platform is Platform.HIP
+    if any((variant.form is Form.HSACO) != hip for variant in images.variants):
+        raise InternalError("a variant has code of another platform", where="encode_images")
+    if len({len(variant.kernels) for variant in images.variants}) != 1:
+        raise InternalError("variants have different kernels", where="encode_images")
+
+
+class _Writer:
+    """Appends words; equal strings and equal images are stored once."""
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.strings = bytearray()
+        self.blob = bytearray()
+        self._texts: dict[str, tuple[int, int]] = {}
+        self._images: dict[bytes, int] = {}
+        self._ranges: list[tuple[int, int]] = []
+
+    def table(self, images: GpuImages) -> None:
+        for variant in images.variants:
+            for kernel in variant.kernels:
+                self._image(_stored(kernel, variant.form))
+        self.words += [images.platform.value, _HOST_CALLS if images.allow_host else 0]
+        self.words += [len(images.variants[0].kernels), len(self._ranges), len(images.variants)]
+        for offset, size in self._ranges:
+            self.words += [offset, size]
+        for variant in images.variants:
+            self._string(variant.arch)
+            self.words.append(variant.form.value)
+            for kernel in variant.kernels:
+                self._kernel(kernel, variant.form)
+
+    def _kernel(self, kernel: GpuKernel, form: Form) -> None:
+        self._string(kernel.symbol)
+        self.words += [self._images[_stored(kernel, form)], kernel.shared]
+        self.words += [kernel.warps * kernel.warp_size, len(kernel.params)]
+        self.words += [param.value for param in kernel.params]
+
+    def _string(self, text: str) -> None:
+        if text not in self._texts:
+            data = text.encode()
+            self._texts[text] = (len(self.strings), len(data))
+            self.strings += data + b"\0"
+        self.words += self._texts[text]
+
+    def _image(self, data: bytes) -> None:
+        if data in self._images:
+            return
+        self._images[data] = len(self._ranges)
+        self._ranges.append((len(self.blob), len(data)))
+        self.blob += data + bytes(-len(data) % ALIGNMENT)
+
+
+def _stored(kernel: GpuKernel, form: Form) -> bytes:
+    """The driver takes assembly as a C string."""
+    text = form is Form.PTX and not kernel.image.endswith(b"\0")
+    return kernel.image + b"\0" if text else kernel.image

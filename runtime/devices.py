@@ -1,0 +1,115 @@
+"""Arrays on GPUs: torch's, and those of others through DLPack; and results beside them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tcc.runtime import abi
+
+# DLPack's device types: memory that the host reads, and the others that are known here.
+HOST = frozenset((1, 3, 11))
+_CUDA, _ROCM = 2, 10
+# CUDA's name for the process's default stream, which a null stream is not.
+_LEGACY_STREAM = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A descriptor, and what must stay alive while it is used."""
+
+    tensor: abi.Tensor
+    owner: Any
+
+
+# Makes an array of a shape and element type, with its descriptor.
+Maker: TypeAlias = Callable[[tuple[int, ...], str], tuple[Any, Given]]
+
+_NAMES = {
+    "bool": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+}  # fmt: skip
+
+
+def is_on_device(value: Any) -> bool:
+    """Does DLPack say that `value` lies where the host cannot read?"""
+    where = getattr(value, "__dlpack_device__", None)
+    return where is not None and hasattr(value, "__dlpack__") and int(where()[0]) not in HOST
+
+
+def view_of_device(value: Any) -> Given:
+    """The descriptor of an array with DLPack's protocol, in place.
+
+    Work on it that was begun before is waited for by the process's default stream.  Raises
+    TypeError for devices that are not known here; what the array's own methods raise passes.
+    """
+    kind = int(value.__dlpack_device__()[0])
+    # streams as the protocol numbers them: 1 is CUDA's default one, 0 ROCm's
+    options = {_CUDA: {"stream": 1}, _ROCM: {"stream": 0}}.get(kind, {})
+    capsule = value.__dlpack__(**options)
+    address = _capsule_pointer(capsule, b"dltensor")
+    room = (ctypes.c_char * ctypes.sizeof(abi.Tensor)).from_address(address)
+    return Given(abi.Tensor.from_buffer_copy(room), capsule)
+
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def view_of_torch_device(tensor: Any, code: tuple[int, int], updated: bool) -> Given:
+    """The descriptor of a torch tensor on a GPU; a row-major copy of it where it is not.
+
+    Raises ValueError for such a tensor if it is to be `updated` in place.
+    """
+    if not tensor.is_contiguous():
+        if updated:
+            raise ValueError("the tensor is updated in place, but it is not contiguous")
+        tensor = tensor.contiguous()
+    described = abi.make_tensor(tensor.data_ptr(), code, tuple(tensor.shape), None)
+    hip = sys.modules["torch"].version.hip
+    described.device = abi.Device(_ROCM if hip else _CUDA, tensor.device.index or 0)
+    return Given(described, tensor)
+
+
+def stream_of(value: Any) -> int | None:
+    """The stream on which the owner of the array `value` goes on; None: the run waits instead."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    stream = int(torch.cuda.current_stream(value.device).cuda_stream)
+    return stream or (None if torch.version.hip else _LEGACY_STREAM)
+
+
+def maker_like(value: Any) -> Maker:
+    """Makes arrays of the kind of `value`, on its device.
+
+    Raises TypeError where its kind does not say how that is done.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _torch_maker(value.device)
+    if not hasattr(value, "__array_namespace__"):
+        raise TypeError(f"{type(value).__name__} has no array namespace")
+    namespace = value.__array_namespace__()
+
+    def make(shape: tuple[int, ...], dtype: str) -> tuple[Any, Given]:
+        element = getattr(namespace, _NAMES[dtype])
+        array = namespace.empty(shape, dtype=element, device=value.device)
+        return array, view_of_device(array)
+
+    return make
+
+
+def _torch_maker(device: Any) -> Maker:
+    torch = sys.modules["torch"]
+
+    def make(shape: tuple[int, ...], dtype: str) -> tuple[Any, Given]:
+        tensor = torch.empty(shape, dtype=getattr(torch, _NAMES[dtype]), device=device)
+        return tensor, view_of_torch_device(tensor, abi.DTYPE_CODES[dtype], False)
+
+    return make

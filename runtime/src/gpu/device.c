@@ -1,0 +1,323 @@
+/* Opens the device of a model: finds it, loads the kernels made for it, brings the weights there. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+
+/* ---- the thread's device --------------------------------------------------------------------------- */
+
+tcc_status tcc_gpu_enter(const tcc_gpu *gpu, tcc_gpu_scope *out_scope) {
+    const tcc_gpu_driver *driver = gpu->driver;
+    if (driver->platform == TCC_PLATFORM_CUDA) {
+        TCC_GPU_TRY(driver, context_push(gpu->context), "%s cannot be used", gpu->name);
+        return TCC_OK;
+    }
+    TCC_GPU_TRY(driver, get_device(&out_scope->ordinal), "the current device is not known");
+    TCC_GPU_TRY(driver, set_device(gpu->ordinal), "%s cannot be used", gpu->name);
+    return TCC_OK;
+}
+
+void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope) {
+    void *context = NULL;
+    if (gpu->driver->platform == TCC_PLATFORM_CUDA)
+        (void)gpu->driver->context_pop(&context);
+    else
+        (void)gpu->driver->set_device(scope->ordinal);
+}
+
+/* ---- the device ------------------------------------------------------------------------------------ */
+
+static int32_t current_device(const tcc_gpu_driver *driver) {
+    int found = 0;
+    int error = driver->platform == TCC_PLATFORM_CUDA ? driver->context_device(&found)
+                                                      : driver->get_device(&found);
+    return error ? 0 : found; /* a thread that uses none yet */
+}
+
+static tcc_status find_device(tcc_gpu *gpu) {
+    const tcc_gpu_driver *driver = gpu->driver;
+    int count = 0;
+    TCC_GPU_TRY(driver, device_count(&count), "GPUs cannot be counted");
+    if (count < 1) return tcc_fail(TCC_UNSUPPORTED, "there is no GPU for %s here", driver->name);
+    const char *wanted = getenv("TCC_DEVICE");
+    gpu->ordinal = current_device(driver);
+    if (wanted && *wanted) {
+        char *end = NULL;
+        long number = strtol(wanted, &end, 10);
+        if (*end || number < 0 || number >= count)
+            return tcc_fail(TCC_INVALID_ARGUMENT, "TCC_DEVICE: expected 0 to %d, got '%.32s'",
+                            count - 1, wanted);
+        gpu->ordinal = (int)number;
+    }
+    TCC_GPU_TRY(driver, device_get(&gpu->device, gpu->ordinal), "GPU %d cannot be used",
+                gpu->ordinal);
+    TCC_GPU_TRY(driver, device_name(gpu->name, sizeof gpu->name - 1, gpu->device),
+                "GPU %d has no name", gpu->ordinal);
+    int pools = 0;
+    TCC_GPU_TRY(driver, device_attribute(&pools, driver->pools_attribute, gpu->device),
+                "%s does not describe itself", gpu->name);
+    gpu->pools = pools && driver->allocate_async && driver->release_async;
+    return TCC_OK;
+}
+
+static tcc_status find_arch(tcc_gpu *gpu) {
+    const tcc_gpu_driver *driver = gpu->driver;
+    if (driver->platform == TCC_PLATFORM_CUDA) {
+        enum { MAJOR = 75, MINOR = 76 };
+        int major = 0, minor = 0;
+        TCC_GPU_TRY(driver, device_attribute(&major, MAJOR, gpu->device),
+                    "%s does not tell its architecture", gpu->name);
+        TCC_GPU_TRY(driver, device_attribute(&minor, MINOR, gpu->device),
+                    "%s does not tell its architecture", gpu->name);
+        snprintf(gpu->arch, sizeof gpu->arch, "sm_%d", major * 10 + minor);
+        return TCC_OK;
+    }
+    /* a struct of ROCm 6 and later with the architecture's name 1160 bytes into it */
+    enum { ARCH_AT = 1160, ROOM = 8192 };
+    static char properties[ROOM]; /* models are opened one at a time */
+    memset(properties, 0, sizeof properties);
+    TCC_GPU_TRY(driver, device_properties(properties, gpu->ordinal),
+                "%s does not tell its architecture", gpu->name);
+    memcpy(gpu->arch, properties + ARCH_AT, sizeof gpu->arch - 1);
+    return TCC_OK;
+}
+
+static tcc_status choose_variant(tcc_gpu *gpu) {
+    gpu->variant = tcc_gpu_images_choose(&gpu->images, gpu->arch);
+    if (gpu->variant) return TCC_OK;
+    char list[512] = "";
+    size_t used = 0;
+    for (int64_t i = 0; i < gpu->images.n_variants && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i ? ", " : "",
+                                 gpu->images.variants[i].arch,
+                                 gpu->images.variants[i].form == TCC_FORM_PTX ? " (PTX)" : "");
+    return tcc_fail(TCC_UNSUPPORTED,
+                    "%s is a %s, and the model was compiled for %s: compile it with --target %s:%s",
+                    gpu->name, gpu->arch, used ? list : "nothing",
+                    gpu->driver->platform == TCC_PLATFORM_CUDA ? "cuda" : "rocm", gpu->arch);
+}
+
+/* ---- the program against the kernels ---------------------------------------------------------------- */
+
+/* What decides whether runs can be recorded. */
+typedef struct survey {
+    int64_t launches;
+    bool fixed; /* nothing depends on data that the device makes */
+} survey;
+
+static tcc_status check_launch(const tcc_gpu *gpu, const tcc_code *code) {
+    const tcc_gpu_kernel *kernel = &gpu->variant->kernels[code->as.launch.index];
+    if (code->as.launch.n_buffers == kernel->n_pointers && code->as.launch.n_ints == kernel->n_ints)
+        return TCC_OK;
+    return tcc_fail(TCC_CORRUPT,
+                    "the artifact is damaged: kernel '%.128s' takes %d arrays and %d sizes, the "
+                    "program gives %d and %d",
+                    kernel->symbol, kernel->n_pointers, kernel->n_ints, code->as.launch.n_buffers,
+                    code->as.launch.n_ints);
+}
+
+static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc_body body,
+                             survey *found) {
+    for (int64_t i = 0; i < body.count; i++) {
+        const tcc_code *code = &body.code[i];
+        switch (code->kind) {
+        case TCC_CODE_LAUNCH:
+            found->launches++;
+            TCC_RETURN_IF_ERROR(check_launch(gpu, code));
+            break;
+        case TCC_CODE_CALL:
+            found->fixed = false;
+            if (!(gpu->images.flags & TCC_IMAGES_HOST_CALLS))
+                return tcc_fail(TCC_UNSUPPORTED,
+                                "the program calls '%.64s', which runs on the host only: compile "
+                                "the model with --allow-host",
+                                code->as.call.name);
+            break;
+        case TCC_CODE_ALLOCATE:
+            if (program->buffers[code->as.allocate.buffer].place == TCC_PLACE_DYNAMIC)
+                found->fixed = false;
+            break;
+        case TCC_CODE_READ: found->fixed = false; break;
+        case TCC_CODE_BRANCH:
+            found->fixed = false;
+            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.then, found));
+            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.otherwise, found));
+            break;
+        case TCC_CODE_LOOP:
+            if (code->as.loop.condition >= 0) found->fixed = false;
+            found->launches++; /* of its body several */
+            TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.loop.body, found));
+            break;
+        default: break;
+        }
+    }
+    return TCC_OK;
+}
+
+static bool is_set(const char *name) {
+    const char *value = getenv(name);
+    return value && strcmp(value, "0");
+}
+
+static tcc_status check_program(tcc_gpu *gpu, const tcc_program *program) {
+    survey found = {.fixed = true};
+    TCC_RETURN_IF_ERROR(check_body(gpu, program, program->body, &found));
+    const char *graphs = getenv("TCC_GRAPHS");
+    gpu->wait = is_set("TCC_SYNC");
+    gpu->graphs = found.fixed && found.launches > 1 && !gpu->wait && !(graphs && !strcmp(graphs, "0"));
+    return TCC_OK;
+}
+
+/* ---- kernels and weights ---------------------------------------------------------------------------- */
+
+static tcc_status check_memory(const tcc_gpu *gpu, const tcc_program *program, size_t weights,
+                               const char *model) {
+    size_t free_bytes = 0, total = 0;
+    TCC_GPU_TRY(gpu->driver, memory_info(&free_bytes, &total), "%s does not tell its free memory",
+                gpu->name);
+    uint64_t arena = (uint64_t)program->known_arena, state = (uint64_t)program->state_bytes;
+    uint64_t needed = weights + arena + state;
+    if (needed <= free_bytes) return TCC_OK;
+    return tcc_fail(TCC_OUT_OF_MEMORY,
+                    "model '%s' needs %llu bytes on the device (weights %llu, arena %llu, state "
+                    "%llu), but %s has %llu of %llu free",
+                    model, (unsigned long long)needed, (unsigned long long)weights,
+                    (unsigned long long)arena, (unsigned long long)state, gpu->name,
+                    (unsigned long long)free_bytes, (unsigned long long)total);
+}
+
+static tcc_status check_shared(const tcc_gpu *gpu) {
+    int most = 0;
+    TCC_GPU_TRY(gpu->driver, device_attribute(&most, gpu->driver->most_shared, gpu->device),
+                "%s does not tell its shared memory", gpu->name);
+    for (int64_t i = 0; i < gpu->images.n_kernels; i++) {
+        const tcc_gpu_kernel *kernel = &gpu->variant->kernels[i];
+        if (kernel->shared > (uint32_t)most)
+            return tcc_fail(TCC_UNSUPPORTED,
+                            "kernel '%.128s' needs %u bytes of shared memory, %s has %d",
+                            kernel->symbol, kernel->shared, gpu->name, most);
+    }
+    return TCC_OK;
+}
+
+static tcc_status load_kernel(tcc_gpu *gpu, int64_t index) {
+    enum { MOST_DYNAMIC_SHARED = 8, WITHOUT_ASKING = 48 << 10 };
+    const tcc_gpu_kernel *kernel = &gpu->variant->kernels[index];
+    const tcc_gpu_driver *driver = gpu->driver;
+    void **module = &gpu->modules[kernel->image];
+    if (!*module)
+        TCC_GPU_TRY(driver, module_load(module, gpu->images.images[kernel->image].bytes),
+                    "the code of kernel '%.128s' (%s) cannot be loaded on %s", kernel->symbol,
+                    gpu->variant->arch, gpu->name);
+    TCC_GPU_TRY(driver, module_function(&gpu->functions[index], *module, kernel->symbol),
+                "kernel '%.128s' is not in its code", kernel->symbol);
+    if (driver->function_attribute && kernel->shared > WITHOUT_ASKING)
+        TCC_GPU_TRY(driver,
+                    function_attribute(gpu->functions[index], MOST_DYNAMIC_SHARED,
+                                       (int)kernel->shared),
+                    "kernel '%.128s' does not get its %u bytes of shared memory", kernel->symbol,
+                    kernel->shared);
+    return TCC_OK;
+}
+
+static tcc_status load_kernels(tcc_gpu *gpu) {
+    gpu->modules = tcc_allocate_zero((size_t)gpu->images.n_images, sizeof *gpu->modules);
+    gpu->functions = tcc_allocate_zero((size_t)gpu->images.n_kernels, sizeof *gpu->functions);
+    if (!gpu->modules || !gpu->functions) return TCC_OUT_OF_MEMORY;
+    for (int64_t i = 0; i < gpu->images.n_kernels; i++) TCC_RETURN_IF_ERROR(load_kernel(gpu, i));
+    return TCC_OK;
+}
+
+static tcc_status upload_weights(tcc_gpu *gpu, const char *weights, size_t bytes) {
+    const tcc_gpu_driver *driver = gpu->driver;
+    if (!bytes) return TCC_OK;
+    void *memory = NULL;
+    TCC_GPU_TRY(driver, allocate(&memory, bytes), "no device memory for %zu bytes of weights", bytes);
+    gpu->weights = memory;
+    TCC_GPU_TRY(driver, copy_to_device(gpu->weights, weights, bytes, NULL),
+                "the weights cannot be copied to %s", gpu->name);
+    TCC_GPU_TRY(driver, stream_wait(NULL), "the weights cannot be copied to %s", gpu->name);
+    return TCC_OK;
+}
+
+static tcc_status prepare(tcc_gpu *gpu, const tcc_program *program, const char *weights,
+                          size_t bytes, const char *model) {
+    TCC_RETURN_IF_ERROR(check_shared(gpu));
+    TCC_RETURN_IF_ERROR(check_memory(gpu, program, bytes, model));
+    TCC_RETURN_IF_ERROR(load_kernels(gpu));
+    return upload_weights(gpu, weights, bytes);
+}
+
+static tcc_status open_device(tcc_gpu *gpu, const tcc_program *program, const char *weights,
+                              const tcc_artifact *artifact) {
+    TCC_RETURN_IF_ERROR(tcc_gpu_images_decode(weights + artifact->images_offset,
+                                              artifact->images_bytes, artifact->n_kernels,
+                                              &gpu->images));
+    TCC_RETURN_IF_ERROR(tcc_gpu_driver_get(gpu->images.platform, &gpu->driver));
+    TCC_RETURN_IF_ERROR(find_device(gpu));
+    TCC_RETURN_IF_ERROR(find_arch(gpu));
+    TCC_RETURN_IF_ERROR(choose_variant(gpu));
+    TCC_RETURN_IF_ERROR(check_program(gpu, program));
+    if (gpu->driver->context_retain)
+        TCC_GPU_TRY(gpu->driver, context_retain(&gpu->context, gpu->device),
+                    "%s cannot be opened", gpu->name);
+    tcc_gpu_scope scope;
+    TCC_RETURN_IF_ERROR(tcc_gpu_enter(gpu, &scope));
+    tcc_status status =
+        prepare(gpu, program, weights, (size_t)artifact->images_offset, artifact->name);
+    tcc_gpu_leave(gpu, &scope);
+    return status;
+}
+
+tcc_status tcc_gpu_open(const tcc_artifact *artifact, const tcc_program *program,
+                        const char *weights, tcc_gpu **out_gpu) {
+    if (artifact->images_offset > artifact->weight_bytes ||
+        artifact->images_bytes > artifact->weight_bytes - artifact->images_offset)
+        return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its GPU kernels are not in it");
+    tcc_gpu *gpu = tcc_allocate_zero(1, sizeof *gpu);
+    if (!gpu) return TCC_OUT_OF_MEMORY;
+    tcc_status status = open_device(gpu, program, weights, artifact);
+    if (status == TCC_OK)
+        *out_gpu = gpu;
+    else
+        tcc_gpu_close(gpu);
+    return status;
+}
+
+/* Errors have no one to go to here; the driver may be gone already. */
+static void unload(tcc_gpu *gpu) {
+    tcc_gpu_scope scope;
+    if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return;
+    if (gpu->weights) (void)gpu->driver->release(gpu->weights);
+    for (int64_t i = 0; gpu->modules && i < gpu->images.n_images; i++)
+        if (gpu->modules[i]) (void)gpu->driver->module_unload(gpu->modules[i]);
+    tcc_gpu_leave(gpu, &scope);
+}
+
+void tcc_gpu_close(tcc_gpu *gpu) {
+    if (!gpu) return;
+    if (gpu->modules || gpu->weights) unload(gpu);
+    if (gpu->context) (void)gpu->driver->context_release(gpu->device);
+    tcc_gpu_images_free(&gpu->images);
+    tcc_free(gpu->modules);
+    tcc_free(gpu->functions);
+    tcc_free(gpu);
+}
+
+bool tcc_gpu_accepts(const tcc_gpu *gpu, tcc_device device) {
+    if (device.type == TCC_DEVICE_CUDA_MANAGED) return gpu->driver->platform == TCC_PLATFORM_CUDA;
+    if (device.type == gpu->driver->device_type) return device.id == gpu->ordinal;
+    return tcc_gpu_is_host(device);
+}
+
+bool tcc_gpu_is_host(tcc_device device) {
+    return device.type == TCC_DEVICE_CPU || device.type == TCC_DEVICE_CUDA_HOST ||
+           device.type == TCC_DEVICE_ROCM_HOST;
+}
+
+const char *tcc_gpu_expected(const tcc_gpu *gpu, char text[64]) {
+    snprintf(text, 64, "in CPU memory or on %s device %d",
+             gpu->driver->platform == TCC_PLATFORM_CUDA ? "CUDA" : "ROCm", gpu->ordinal);
+    return text;
+}

@@ -1,0 +1,113 @@
+/* A model on a GPU: what is shared (tcc_gpu), what one run at a time has (tcc_gpu_instance). */
+#ifndef TCC_GPU_H
+#define TCC_GPU_H
+
+#include "images.h"
+
+/* ---- device.c: the device, the kernels and the weights on it --------------------------------------- */
+
+struct tcc_gpu {
+    const tcc_gpu_driver *driver;
+    int ordinal, device;
+    void *context; /* CUDA's primary context of the device */
+    char name[128], arch[64];
+    tcc_gpu_images images;
+    const tcc_gpu_variant *variant;
+    void **modules;   /* by image */
+    void **functions; /* by kernel */
+    char *weights;
+    bool pools;  /* memory is taken and given in the order of a stream */
+    bool graphs; /* runs of equal sizes are recorded */
+    bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
+};
+
+/* The thread's device before tcc_gpu_enter. */
+typedef struct tcc_gpu_scope {
+    int ordinal;
+} tcc_gpu_scope;
+
+/* Makes the model's device the calling thread's, until tcc_gpu_leave puts the old one back. */
+tcc_status tcc_gpu_enter(const tcc_gpu *gpu, tcc_gpu_scope *out_scope);
+void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope);
+
+/* ---- memory.c: memory of an instance on the device ------------------------------------------------- */
+
+typedef struct tcc_gpu_array {
+    char *data;
+    size_t size;
+} tcc_gpu_array;
+
+/* Makes `array` hold at least `size` bytes; what it held may be lost.  `what` names it in errors. */
+tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size, const char *what);
+void tcc_gpu_release_array(const tcc_gpu *gpu, tcc_gpu_array *array);
+
+/* ---- instance.c -------------------------------------------------------------------------------------- */
+
+enum {
+    TCC_PHASE_RUN,     /* everything happens */
+    TCC_PHASE_RESOLVE, /* addresses and sizes only */
+    TCC_PHASE_ENQUEUE  /* everything but what resolving did */
+};
+
+/* A recorded run, or one that was seen once (`executable` is NULL). */
+typedef struct tcc_gpu_graph {
+    int64_t *key; /* NULL: a free place */
+    void *executable;
+    uint64_t used; /* when, in runs */
+} tcc_gpu_graph;
+
+/* So many runs are kept, of so many kernels at most: making a graph takes time by its nodes. */
+enum { TCC_GPU_GRAPHS = 8, TCC_GPU_MOST_KERNELS = 1 << 14 };
+
+struct tcc_gpu_instance {
+    const tcc_gpu *gpu;
+    void *stream;  /* this instance's; ordered after the process's default stream */
+    void *capture; /* only for recording */
+    void *event;   /* the end of the last run */
+    bool pending;  /* that run may not be over */
+    int32_t phase;
+    bool host_arrays; /* the run has arrays in the host's memory */
+    tcc_device results; /* where outputs that the caller did not give are wanted */
+    void *queue;      /* the stream of the run in progress */
+    tcc_gpu_array arena, state;
+    tcc_gpu_array *inputs, *outputs; /* for arrays of the caller that cannot be used in place */
+    tcc_span *given_inputs;          /* those arrays; data is NULL where one is used in place */
+    tcc_span *given_outputs;
+    bool *host_outputs;              /* the array is in the host's memory */
+    size_t *capacities; /* by buffer: of dynamic ones */
+    void *word;         /* pinned: what the host reads */
+    uint64_t *values;   /* of a launch's parameters */
+    void **params;
+    int64_t *key;
+    tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
+    uint64_t runs;
+    int64_t kernels; /* of the run, as resolving found */
+};
+
+/* ---- execute.c: instructions on the device --------------------------------------------------------- */
+
+extern const tcc_executor tcc_gpu_executor;
+
+/* Gives back what the run's Allocate instructions took. */
+void tcc_gpu_free_dynamic(tcc_instance *instance);
+/* Waits until the run's work so far is done. */
+tcc_status tcc_gpu_wait(const tcc_gpu_instance *device);
+
+/* ---- transfer.c: the caller's arrays ----------------------------------------------------------------- */
+
+/* Brings inputs that cannot be used where they are to the device; aims all input buffers. */
+tcc_status tcc_gpu_upload(tcc_run *run);
+/* Aims output `index`, which the run allocates now. */
+tcc_status tcc_gpu_place_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span);
+/* Brings results to where the caller wants them. */
+tcc_status tcc_gpu_download(tcc_run *run);
+
+/* ---- graph.c: whole runs recorded -------------------------------------------------------------------- */
+
+/* Words of a key: what the work of a run depends on. */
+int64_t tcc_gpu_key_words(const tcc_program *program);
+/* Runs the body, recorded from the second run with equal sizes and addresses on. */
+tcc_status tcc_gpu_run_graph(tcc_run *run);
+void tcc_gpu_drop_graph(const tcc_gpu_instance *device, tcc_gpu_graph *graph);
+
+#endif

@@ -1,0 +1,186 @@
+/* Decodes the table of kernels and chooses the variant for a device. */
+#include "images.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../program.h"
+
+static tcc_status damaged(const char *what) {
+    return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its table of GPU kernels has %s", what);
+}
+
+/* ---- sections ------------------------------------------------------------------------------------ */
+
+typedef struct source {
+    tcc_reader reader;
+    tcc_program memory; /* the reader's allocations hang on it */
+    const char *blob;
+    int64_t blob_bytes;
+} source;
+
+static tcc_status read_images(source *from, tcc_gpu_images *images) {
+    tcc_gpu_image *list = NULL;
+    tcc_reader *reader = &from->reader;
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(reader, images->n_images, sizeof *list, (void **)&list));
+    for (int64_t i = 0; i < images->n_images; i++) {
+        int64_t offset, size;
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, from->blob_bytes, &offset));
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, from->blob_bytes - offset + 1, &size));
+        list[i] = (tcc_gpu_image){from->blob + offset, size};
+    }
+    images->images = list;
+    return TCC_OK;
+}
+
+static tcc_status read_kernel(source *from, const tcc_gpu_images *images, int32_t form,
+                              tcc_gpu_kernel *kernel) {
+    tcc_reader *reader = &from->reader;
+    int64_t shared, threads, count;
+    TCC_RETURN_IF_ERROR(tcc_read_string(reader, &kernel->symbol));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, images->n_images, &kernel->image));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 1 << 24, &shared));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1025, &threads));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &count));
+    TCC_RETURN_IF_ERROR(tcc_read_indices(reader, count, TCC_PARAM_COUNT, &kernel->params));
+    if (count > 1 << 12) return damaged("a kernel of too many parameters");
+    for (int64_t i = 0; i < count; i++) {
+        kernel->n_pointers += kernel->params[i] == TCC_PARAM_POINTER;
+        kernel->n_ints += kernel->params[i] == TCC_PARAM_INT64;
+    }
+    kernel->n_params = (int32_t)count;
+    kernel->shared = (uint32_t)shared;
+    kernel->threads = (uint32_t)threads;
+    const tcc_gpu_image *image = &images->images[kernel->image];
+    /* the driver takes assembly as a string */
+    if (form == TCC_FORM_PTX && image->bytes[image->size - 1]) return damaged("text without an end");
+    return TCC_OK;
+}
+
+static tcc_status read_variants(source *from, tcc_gpu_images *images) {
+    tcc_reader *reader = &from->reader;
+    tcc_gpu_variant *list = NULL;
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(reader, images->n_variants, sizeof *list, (void **)&list));
+    for (int64_t i = 0; i < images->n_variants; i++) {
+        tcc_gpu_kernel *kernels = NULL;
+        int64_t form;
+        TCC_RETURN_IF_ERROR(tcc_read_string(reader, &list[i].arch));
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_FORM_COUNT, &form));
+        if ((form == TCC_FORM_HSACO) != (images->platform == TCC_PLATFORM_HIP))
+            return damaged("code of another platform");
+        if (images->n_kernels > (reader->count - reader->position) / 6)
+            return damaged("fewer kernels than the program");
+        TCC_RETURN_IF_ERROR(
+            tcc_reader_allocate(reader, images->n_kernels, sizeof *kernels, (void **)&kernels));
+        for (int64_t k = 0; k < images->n_kernels; k++)
+            TCC_RETURN_IF_ERROR(read_kernel(from, images, (int32_t)form, &kernels[k]));
+        list[i].form = (int32_t)form;
+        list[i].kernels = kernels;
+    }
+    images->variants = list;
+    return TCC_OK;
+}
+
+static tcc_status read_table(source *from, int64_t n_kernels, tcc_gpu_images *images) {
+    tcc_reader *reader = &from->reader;
+    int64_t platform;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_PLATFORM_COUNT, &platform));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 2 * TCC_IMAGES_HOST_CALLS, &images->flags));
+    TCC_RETURN_IF_ERROR(tcc_read_word(reader, &images->n_kernels));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 2, &images->n_images));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 3, &images->n_variants));
+    if (images->n_kernels != n_kernels) return damaged("another number of kernels than the program");
+    images->platform = (int32_t)platform;
+    TCC_RETURN_IF_ERROR(read_images(from, images));
+    TCC_RETURN_IF_ERROR(read_variants(from, images));
+    return reader->position == reader->count ? TCC_OK : damaged("words behind its end");
+}
+
+tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kernels,
+                                 tcc_gpu_images *out_images) {
+    memset(out_images, 0, sizeof *out_images);
+    int64_t header[TCC_IMAGES_HEADER], room = (int64_t)(size / 8);
+    if (size < sizeof header) return damaged("no header");
+    memcpy(header, bytes, sizeof header);
+    if (header[0] != TCC_IMAGES_MAGIC) return damaged("no magic number");
+    if (header[1] != TCC_IMAGES_VERSION)
+        return tcc_fail(TCC_UNSUPPORTED,
+                        "the table of GPU kernels has version %lld, this runtime knows version %d: "
+                        "compile the model again",
+                        (long long)header[1], TCC_IMAGES_VERSION);
+    if (header[2] < TCC_IMAGES_HEADER || header[2] > room || header[3] < 0 ||
+        header[3] > (int64_t)size - header[2] * 8)
+        return damaged("another size than it says");
+    int64_t front = header[2] * 8 + header[3], begin = (front + 63) / 64 * 64;
+    if (begin > (int64_t)size || header[5] < 0 || header[5] != (int64_t)size - begin)
+        return damaged("another size than it says");
+    if (header[4] != tcc_crc32((const uint8_t *)bytes + sizeof header,
+                               (size_t)front - sizeof header))
+        return damaged("a wrong checksum");
+    /* names and parameters outlive the file's mapping, so the table's front is copied */
+    source from = {.blob = (const char *)bytes + begin, .blob_bytes = header[5]};
+    from.reader = (tcc_reader){.position = TCC_IMAGES_HEADER,
+                               .count = header[2],
+                               .string_bytes = header[3],
+                               .program = &from.memory};
+    char *copy = NULL;
+    tcc_status status = tcc_reader_allocate(&from.reader, front, 1, (void **)&copy);
+    if (status == TCC_OK) {
+        memcpy(copy, bytes, (size_t)front);
+        from.reader.words = copy;
+        from.reader.strings = copy + header[2] * 8;
+        status = read_table(&from, n_kernels, out_images);
+    }
+    out_images->memory = from.memory.memory;
+    if (status != TCC_OK) tcc_gpu_images_free(out_images);
+    return status;
+}
+
+void tcc_gpu_images_free(tcc_gpu_images *images) {
+    tcc_program memory = {.memory = images->memory};
+    tcc_program_free(&memory);
+    memset(images, 0, sizeof *images);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------------ */
+
+/* "sm_90a" is 90 and 'a'; a suffix ties code to that one architecture.  0: no such name. */
+static long cuda_number(const char *arch, char *out_suffix) {
+    if (strncmp(arch, "sm_", 3) || arch[3] < '1' || arch[3] > '9') return 0;
+    char *end = NULL;
+    long number = strtol(arch + 3, &end, 10);
+    *out_suffix = *end;
+    return number > 0 && number < 10000 && (!*end || !end[1]) ? number : 0;
+}
+
+/* How well code for `arch` suits a CUDA device, 0: not at all. */
+static long cuda_rank(const tcc_gpu_variant *variant, const char *device) {
+    char suffix = 0, none = 0;
+    long code = cuda_number(variant->arch, &suffix), own = cuda_number(device, &none);
+    if (!code || code > own || (suffix && code != own)) return 0;
+    if (variant->form == TCC_FORM_PTX) return code * 2 + (suffix != 0);
+    bool same = code / 10 == own / 10;
+    return same ? 100000 + code * 2 + (suffix != 0) : 0;
+}
+
+static long hip_rank(const tcc_gpu_variant *variant, const char *device) {
+    size_t length = strcspn(device, ":"); /* what follows are switches such as xnack */
+    return strlen(variant->arch) == length && !strncmp(variant->arch, device, length);
+}
+
+const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch) {
+    const tcc_gpu_variant *best = NULL;
+    long most = 0;
+    for (int64_t i = 0; i < images->n_variants; i++) {
+        const tcc_gpu_variant *variant = &images->variants[i];
+        long rank = images->platform == TCC_PLATFORM_HIP ? hip_rank(variant, arch)
+                                                         : cuda_rank(variant, arch);
+        if (rank > most) {
+            most = rank;
+            best = variant;
+        }
+    }
+    return best;
+}

@@ -1,0 +1,60 @@
+/* The byte form of a GPU model's kernels; backends/images.py writes it.  It lies behind the weights.
+ * All numbers are little-endian int64:
+ *
+ *   magic, version, words, string bytes, CRC-32 of words and strings behind the header, blob bytes
+ *   platform, flags, kernels, images, variants
+ *   images    offset, size                                  bytes of the blob
+ *   variants  architecture, form, then for each kernel of the program in order:
+ *             symbol, image, shared bytes, threads of a block, count, parameter kinds...
+ *   strings   UTF-8, each ended by NUL; a string above is (offset, length); padded to 64 bytes
+ *   blob      the images, each on a multiple of 64 bytes from the table's beginning */
+#ifndef TCC_GPU_IMAGES_H
+#define TCC_GPU_IMAGES_H
+
+#include "driver.h"
+
+#define TCC_IMAGES_MAGIC INT64_C(0x01474D4943435474) /* "tTCCIMG\1" */
+enum { TCC_IMAGES_VERSION = 1, TCC_IMAGES_HEADER = 6 };
+
+/* What runs where: exact machine code of CUDA, its portable assembly, machine code of HIP. */
+enum { TCC_FORM_CUBIN, TCC_FORM_PTX, TCC_FORM_HSACO, TCC_FORM_COUNT };
+enum { TCC_PARAM_POINTER, TCC_PARAM_INT64, TCC_PARAM_NULL, TCC_PARAM_COUNT };
+enum { TCC_IMAGES_HOST_CALLS = 1 }; /* flag: functions of the host may be called */
+
+typedef struct tcc_gpu_image {
+    const char *bytes; /* in the table's own memory, which decoding does not copy */
+    int64_t size;
+} tcc_gpu_image;
+
+typedef struct tcc_gpu_kernel {
+    const char *symbol;
+    int64_t image;
+    uint32_t shared, threads;
+    int32_t n_params, n_pointers, n_ints;
+    const int64_t *params;
+} tcc_gpu_kernel;
+
+typedef struct tcc_gpu_variant {
+    const char *arch; /* sm_90, sm_90a; gfx942 */
+    int32_t form;
+    const tcc_gpu_kernel *kernels;
+} tcc_gpu_variant;
+
+typedef struct tcc_gpu_images {
+    int32_t platform;
+    int64_t flags, n_kernels, n_images, n_variants;
+    const tcc_gpu_image *images;
+    const tcc_gpu_variant *variants;
+    void *memory;
+} tcc_gpu_images;
+
+/* Decodes and checks `bytes`: every index, size and offset in the result is in range. */
+tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kernels,
+                                 tcc_gpu_images *out_images);
+void tcc_gpu_images_free(tcc_gpu_images *images);
+
+/* The variant that suits a device of architecture `arch` best: its own machine code, else that of the
+ * newest older one of its generation, else assembly; NULL: none. */
+const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch);
+
+#endif

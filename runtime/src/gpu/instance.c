@@ -1,0 +1,206 @@
+/* The device's side of an instance, and a run on it from beginning to end. */
+#include <string.h>
+
+#include "gpu.h"
+
+/* ---- making and ending ------------------------------------------------------------------------------- */
+
+static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *device) {
+    const tcc_program *program = &instance->model->program;
+    int64_t params = program->max_buffers + program->max_ints + 1; /* one NULL serves all */
+    for (int64_t i = 0; i < device->gpu->images.n_kernels; i++)
+        if (device->gpu->variant->kernels[i].n_params > params)
+            params = device->gpu->variant->kernels[i].n_params;
+    const struct {
+        void **table;
+        int64_t count;
+        size_t size;
+    } tables[] = {
+        {(void **)&device->inputs, program->n_inputs, sizeof(tcc_gpu_array)},
+        {(void **)&device->outputs, program->n_outputs, sizeof(tcc_gpu_array)},
+        {(void **)&device->given_inputs, program->n_inputs, sizeof(tcc_span)},
+        {(void **)&device->given_outputs, program->n_outputs, sizeof(tcc_span)},
+        {(void **)&device->host_outputs, program->n_outputs, sizeof(bool)},
+        {(void **)&device->capacities, program->n_buffers, sizeof(size_t)},
+        {(void **)&device->values, params, sizeof(uint64_t)},
+        {(void **)&device->params, params, sizeof(void *)},
+        {(void **)&device->key, tcc_gpu_key_words(program), sizeof(int64_t)},
+    };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
+        if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
+    }
+    for (int64_t i = 0; i < params; i++) device->params[i] = &device->values[i];
+    return TCC_OK;
+}
+
+static tcc_status make_streams(tcc_gpu_instance *device) {
+    const tcc_gpu *gpu = device->gpu;
+    enum { WORD = 8 };
+    TCC_GPU_TRY(gpu->driver, stream_create(&device->stream, 0), "no stream on %s", gpu->name);
+    if (gpu->graphs)
+        TCC_GPU_TRY(gpu->driver, stream_create(&device->capture, TCC_GPU_NON_BLOCKING),
+                    "no stream on %s", gpu->name);
+    TCC_GPU_TRY(gpu->driver, event_create(&device->event, TCC_GPU_NO_TIMING), "no event on %s",
+                gpu->name);
+    TCC_GPU_TRY(gpu->driver, allocate_host(&device->word, WORD, 0), "no pinned memory for %s",
+                gpu->name);
+    return TCC_OK;
+}
+
+static tcc_status make_state(tcc_instance *instance) {
+    tcc_gpu_instance *device = instance->device;
+    const tcc_gpu *gpu = device->gpu;
+    size_t size = (size_t)instance->model->program.state_bytes;
+    if (!size) return TCC_OK;
+    TCC_RETURN_IF_ERROR(tcc_gpu_reserve(gpu, &device->state, size, "state"));
+    TCC_GPU_TRY(gpu->driver, fill(device->state.data, 0, size, device->stream),
+                "the state cannot be cleared on %s", gpu->name);
+    TCC_GPU_TRY(gpu->driver, stream_wait(device->stream), "the state cannot be cleared on %s",
+                gpu->name);
+    return TCC_OK;
+}
+
+static tcc_status fill_instance(tcc_instance *instance) {
+    tcc_gpu_instance *device = instance->device;
+    const tcc_program *program = &instance->model->program;
+    TCC_RETURN_IF_ERROR(allocate_tables(instance, device));
+    TCC_RETURN_IF_ERROR(make_streams(device));
+    TCC_RETURN_IF_ERROR(make_state(instance));
+    return tcc_gpu_reserve(device->gpu, &device->arena, (size_t)program->known_arena, "arena");
+}
+
+tcc_status tcc_gpu_instance_create(tcc_instance *instance) {
+    const tcc_gpu *gpu = instance->model->gpu;
+    tcc_gpu_scope scope;
+    instance->device = tcc_allocate_zero(1, sizeof *instance->device);
+    if (!instance->device) return TCC_OUT_OF_MEMORY;
+    instance->device->gpu = gpu;
+    instance->executor = &tcc_gpu_executor;
+    TCC_RETURN_IF_ERROR(tcc_gpu_enter(gpu, &scope));
+    tcc_status status = fill_instance(instance);
+    tcc_gpu_leave(gpu, &scope);
+    if (status == TCC_OK)
+        tcc_instance_aim_constants(instance, gpu->weights, instance->device->state.data);
+    return status;
+}
+
+static void release_memory(tcc_instance *instance) {
+    tcc_gpu_instance *device = instance->device;
+    const tcc_gpu_driver *driver = device->gpu->driver;
+    const tcc_program *program = &instance->model->program;
+    if (device->pending) (void)driver->event_wait(device->event);
+    for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_gpu_drop_graph(device, &device->graphs[i]);
+    tcc_gpu_release_array(device->gpu, &device->arena);
+    tcc_gpu_release_array(device->gpu, &device->state);
+    for (int32_t i = 0; device->inputs && i < program->n_inputs; i++)
+        tcc_gpu_release_array(device->gpu, &device->inputs[i]);
+    for (int32_t i = 0; device->outputs && i < program->n_outputs; i++)
+        tcc_gpu_release_array(device->gpu, &device->outputs[i]);
+    if (device->word) (void)driver->release_host(device->word);
+    if (device->event) (void)driver->event_destroy(device->event);
+    if (device->capture) (void)driver->stream_destroy(device->capture);
+    if (device->stream) (void)driver->stream_destroy(device->stream);
+}
+
+void tcc_gpu_instance_destroy(tcc_instance *instance) {
+    tcc_gpu_instance *device = instance->device;
+    tcc_gpu_scope scope;
+    if (!device) return;
+    if (tcc_gpu_enter(device->gpu, &scope) == TCC_OK) {
+        release_memory(instance);
+        tcc_gpu_leave(device->gpu, &scope);
+    }
+    for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_free(device->graphs[i].key);
+    tcc_free(device->inputs);
+    tcc_free(device->outputs);
+    tcc_free(device->given_inputs);
+    tcc_free(device->given_outputs);
+    tcc_free(device->host_outputs);
+    tcc_free(device->capacities);
+    tcc_free(device->values);
+    tcc_free(device->params);
+    tcc_free(device->key);
+    tcc_free(device);
+    instance->device = NULL;
+}
+
+void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out) {
+    out->arena_bytes = instance->device->arena.size;
+    out->scratch_bytes = 0;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------------- */
+
+static tcc_status begin(tcc_run *run, void *stream) {
+    tcc_gpu_instance *device = run->instance->device;
+    const tcc_program *program = &run->instance->model->program;
+    const tcc_gpu *gpu = device->gpu;
+    device->queue = stream ? stream : device->stream;
+    device->phase = TCC_PHASE_RUN;
+    device->host_arrays = false;
+    device->results = (tcc_device){TCC_DEVICE_CPU, 0};
+    for (int32_t i = 0; i < program->n_inputs; i++)
+        if (!tcc_gpu_is_host(run->inputs[i].device))
+            device->results = (tcc_device){gpu->driver->device_type, gpu->ordinal};
+    memset(device->given_inputs, 0, (size_t)program->n_inputs * sizeof *device->given_inputs);
+    memset(device->given_outputs, 0, (size_t)program->n_outputs * sizeof *device->given_outputs);
+    /* the run before may still use this instance's memory, on another stream */
+    if (device->pending)
+        TCC_GPU_TRY(gpu->driver, stream_wait_event(device->queue, device->event, 0),
+                    "the run before cannot be awaited");
+    return TCC_OK;
+}
+
+static tcc_status aim_arena(tcc_instance *instance) {
+    tcc_gpu_instance *device = instance->device;
+    int64_t size = 0;
+    TCC_RETURN_IF_ERROR(tcc_instance_arena_size(instance, &size));
+    TCC_RETURN_IF_ERROR(tcc_gpu_reserve(device->gpu, &device->arena, (size_t)size, "arena"));
+    if (instance->flags & TCC_POISON && size)
+        TCC_GPU_TRY(device->gpu->driver, fill(device->arena.data, 0xFF, (size_t)size, device->queue),
+                    "the arena cannot be filled");
+    return tcc_instance_aim_arena(instance, device->arena.data, size);
+}
+
+static tcc_status run_program(tcc_run *run, void *stream) {
+    tcc_instance *instance = run->instance;
+    TCC_RETURN_IF_ERROR(begin(run, stream));
+    TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
+    TCC_RETURN_IF_ERROR(tcc_gpu_upload(run));
+    TCC_RETURN_IF_ERROR(aim_arena(instance));
+    if (instance->device->gpu->graphs && !instance->times)
+        TCC_RETURN_IF_ERROR(tcc_gpu_run_graph(run));
+    else
+        TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
+    TCC_RETURN_IF_ERROR(tcc_ports_check_outputs_written(run));
+    return tcc_gpu_download(run);
+}
+
+/* The results of a run on the caller's stream are there when the stream has come so far; all others
+ * when this returns. */
+static tcc_status finish(tcc_run *run, void *stream) {
+    tcc_gpu_instance *device = run->instance->device;
+    if (!stream || device->host_arrays) {
+        device->pending = false;
+        return tcc_gpu_wait(device);
+    }
+    TCC_GPU_TRY(device->gpu->driver, event_record(device->event, device->queue),
+                "the end of the run cannot be marked");
+    device->pending = true;
+    return TCC_OK;
+}
+
+tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
+    tcc_gpu_instance *device = run->instance->device;
+    tcc_gpu_scope scope;
+    TCC_RETURN_IF_ERROR(tcc_gpu_enter(device->gpu, &scope));
+    tcc_status status = run_program(run, stream);
+    tcc_gpu_free_dynamic(run->instance);
+    if (status == TCC_OK)
+        status = finish(run, stream);
+    else /* nothing of it may still touch the caller's memory */
+        device->pending = device->gpu->driver->stream_wait(device->queue) && device->pending;
+    tcc_gpu_leave(device->gpu, &scope);
+    return status;
+}

@@ -1,0 +1,43 @@
+/* Memory on the device that an instance keeps from run to run. */
+#include "gpu.h"
+
+void tcc_gpu_release_array(const tcc_gpu *gpu, tcc_gpu_array *array) {
+    if (array->data) (void)gpu->driver->release(array->data); /* waits for work that uses it */
+    *array = (tcc_gpu_array){NULL, 0};
+}
+
+tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size,
+                           const char *what) {
+    if (size <= array->size) return TCC_OK;
+    tcc_gpu_release_array(gpu, array);
+    if (size > SIZE_MAX / 2)
+        return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (%zu bytes of %s)", size, what);
+    size_t rounded = (size + 511) / 512 * 512, free_bytes = 0, total = 0;
+    void *memory = NULL;
+    int error = gpu->driver->allocate(&memory, rounded);
+    if (TCC_UNLIKELY(error)) {
+        (void)gpu->driver->memory_info(&free_bytes, &total);
+        return tcc_gpu_fail(gpu->driver, error, "no device memory for %zu bytes of %s; %s has %zu of %zu free",
+                            rounded, what, gpu->name, free_bytes, total);
+    }
+    *array = (tcc_gpu_array){memory, rounded};
+    return TCC_OK;
+}
+
+tcc_status tcc_gpu_take(tcc_gpu *gpu, size_t bytes, void **out_memory) {
+    tcc_gpu_array array = {NULL, 0};
+    tcc_gpu_scope scope;
+    TCC_RETURN_IF_ERROR(tcc_gpu_enter(gpu, &scope));
+    tcc_status status = tcc_gpu_reserve(gpu, &array, bytes ? bytes : 1, "a result");
+    tcc_gpu_leave(gpu, &scope);
+    *out_memory = array.data;
+    return status;
+}
+
+void tcc_gpu_give(tcc_gpu *gpu, void *memory) {
+    tcc_gpu_array array = {memory, 0};
+    tcc_gpu_scope scope;
+    if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return; /* the driver is gone, its memory too */
+    tcc_gpu_release_array(gpu, &array);
+    tcc_gpu_leave(gpu, &scope);
+}

@@ -1,0 +1,97 @@
+/* The caller's arrays: used in place on the device, or brought there and back. */
+#include "gpu.h"
+
+/* Compiled kernels read 16 bytes at a time where sizes allow, and count on it. */
+enum { ALIGNMENT = 16 };
+
+static bool is_aligned(const char *data) { return (uintptr_t)data % ALIGNMENT == 0; }
+
+static tcc_status bring_input(tcc_run *run, int32_t index) {
+    tcc_instance *instance = run->instance;
+    tcc_gpu_instance *device = instance->device;
+    const tcc_gpu_driver *driver = device->gpu->driver;
+    tcc_span *span = &instance->bound[index];
+    bool host = tcc_gpu_is_host(run->inputs[index].device);
+    if (span->size == 0 || (!host && is_aligned(span->data))) return TCC_OK;
+    const char *name = instance->model->program.inputs[index].port.name;
+    tcc_gpu_array *room = &device->inputs[index];
+    TCC_RETURN_IF_ERROR(tcc_gpu_reserve(device->gpu, room, (size_t)span->size, "an input"));
+    if (host)
+        TCC_GPU_TRY(driver,
+                    copy_to_device(room->data, span->data, (size_t)span->size, device->queue),
+                    "input '%.128s' cannot be copied to the device", name);
+    else
+        TCC_GPU_TRY(driver, copy(room->data, span->data, (size_t)span->size, device->queue),
+                    "input '%.128s' cannot be copied on the device", name);
+    device->host_arrays |= host;
+    device->given_inputs[index] = *span;
+    span->data = room->data;
+    return TCC_OK;
+}
+
+tcc_status tcc_gpu_upload(tcc_run *run) {
+    tcc_instance *instance = run->instance;
+    const tcc_program *program = &instance->model->program;
+    for (int32_t i = 0; i < program->n_inputs; i++) TCC_RETURN_IF_ERROR(bring_input(run, i));
+    for (int64_t i = 0; i < program->n_buffers; i++) {
+        const tcc_buffer *buffer = &program->buffers[i];
+        int64_t input = buffer->place == TCC_PLACE_INPUT    ? buffer->a
+                        : buffer->place == TCC_PLACE_OUTPUT ? program->outputs[buffer->a].port.state
+                                                            : -1;
+        if (input >= 0) instance->spans[i] = instance->bound[input];
+    }
+    return TCC_OK;
+}
+
+tcc_status tcc_gpu_place_output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
+    tcc_instance *instance = run->instance;
+    tcc_gpu_instance *device = instance->device;
+    bool given = run->outputs && run->outputs[index].data;
+    tcc_device where = given ? run->outputs[index].device : device->results;
+    TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, device->results, span));
+    if (instance->model->program.outputs[index].port.state >= 0 || span->size == 0) return TCC_OK;
+    bool host = tcc_gpu_is_host(where);
+    device->host_outputs[index] = host;
+    device->host_arrays |= host;
+    if (host || !is_aligned(span->data)) {
+        tcc_gpu_array *room = &device->outputs[index];
+        TCC_RETURN_IF_ERROR(tcc_gpu_reserve(device->gpu, room, (size_t)span->size, "an output"));
+        device->given_outputs[index] = *span;
+        span->data = room->data;
+    }
+    if (instance->flags & TCC_POISON)
+        TCC_GPU_TRY(device->gpu->driver, fill(span->data, 0xFF, (size_t)span->size, device->queue),
+                    "an output cannot be filled");
+    return TCC_OK;
+}
+
+static tcc_status bring_back(const tcc_gpu_instance *device, tcc_span target, const char *source,
+                             bool host, const char *name) {
+    const tcc_gpu_driver *driver = device->gpu->driver;
+    if (!target.data) return TCC_OK; /* it was used in place */
+    if (host)
+        TCC_GPU_TRY(driver, copy_to_host(target.data, source, (size_t)target.size, device->queue),
+                    "output '%.128s' cannot be copied to the host", name);
+    else
+        TCC_GPU_TRY(driver, copy(target.data, source, (size_t)target.size, device->queue),
+                    "output '%.128s' cannot be copied on the device", name);
+    return TCC_OK;
+}
+
+tcc_status tcc_gpu_download(tcc_run *run) {
+    const tcc_gpu_instance *device = run->instance->device;
+    const tcc_program *program = &run->instance->model->program;
+    for (int32_t i = 0; i < program->n_outputs; i++) {
+        const tcc_port *port = &program->outputs[i].port;
+        if (port->state >= 0) {
+            bool host = tcc_gpu_is_host(run->inputs[port->state].device);
+            TCC_RETURN_IF_ERROR(bring_back(device, device->given_inputs[port->state],
+                                           device->inputs[port->state].data, host, port->name));
+        } else {
+            TCC_RETURN_IF_ERROR(bring_back(device, device->given_outputs[i],
+                                           device->outputs[i].data, device->host_outputs[i],
+                                           port->name));
+        }
+    }
+    return TCC_OK;
+}

@@ -1,0 +1,599 @@
+/* A GPU driver without a GPU: libcuda.so.1, or libamdhip64.so.6 with -DHIP.
+ *
+ * Device memory is this process's, but its addresses carry a tag that no host may touch, and every
+ * range is checked against what is allocated.  Work on a stream happens when somebody waits for it,
+ * not before, so that a wait that was forgotten shows.  An image names its kernels' library (image
+ * text after "FAKE:"); a kernel is a C function of it.  Every call is logged; the n-th call of a
+ * function can be made to fail. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define TAG UINT64_C(0x5A00000000000000)
+#define TAG_MASK UINT64_C(0xFF00000000000000)
+enum { INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_IMAGE = 200,
+       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900 };
+
+/* ---- settings and books ------------------------------------------------------------------------ */
+
+static struct {
+    char log[1 << 18];
+    size_t used;
+    char fail_name[64];
+    int fail_after, fail_error;
+    int major, minor, devices, shared, pools;
+    char arch[64];
+    size_t total, taken, most_taken;
+    int contexts, pushed;
+    int modules, streams, events, graphs, executables, hosts, current;
+} the = {.major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
+         .total = 1 << 30};
+
+EXPORT const char *fake_log(void) { return the.log; }
+EXPORT void fake_clear(void) { the.used = 0; the.log[0] = 0; }
+EXPORT void fake_device(int major, int minor, const char *arch, size_t total, int shared, int pools,
+                        int devices) {
+    the.major = major, the.minor = minor, the.total = total, the.shared = shared;
+    the.pools = pools, the.devices = devices;
+    strncpy(the.arch, arch, sizeof the.arch - 1);
+}
+EXPORT void fake_fail(const char *name, int nth, int error) {
+    strncpy(the.fail_name, name, sizeof the.fail_name - 1);
+    the.fail_after = nth;
+    the.fail_error = error;
+}
+EXPORT size_t fake_most_taken(void) { return the.most_taken; }
+
+typedef struct allocation {
+    struct allocation *next;
+    char *memory;
+    size_t bytes;
+} allocation;
+static allocation *allocations;
+
+EXPORT void fake_live(char *text, size_t room) {
+    int arrays = 0;
+    for (allocation *a = allocations; a; a = a->next) arrays++;
+    snprintf(text, room,
+             "arrays=%d modules=%d streams=%d events=%d graphs=%d executables=%d hosts=%d "
+             "contexts=%d pushed=%d",
+             arrays, the.modules, the.streams, the.events, the.graphs, the.executables, the.hosts,
+             the.contexts, the.pushed);
+}
+
+/* Logs a call, and says with what error it must fail. */
+__attribute__((format(printf, 2, 3))) static int called(const char *name, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char text[1024];
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    int n = snprintf(the.log + the.used, sizeof the.log - the.used, "%s %s\n", name, text);
+    if (the.used + (size_t)n < sizeof the.log) the.used += (size_t)n;
+    if (the.fail_after > 0 && !strcmp(name, the.fail_name) && --the.fail_after == 0)
+        return the.fail_error;
+    return 0;
+}
+
+#define CALLED(...)                                                                                \
+    do {                                                                                           \
+        int error_of_call = called(__func__, __VA_ARGS__);                                         \
+        if (error_of_call) return error_of_call;                                                   \
+    } while (0)
+
+/* ---- memory ---------------------------------------------------------------------------------------- */
+
+static bool is_tagged(uint64_t address) { return (address & TAG_MASK) == TAG; }
+static char *real(uint64_t address) { return (char *)(address & ~TAG_MASK); }
+
+static bool is_live(uint64_t address, size_t bytes) {
+    if (!is_tagged(address)) return false;
+    for (allocation *a = allocations; a; a = a->next)
+        if (real(address) >= a->memory && real(address) + bytes <= a->memory + a->bytes) return true;
+    return false;
+}
+
+static int take(void **out, size_t bytes) {
+    if (bytes == 0) return INVALID_VALUE;
+    if (the.taken + bytes > the.total) return NO_MEMORY;
+    allocation *made = malloc(sizeof *made);
+    made->memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
+    memset(made->memory, 0xA5, bytes); /* nobody may count on zeros */
+    made->bytes = bytes;
+    made->next = allocations;
+    allocations = made;
+    the.taken += bytes;
+    if (the.taken > the.most_taken) the.most_taken = the.taken;
+    *out = (void *)((uint64_t)(uintptr_t)made->memory | TAG);
+    return 0;
+}
+
+static int give(void *address) {
+    for (allocation **a = &allocations; *a; a = &(*a)->next) {
+        allocation *found = *a;
+        if (found->memory != real((uint64_t)address)) continue;
+        *a = found->next;
+        the.taken -= found->bytes;
+        free(found->memory);
+        free(found);
+        return 0;
+    }
+    return INVALID_VALUE;
+}
+
+/* ---- work ------------------------------------------------------------------------------------------ */
+
+enum { TO_DEVICE, TO_HOST, ON_DEVICE, FILL, LAUNCH, WAIT, GIVE, GRAPH };
+typedef void (*kernel)(void **params, unsigned grid, unsigned threads);
+typedef struct function {
+    struct function *next;
+    kernel code;
+    char name[64];
+    int shared, params;
+} function;
+typedef struct work {
+    struct work *next;
+    int kind;
+    uint64_t target, source;
+    size_t bytes;
+    unsigned grid, threads;
+    function *code;
+    uint64_t values[64];
+    struct stream *stream; /* to wait for */
+    long until;
+    struct work *list;
+} work;
+typedef struct stream {
+    work *first, **last;
+    long done, queued;
+    bool capturing;
+    int number;
+    int error;
+} stream;
+typedef struct event { stream *stream; long at; } event;
+static stream legacy = {.last = &legacy.first};
+static stream *all[256] = {&legacy};
+
+static stream *stream_of(void *handle) { return handle ? handle : &legacy; }
+static int number_of(void *handle) { return handle ? ((stream *)handle)->number : 0; }
+static void run_until(stream *stream, long until);
+
+static int perform_launch(work *item) {
+    void *params[64];
+    uint64_t values[64];
+    for (int i = 0; i < item->code->params; i++) {
+        values[i] = item->values[i];
+        if (is_tagged(values[i])) {
+            if (!is_live(values[i], 1)) return ILLEGAL_ADDRESS;
+            values[i] &= ~TAG_MASK;
+        }
+        params[i] = &values[i];
+    }
+    item->code->code(params, item->grid, item->threads);
+    return 0;
+}
+
+static int perform(work *item) {
+    bool target = is_live(item->target, item->bytes), source = is_live(item->source, item->bytes);
+    switch (item->kind) {
+    case TO_DEVICE:
+        if (!target || is_tagged(item->source)) return ILLEGAL_ADDRESS;
+        memcpy(real(item->target), (void *)item->source, item->bytes);
+        return 0;
+    case TO_HOST:
+        if (!source || is_tagged(item->target)) return ILLEGAL_ADDRESS;
+        memcpy((void *)item->target, real(item->source), item->bytes);
+        return 0;
+    case ON_DEVICE:
+        if (!target || !source) return ILLEGAL_ADDRESS;
+        memcpy(real(item->target), real(item->source), item->bytes);
+        return 0;
+    case FILL:
+        if (!target) return ILLEGAL_ADDRESS;
+        memset(real(item->target), (int)item->source, item->bytes);
+        return 0;
+    case LAUNCH: return perform_launch(item);
+    case WAIT: run_until(item->stream, item->until); return 0;
+    case GIVE: return give((void *)item->target);
+    default:
+        for (work *part = item->list; part; part = part->next) {
+            int error = perform(part);
+            if (error) return error;
+        }
+        return 0;
+    }
+}
+
+static void run_until(stream *stream, long until) {
+    while (stream->first && stream->done < until) {
+        work *item = stream->first;
+        stream->first = item->next;
+        if (!stream->first) stream->last = &stream->first;
+        stream->done++;
+        if (!stream->error) stream->error = perform(item);
+        free(item);
+    }
+}
+
+static void run_all(void) {
+    for (int i = 0; i < 256; i++)
+        if (all[i]) run_until(all[i], all[i]->queued);
+}
+
+static int add(void *handle, work item) {
+    stream *stream = stream_of(handle);
+    work *kept = malloc(sizeof *kept);
+    *kept = item;
+    kept->next = NULL;
+    *stream->last = kept;
+    stream->last = &kept->next;
+    stream->queued++;
+    return 0;
+}
+
+static int settle(stream *stream) {
+    if (stream->capturing) return CAPTURE_FORBIDS;
+    run_until(stream, stream->queued);
+    int error = stream->error;
+    stream->error = 0;
+    return error;
+}
+
+/* ---- the interface ------------------------------------------------------------------------------- */
+
+#ifdef HIP
+#define NAME(cuda, hip) hip
+#else
+#define NAME(cuda, hip) cuda
+#endif
+
+#ifdef HIP
+EXPORT int hipSetDevice(int ordinal) { CALLED("%d", ordinal); the.current = ordinal; return 0; }
+EXPORT int hipGetDevice(int *out) { CALLED(" "); *out = the.current; return 0; }
+EXPORT int hipGetDevicePropertiesR0600(char *properties, int ordinal) {
+    CALLED("%d", ordinal);
+    memset(properties, 0x7F, 1472);
+    strcpy(properties + 1160, the.arch);
+    return 0;
+}
+static bool has_context(void) { return the.current == 0 || the.current == 1; }
+#else
+EXPORT int cuDevicePrimaryCtxRetain(void **out, int device) {
+    CALLED("%d", device);
+    the.contexts++;
+    *out = &the;
+    return 0;
+}
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { CALLED("%d", device); the.contexts--; return 0; }
+EXPORT int cuCtxPushCurrent_v2(void *context) {
+    CALLED(" ");
+    if (context != &the) return INVALID_CONTEXT;
+    the.pushed++;
+    return 0;
+}
+EXPORT int cuCtxPopCurrent_v2(void **out) { CALLED(" "); the.pushed--; *out = &the; return 0; }
+EXPORT int cuCtxGetDevice(int *out) {
+    CALLED(" ");
+    if (!the.pushed) return INVALID_CONTEXT;
+    *out = 0;
+    return 0;
+}
+EXPORT int cuFuncSetAttribute(void *code, int attribute, int value) {
+    CALLED("%s %d %d", ((function *)code)->name, attribute, value);
+    if (attribute == 8) ((function *)code)->shared = value;
+    return 0;
+}
+static bool has_context(void) { return the.pushed > 0; }
+#endif
+
+#define NEEDS_CONTEXT                                                                              \
+    if (!has_context()) return INVALID_CONTEXT
+
+EXPORT int NAME(cuInit, hipInit)(unsigned flags) { CALLED("%u", flags); return 0; }
+EXPORT int NAME(cuDeviceGetCount, hipGetDeviceCount)(int *out) { CALLED(" "); *out = the.devices; return 0; }
+EXPORT int NAME(cuDeviceGet, hipDeviceGet)(int *out, int ordinal) { CALLED("%d", ordinal); *out = ordinal + 40; return 0; }
+EXPORT int NAME(cuDeviceGetName, hipDeviceGetName)(char *name, int room, int device) {
+    CALLED("%d", device);
+    snprintf(name, (size_t)room, "Fake GPU");
+    return 0;
+}
+EXPORT int NAME(cuDeviceGetAttribute, hipDeviceGetAttribute)(int *out, int attribute, int device) {
+    CALLED("%d %d", attribute, device);
+    *out = attribute == 75 ? the.major : attribute == 76 ? the.minor : 0;
+    if (attribute == NAME(97, 74)) *out = the.shared;
+    if (attribute == NAME(115, 88)) *out = the.pools;
+    return 0;
+}
+EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_total) {
+    CALLED(" ");
+    NEEDS_CONTEXT;
+    *out_free = the.total - the.taken, *out_total = the.total;
+    return 0;
+}
+
+typedef struct module { void *library; function *functions; } module;
+EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
+    CALLED("%.900s", image);
+    NEEDS_CONTEXT;
+    if (strncmp(image, "FAKE:", 5)) return INVALID_IMAGE;
+    module *made = calloc(1, sizeof *made);
+    made->library = dlopen(image + 5, RTLD_NOW | RTLD_LOCAL);
+    if (!made->library) return INVALID_IMAGE;
+    the.modules++;
+    *out = made;
+    return 0;
+}
+EXPORT int NAME(cuModuleUnload, hipModuleUnload)(module *module) {
+    CALLED(" ");
+    NEEDS_CONTEXT;
+    while (module->functions) {
+        function *next = module->functions->next;
+        free(module->functions);
+        module->functions = next;
+    }
+    free(module);
+    the.modules--;
+    return 0;
+}
+EXPORT int NAME(cuModuleGetFunction, hipModuleGetFunction)(function **out, module *module,
+                                                           const char *name) {
+    CALLED("%s", name);
+    NEEDS_CONTEXT;
+    char count[80];
+    snprintf(count, sizeof count, "%s_params", name);
+    void *code = dlsym(module->library, name);
+    int *params = dlsym(module->library, count);
+    if (!code || !params) return NOT_FOUND;
+    function *made = calloc(1, sizeof *made);
+    memcpy(&made->code, &code, sizeof code);
+    snprintf(made->name, sizeof made->name, "%s", name);
+    made->params = *params;
+    made->shared = NAME(48 << 10, 1 << 20);
+    made->next = module->functions;
+    module->functions = made;
+    *out = made;
+    return 0;
+}
+EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned gx, unsigned gy,
+                                                       unsigned gz, unsigned bx, unsigned by,
+                                                       unsigned bz, unsigned shared, void *stream,
+                                                       void **params, void **extra) {
+    char text[512] = "";
+    work item = {.kind = LAUNCH, .grid = gx, .threads = bx, .code = code};
+    for (int i = 0; i < code->params; i++) {
+        memcpy(&item.values[i], params[i], 8);
+        uint64_t value = item.values[i];
+        size_t used = strlen(text);
+        if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
+        else snprintf(text + used, sizeof text - used, " %lld", (long long)value);
+    }
+    CALLED("%s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%d%s", code->name, gx, gy, gz, bx, by,
+           bz, shared, number_of(stream), text);
+    NEEDS_CONTEXT;
+    if ((int)shared > code->shared || extra) return INVALID_VALUE;
+    return add(stream, item);
+}
+
+EXPORT int NAME(cuMemAlloc_v2, hipMalloc)(void **out, size_t bytes) {
+    CALLED("%zu", bytes);
+    NEEDS_CONTEXT;
+    return take(out, bytes);
+}
+EXPORT int NAME(cuMemFree_v2, hipFree)(void *memory) {
+    CALLED(" ");
+    NEEDS_CONTEXT;
+    run_all();
+    return give(memory);
+}
+#ifndef OLD
+EXPORT int NAME(cuMemAllocAsync, hipMallocAsync)(void **out, size_t bytes, void *stream) {
+    CALLED("%zu stream=%d", bytes, number_of(stream));
+    NEEDS_CONTEXT;
+    return take(out, bytes);
+}
+EXPORT int NAME(cuMemFreeAsync, hipFreeAsync)(void *memory, void *stream) {
+    CALLED("stream=%d", number_of(stream));
+    NEEDS_CONTEXT;
+    return add(stream, (work){.kind = GIVE, .target = (uint64_t)memory});
+}
+#endif
+EXPORT int NAME(cuMemHostAlloc, hipHostMalloc)(void **out, size_t bytes, unsigned flags) {
+    CALLED("%zu %u", bytes, flags);
+    NEEDS_CONTEXT;
+    *out = malloc(bytes);
+    the.hosts++;
+    return 0;
+}
+EXPORT int NAME(cuMemFreeHost, hipHostFree)(void *memory) {
+    CALLED(" ");
+    free(memory);
+    the.hosts--;
+    return 0;
+}
+
+static int transfer(int kind, void *target, const void *source, size_t bytes, void *stream) {
+    NEEDS_CONTEXT;
+    if (kind != TO_HOST && !is_live((uint64_t)target, bytes)) return INVALID_VALUE;
+    if (kind != TO_DEVICE && !is_live((uint64_t)source, bytes)) return INVALID_VALUE;
+    if (stream_of(stream)->capturing && kind != ON_DEVICE) return CAPTURE_FORBIDS;
+    return add(stream, (work){.kind = kind, .target = (uint64_t)target, .source = (uint64_t)source,
+                              .bytes = bytes});
+}
+EXPORT int NAME(cuMemcpyHtoDAsync_v2, hipMemcpyHtoDAsync)(void *target, const void *source,
+                                                          size_t bytes, void *stream) {
+    CALLED("%zu stream=%d", bytes, number_of(stream));
+    return transfer(TO_DEVICE, target, source, bytes, stream);
+}
+EXPORT int NAME(cuMemcpyDtoHAsync_v2, hipMemcpyDtoHAsync)(void *target, const void *source,
+                                                          size_t bytes, void *stream) {
+    CALLED("%zu stream=%d", bytes, number_of(stream));
+    return transfer(TO_HOST, target, source, bytes, stream);
+}
+EXPORT int NAME(cuMemcpyDtoDAsync_v2, hipMemcpyDtoDAsync)(void *target, const void *source,
+                                                          size_t bytes, void *stream) {
+    CALLED("%zu stream=%d", bytes, number_of(stream));
+    return transfer(ON_DEVICE, target, source, bytes, stream);
+}
+EXPORT int NAME(cuMemsetD8Async, hipMemsetD8Async)(void *target, unsigned char value, size_t bytes,
+                                                   void *stream) {
+    CALLED("%u %zu stream=%d", value, bytes, number_of(stream));
+    NEEDS_CONTEXT;
+    if (!is_live((uint64_t)target, bytes)) return INVALID_VALUE;
+    return add(stream, (work){.kind = FILL, .target = (uint64_t)target, .source = value,
+                              .bytes = bytes});
+}
+
+EXPORT int NAME(cuStreamCreate, hipStreamCreateWithFlags)(stream **out, unsigned flags) {
+    static int numbers;
+    CALLED("%u", flags);
+    NEEDS_CONTEXT;
+    stream *made = calloc(1, sizeof *made);
+    made->last = &made->first;
+    made->number = ++numbers;
+    int free_place = 1;
+    while (all[free_place]) free_place++;
+    all[free_place] = made;
+    the.streams++;
+    *out = made;
+    return 0;
+}
+EXPORT int NAME(cuStreamDestroy_v2, hipStreamDestroy)(stream *stream) {
+    CALLED("%d", stream->number);
+    run_until(stream, stream->queued);
+    for (int i = 1; i < 256; i++)
+        if (all[i] == stream) all[i] = NULL;
+    the.streams--;
+    return 0; /* kept: events may still name it */
+}
+EXPORT int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *handle) {
+    CALLED("stream=%d", number_of(handle));
+    NEEDS_CONTEXT;
+    return settle(stream_of(handle));
+}
+EXPORT int NAME(cuStreamWaitEvent, hipStreamWaitEvent)(void *handle, event *event, unsigned flags) {
+    CALLED("stream=%d of=%d flags=%u", number_of(handle), event->stream->number, flags);
+    if (event->stream == stream_of(handle)) return 0;
+    return add(handle, (work){.kind = WAIT, .stream = event->stream, .until = event->at});
+}
+EXPORT int NAME(cuEventCreate, hipEventCreateWithFlags)(event **out, unsigned flags) {
+    CALLED("%u", flags);
+    *out = calloc(1, sizeof **out);
+    (*out)->stream = &legacy;
+    the.events++;
+    return 0;
+}
+EXPORT int NAME(cuEventDestroy_v2, hipEventDestroy)(event *event) {
+    CALLED(" ");
+    free(event);
+    the.events--;
+    return 0;
+}
+EXPORT int NAME(cuEventRecord, hipEventRecord)(event *event, void *handle) {
+    CALLED("stream=%d", number_of(handle));
+    event->stream = stream_of(handle);
+    event->at = event->stream->queued;
+    return 0;
+}
+EXPORT int NAME(cuEventSynchronize, hipEventSynchronize)(event *event) {
+    CALLED("of=%d", event->stream->number);
+    run_until(event->stream, event->at);
+    return 0;
+}
+
+typedef struct graph { work *first; } graph;
+EXPORT int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(stream *stream, int mode) {
+    CALLED("stream=%d mode=%d", stream->number, mode);
+    if (stream->capturing) return CAPTURE_FORBIDS;
+    settle(stream);
+    stream->capturing = true;
+    return 0;
+}
+EXPORT int NAME(cuStreamEndCapture, hipStreamEndCapture)(stream *stream, graph **out) {
+    int error = called(__func__, "stream=%d", stream->number);
+    graph *made = calloc(1, sizeof *made);
+    made->first = stream->first;
+    stream->first = NULL;
+    stream->last = &stream->first;
+    stream->queued = stream->done;
+    stream->capturing = false;
+    *out = NULL;
+    if (error) return error;
+    the.graphs++;
+    *out = made;
+    return 0;
+}
+EXPORT int NAME(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(work **out, graph *graph,
+                                                                          unsigned long long flags) {
+    CALLED("%llu", flags);
+    work *made = calloc(1, sizeof *made);
+    made->kind = GRAPH;
+    made->list = graph->first;
+    the.executables++;
+    *out = made;
+    return 0;
+}
+EXPORT int NAME(cuGraphLaunch, hipGraphLaunch)(work *executable, void *stream) {
+    CALLED("stream=%d", number_of(stream));
+    NEEDS_CONTEXT;
+    return add(stream, *executable);
+}
+EXPORT int NAME(cuGraphDestroy, hipGraphDestroy)(graph *graph) {
+    CALLED(" ");
+    free(graph);
+    the.graphs--;
+    return 0;
+}
+EXPORT int NAME(cuGraphExecDestroy, hipGraphExecDestroy)(work *executable) {
+    CALLED(" ");
+    run_all();
+    free(executable);
+    the.executables--;
+    return 0;
+}
+
+static const char *text_of(int error) {
+    switch (error) {
+    case NO_MEMORY: return "out of memory";
+    case ILLEGAL_ADDRESS: return "an illegal memory access was encountered";
+    default: return "something failed";
+    }
+}
+EXPORT int NAME(cuGetErrorName, hipDrvGetErrorName)(int error, const char **out) {
+    *out = error == ILLEGAL_ADDRESS ? "ERROR_ILLEGAL_ADDRESS" : "ERROR_FAKE";
+    return 0;
+}
+EXPORT int NAME(cuGetErrorString, hipDrvGetErrorString)(int error, const char **out) {
+    *out = text_of(error);
+    return 0;
+}
+
+/* ---- for the tests: arrays of a caller on the device ---------------------------------------------- */
+
+EXPORT uint64_t fake_array(const void *data, size_t bytes) {
+    void *made = NULL;
+    if (take(&made, bytes ? bytes : 1)) return 0;
+    if (data) memcpy(real((uint64_t)made), data, bytes);
+    return (uint64_t)made;
+}
+/* What a device array holds now, whatever is still queued. */
+EXPORT int fake_read(uint64_t address, void *data, size_t bytes) {
+    if (!is_live(address, bytes)) return 1;
+    memcpy(data, real(address), bytes);
+    return 0;
+}
+EXPORT int fake_give(uint64_t address) { return give((void *)address); }
+EXPORT void *fake_stream(void) {
+    stream *made = NULL;
+    the.pushed++;
+    int error = NAME(cuStreamCreate, hipStreamCreateWithFlags)(&made, 0);
+    the.pushed--;
+    the.streams--; /* not the model's */
+    return error ? NULL : made;
+}
+EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }

@@ -1,0 +1,219 @@
+"""The fake drivers from Python, and the C interface of artifacts without the loader over it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tcc.backends.images import Platform
+from tcc.runtime import abi
+
+HERE = Path(__file__).parent
+FLAGS = ("cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+SONAMES = {Platform.CUDA: "libcuda.so.1", Platform.HIP: "libamdhip64.so.6"}
+DEVICE_TYPES = {Platform.CUDA: 2, Platform.HIP: 10}
+
+
+class Fakes:
+    """Paths of the fake drivers and of the library with their kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kernels = folder / "kernels.so"
+        self._folder = folder
+        _compile(HERE / "fake_kernels.c", self.kernels)
+
+    def driver(self, platform: Platform, *flags: str) -> Path:
+        """The driver's library; built at the first call."""
+        path = self._folder / f"{platform.name}{''.join(flags)}.so"
+        if not path.exists():
+            soname = f"-Wl,-soname,{SONAMES[platform]}"
+            extra = ("-DHIP",) if platform is Platform.HIP else ()
+            _compile(HERE / "fake_driver.c", path, "-fvisibility=hidden", soname, *extra, *flags)
+        return path
+
+
+def _compile(source: Path, target: Path, *flags: str) -> None:
+    subprocess.run((*FLAGS, *flags, str(source), "-o", str(target), "-ldl"), check=True)
+
+
+def in_child(test: Callable[[], None]) -> None:
+    """Runs `test` in a forked process, where a fake driver may be loaded unseen by others."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(read)
+            test()
+            status = 0
+        except BaseException:
+            with os.fdopen(write, "w") as pipe:
+                pipe.write(traceback.format_exc())
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    _, waited = os.waitpid(child, 0)
+    assert waited == 0, text or f"the child ended with status {waited}"
+
+
+class Driver:
+    """A fake driver in this process; the artifacts loaded after it find it."""
+
+    def __init__(self, path: Path, platform: Platform) -> None:
+        self.platform = platform
+        self._library = ctypes.CDLL(str(path))
+        library = self._library
+        library.fake_log.restype = ctypes.c_char_p
+        library.fake_array.restype = ctypes.c_uint64
+        library.fake_array.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        library.fake_read.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
+        library.fake_give.argtypes = (ctypes.c_uint64,)
+        library.fake_stream.restype = ctypes.c_void_p
+        library.fake_settle.argtypes = (ctypes.c_void_p,)
+        library.fake_most_taken.restype = ctypes.c_size_t
+
+    def configure(
+        self,
+        arch: str = "sm_90",
+        memory: int = 1 << 30,
+        shared: int = 232448,
+        pools: bool = True,
+        devices: int = 2,
+    ) -> None:
+        number = int(arch[3:]) if arch.startswith("sm_") else 0
+        self._library.fake_device(
+            number // 10, number % 10, arch.encode(), ctypes.c_size_t(memory), shared, pools,
+            devices,
+        )  # fmt: skip
+
+    def log(self) -> list[str]:
+        """The calls since the last one of this, as "name arguments", without CUDA's contexts."""
+        lines = self._library.fake_log().decode().splitlines()
+        self._library.fake_clear()
+        hidden = ("cuCtx", "hipSetDevice", "hipGetDevice ")
+        return [line.strip() for line in lines if not line.startswith(hidden)]
+
+    def names(self) -> list[str]:
+        return [line.split()[0] for line in self.log()]
+
+    def loaded(self) -> list[str]:
+        """Libraries of the kernels loaded since the last look at the log."""
+        name = {Platform.CUDA: "cuModuleLoadData", Platform.HIP: "hipModuleLoadData"}[self.platform]
+        lines = (line.split(" ", 1) for line in self.log())
+        return [line[1].removeprefix("FAKE:") for line in lines if line[0] == name]
+
+    def fail(self, name: str, nth: int, error: int) -> None:
+        self._library.fake_fail(name.encode(), nth, error)
+
+    def live(self) -> dict[str, int]:
+        text = ctypes.create_string_buffer(512)
+        self._library.fake_live(text, 512)
+        return {k: int(v) for k, v in (word.split("=") for word in text.value.decode().split())}
+
+    def array(self, array: np.ndarray[Any, Any]) -> int:
+        """The address of a copy on the device."""
+        return int(self._library.fake_array(array.ctypes.data, array.nbytes))
+
+    def read(self, address: int, shape: Sequence[int]) -> np.ndarray[Any, Any]:
+        """What is there now, whatever is still queued."""
+        array = np.empty(shape, np.float32)
+        assert self._library.fake_read(address, array.ctypes.data, array.nbytes) == 0
+        return array
+
+    def give(self, address: int) -> None:
+        assert self._library.fake_give(address) == 0
+
+    def stream(self) -> int:
+        return int(self._library.fake_stream())
+
+    def settle(self, stream: int) -> None:
+        assert self._library.fake_settle(stream) == 0
+
+    def most_taken(self) -> int:
+        return int(self._library.fake_most_taken())
+
+
+class Artifact:
+    """One instance of an artifact through its C interface; RuntimeError has its message."""
+
+    def __init__(self, path: Path, flags: int = 0) -> None:
+        entry = ctypes.CDLL(str(path)).tcc_artifact_api
+        entry.restype = ctypes.POINTER(abi.Api)
+        self.api = entry().contents
+        self._model, self._instance = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(self.api.model_get(ctypes.byref(self._model)))
+        status = self.api.instance_create(self._model, flags, ctypes.byref(self._instance))
+        if status:
+            message = self.api.last_error().decode()
+            self.api.model_release(self._model)
+            raise RuntimeError(message)
+
+    def run(
+        self,
+        inputs: Sequence[abi.Tensor],
+        outputs: Sequence[abi.Tensor],
+        stream: int | None = None,
+        allocator: abi.Allocator | None = None,
+    ) -> None:
+        given = (abi.Tensor * max(1, len(inputs)))(*inputs)
+        taken = (abi.Tensor * max(1, len(outputs)))(*outputs)
+        self._check(
+            self.api.run(
+                self._instance, given, len(inputs), taken, len(outputs),
+                ctypes.byref(allocator) if allocator else None, stream,
+            )
+        )  # fmt: skip
+
+    def statistics(self) -> abi.Statistics:
+        out = abi.Statistics()
+        self._check(self.api.statistics(self._model, self._instance, ctypes.byref(out)))
+        return out
+
+    def close(self) -> None:
+        self.api.instance_destroy(self._instance)
+        self.api.model_release(self._model)
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(self.api.last_error().decode())
+
+
+def on_host(array: np.ndarray[Any, Any]) -> abi.Tensor:
+    """A descriptor of an f32 array in this process."""
+    return abi.make_tensor(array.ctypes.data, (2, 32), array.shape, None)
+
+
+def on_device(driver: Driver, address: int, shape: Sequence[int], ordinal: int = 0) -> abi.Tensor:
+    """A descriptor of an f32 array on the device."""
+    tensor = abi.make_tensor(address, (2, 32), tuple(shape), None)
+    tensor.device = abi.Device(DEVICE_TYPES[driver.platform], ordinal)
+    return tensor
+
+
+ARCHS = {Platform.CUDA: "sm_90", Platform.HIP: "gfx942:sramecc+:xnack-"}
+
+
+def check(fakes: Fakes, platform: Platform, test: Callable[[Driver], None], *flags: str) -> None:
+    """Runs `test` with a fake driver, and finds that all that was made is gone."""
+    path = fakes.driver(platform, *flags)
+
+    def child() -> None:
+        driver = Driver(path, platform)
+        driver.configure(ARCHS[platform])
+        test(driver)
+        gc.collect()
+        assert not any(driver.live().values()), driver.live()
+
+    in_child(child)

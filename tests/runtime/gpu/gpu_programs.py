@@ -1,0 +1,246 @@
+"""Hand-made programs for the kernels of fake_kernels.c."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from programs import Builder
+from tcc.backends.host import encode_program
+from tcc.backends.images import Form, GpuImages, GpuKernel, GpuVariant, Param, Platform
+from tcc.backends.link import BytesLike, link_artifact
+from tcc.ir.program import (
+    Alias,
+    Arena,
+    Branch,
+    BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
+    IntOp,
+    Launch,
+    Loop,
+    Program,
+    ReadInt,
+    Register,
+    Relation,
+    State,
+    TensorRef,
+    View,
+    Weight,
+)
+from tcc.ir.types import DTYPES
+
+# name -> pointers and integers
+KERNELS = {
+    "relu": (2, 1), "add": (3, 1), "accumulate": (3, 0), "positive": (2, 0), "fill": (1, 2),
+    "count": (2, 0),
+}  # fmt: skip
+BLOCK = 8
+
+
+@dataclass
+class GpuBuilder(Builder):
+    """Launches are in blocks of eight elements."""
+
+    def blocks(self, n: Register) -> Register:
+        return self.let(IntOp.FLOORDIV, self.let(IntOp.ADD, n, self.const(7)), self.const(BLOCK))
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Register,
+        buffers: Sequence[BufferId],
+        ints: Sequence[Register] = (),
+        least: int = 1,
+    ) -> None:
+        number = list(KERNELS).index(kernel)
+        self.body.append(Launch(number, grid, tuple(buffers), tuple(ints), least))
+
+    def program(self) -> Program:
+        return replace(super().program(), kernels=tuple(KERNELS))
+
+
+def params(pointers: int, ints: int) -> tuple[Param, ...]:
+    return (Param.POINTER,) * pointers + (Param.INT64,) * ints + (Param.NULL,) * 2
+
+
+def variant(
+    kernels: Path, arch: str = "sm_90", form: Form = Form.CUBIN, shared: int = 64 << 10
+) -> GpuVariant:
+    """All kernels for `arch`; "add" has `shared` bytes of shared memory, the others 1 KiB."""
+    image = f"FAKE:{kernels}".encode() + b"\0"
+    return GpuVariant(
+        arch,
+        form,
+        tuple(
+            GpuKernel(name, image, shared if name == "add" else 1024, 4, 32, params(*counts))
+            for name, counts in KERNELS.items()
+        ),
+    )
+
+
+def images(kernels: Path, platform: Platform, *, allow_host: bool = False) -> GpuImages:
+    if platform is Platform.HIP:
+        return GpuImages(platform, (variant(kernels, "gfx942", Form.HSACO),), allow_host)
+    return GpuImages(platform, (variant(kernels),), allow_host)
+
+
+def link(program: Program, gpu: GpuImages, out: Path, weights: Sequence[BytesLike] = ()) -> Any:
+    return link_artifact(
+        [], encode_program(program), program.kernels, {"tcc": "test"}, weights, "mini", out, (),
+        gpu=gpu,
+    )  # fmt: skip
+
+
+WEIGHTS = np.arange(1, 65, dtype=np.float32)
+
+
+def mlp() -> Program:
+    """y = relu(x) + w for x: f32[n] with n <= 64, and the weights: 1, 2, ..., 64."""
+    b = GpuBuilder()
+    n = b.let(IntOp.DIM, 0, 0)
+    most, four, zero = b.const(64), b.const(4), b.const(0)
+    b.body.append(Check(Relation.LE, n, most, "input 'x': n is at most 64"))
+    size = b.let(IntOp.MUL, n, four)
+    grid = b.blocks(n)
+    b.arena = size
+    b.input("x", "f32", [n], "[n]")
+    x, w = b.buffer(Input(0), "x"), b.buffer(Weight(0, 256), "w")
+    middle, y = b.buffer(Arena(zero, size)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.launch("relu", grid, [x, middle], [n])
+    b.launch("add", grid, [middle, w, y], [n])
+    return b.program()
+
+
+def in_place() -> Program:
+    """x += x, where the output is the input x: f32[n]; and state: total += x[0], y = total."""
+    b = GpuBuilder()
+    n, one = b.let(IntOp.DIM, 0, 0), b.const(1)
+    four = b.const(4)
+    size, grid = b.let(IntOp.MUL, n, four), b.blocks(n)
+    b.input("x", "f32", [n], "[n]")
+    x, total = b.buffer(Input(0)), b.buffer(State(4))
+    updated, y = b.output("x_out", "f32", [n], "[n]", state=0), b.output("y", "f32", [one], "[1]")
+    b.allocate(updated, size)
+    b.allocate(y, four)
+    b.launch("add", grid, [x, x, updated], [n])
+    b.launch("accumulate", one, [x, total, y])
+    return b.program()
+
+
+def growing() -> Program:
+    """n = int(x[0]), read from the device; y: f32[2n] is n times n, then n times 7."""
+    b = GpuBuilder()
+    one, eight, seven = b.const(1), b.const(8), b.const(7)
+    b.input("x", "f32", [one], "[1]")
+    x, counted = b.buffer(Input(0)), b.buffer(Dynamic())
+    rows, behind = b.buffer(Dynamic()), b.buffer(Alias())
+    n = b.register()
+    b.allocate(counted, eight)
+    b.launch("count", one, [x, counted])
+    b.body.append(ReadInt(n, counted, DTYPES["i64"], 0))
+    size, grid = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n)
+    double, total = b.let(IntOp.ADD, n, n), b.let(IntOp.ADD, size, size)
+    y = b.output("y", "f32", [double], "[2*count]")
+    b.allocate(rows, size)
+    b.launch("fill", grid, [rows], [n, n])
+    b.allocate(rows, total, keep=True)
+    b.body.append(View(behind, rows, size))
+    b.launch("fill", grid, [behind], [seven, n])
+    b.allocate(y, total)
+    b.body.append(Copy(y, rows, total))
+    return b.program()
+
+
+def looping() -> Program:
+    """y = x after `k` doublings, in a loop, for x: f32[n] and k: i64 on the host."""
+    b = GpuBuilder()
+    n, k, counter = b.let(IntOp.DIM, 0, 0), b.register(), b.register()
+    size, grid, zero = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n), b.const(0)
+    b.arena = size
+    b.input("x", "f32", [n], "[n]")
+    b.input("k", "i64", [], "[]")
+    x, count = b.buffer(Input(0)), b.buffer(Input(1))
+    b.body.append(ReadInt(k, count, DTYPES["i64"], 0))
+    kept, y = b.buffer(Arena(zero, size)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.body.append(Copy(kept, x, size))
+    outer, b.body = b.body, []
+    b.launch("add", grid, [kept, kept, kept], [n])
+    inner, b.body = b.body, outer
+    b.body += [Loop(k, -1, counter, tuple(inner)), Copy(y, kept, size)]
+    return b.program()
+
+
+def sorting() -> Program:
+    """The three largest of x: f32[n], by a function of the host."""
+    b = GpuBuilder()
+    n, three = b.let(IntOp.DIM, 0, 0), b.const(3)
+    b.input("x", "f32", [n], "[n]")
+    x = b.buffer(Input(0))
+    values, indices = b.output("y", "f32", [three], "[3]"), b.output("i", "i64", [three], "[3]")
+    b.allocate(values, b.const(12))
+    b.allocate(indices, b.const(24))
+    f32, i64 = DTYPES["f32"], DTYPES["i64"]
+    b.body.append(
+        CallOp(
+            "top_k",
+            (TensorRef(x, f32, (n,)),),
+            (TensorRef(values, f32, (three,)), TensorRef(indices, i64, (three,))),
+            (0, 1, 1),
+        )
+    )
+    return b.program()
+
+
+def branching() -> Program:
+    """y = x + x where x[0] > 0, else relu(x); x: f32[n]."""
+    b = GpuBuilder()
+    n, one = b.let(IntOp.DIM, 0, 0), b.const(1)
+    size, grid, zero = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n), b.const(0)
+    b.arena = one
+    b.input("x", "f32", [n], "[n]")
+    x, flag, y = b.buffer(Input(0)), b.buffer(Arena(zero, one)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.launch("positive", one, [x, flag])
+    outer, b.body = b.body, []
+    b.launch("add", grid, [x, x, y], [n])
+    then, b.body = tuple(b.body), []
+    b.launch("relu", grid, [x, y], [n])
+    otherwise, b.body = tuple(b.body), outer
+    b.body.append(Branch(flag, then, otherwise))
+    return b.program()
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "mlp": mlp,
+    "in_place": in_place,
+    "growing": growing,
+    "looping": looping,
+    "sorting": sorting,
+    "branching": branching,
+}
+
+Linker = Callable[[str, Platform], Path]
+
+
+class Artifacts:
+    """The programs above as artifacts, each linked once for a platform."""
+
+    def __init__(self, folder: Path, kernels: Path) -> None:
+        self._folder, self._kernels = folder, kernels
+
+    def __call__(self, name: str, platform: Platform) -> Path:
+        out = self._folder / platform.name / f"{name}.so"
+        if not out.exists():
+            host = name == "sorting"
+            weights = [WEIGHTS] if name == "mlp" else []
+            link(PROGRAMS[name](), images(self._kernels, platform, allow_host=host), out, weights)
+        return out
