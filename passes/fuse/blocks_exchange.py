@@ -1,0 +1,245 @@
+"""What the stages of a block kernel exchange, and the axes that their loops make.
+
+    e[i, j] = exp(x[i, j] - m[i]) ;  s[i] = sum(k) e[i, k] ;  y[i, j] = e[i, j] / s[i]
+      j in one block:   s and y read the block of e
+      j in several:     both make exp(x - m) for themselves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tcc.ir.expr import extent
+from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, linear_in, substitute
+from tcc.ir.scalar import (
+    IndexValue,
+    Read,
+    Scalar,
+    StageRef,
+    index_value,
+    read,
+    rebuild,
+    walk,
+)
+from tcc.ir.tile import Block, Guard, Scope
+from tcc.passes.fuse.blocks_axes import Axis, Frame, Part, axis
+from tcc.passes.fuse.blocks_body import Made, matched
+from tcc.schedule.blocks import BlockSchedule, NotBlocks
+
+# Formulas put in for reads: more means that stages nest without end in sight.
+_MOST = 64
+
+
+class Axes:
+    """The axes of the loops of a group's stages under a schedule."""
+
+    def __init__(self, group: TileGroup, schedule: BlockSchedule) -> None:
+        self.group = group
+        self._blocks = dict(schedule.blocks)
+        named = {v.name: v for v in group.common}
+        missing = [n for name in schedule.parallel for n in name.split("+") if n not in named]
+        covered = {n for name in schedule.parallel for n in name.split("+")}
+        if missing or covered != set(named):
+            raise NotBlocks("the parallel axes are not the loops of all stages")
+        self.parallel = tuple(
+            axis([named[n] for n in name.split("+")], self.block(name))
+            for name in schedule.parallel
+        )
+
+    def block(self, name: str) -> int:
+        """Positions of a block along an axis."""
+        return self._blocks.get(name, 1)
+
+    def own(self, stage: GroupStage) -> tuple[Axis, ...]:
+        """The axes of a stage's loops that are neither parallel nor the walk."""
+        return self._cover([v for v in stage.iters if v not in self.group.cut])
+
+    def reduce(self, stage: GroupStage) -> tuple[Axis, ...]:
+        """The axes that a stage reduces along: those of one element at a time come first."""
+        found = self._cover(list(stage.reduce))
+        return tuple(sorted(found, key=lambda a: a.block > 1))
+
+    def _cover(self, loops: list[Var]) -> tuple[Axis, ...]:
+        by_name = {v.name: v for v in loops}
+        found: list[Axis] = []
+        for name, block in self._blocks.items():
+            parts = name.split("+")
+            if all(n in by_name for n in parts):
+                found.append(axis([by_name.pop(n) for n in parts], block))
+        single = [v for v in loops if v.name in by_name]
+        return (*(axis((v,), 1) for v in single), *found)
+
+    def inner(self, stage: GroupStage, component: int) -> Index | None:
+        """The offset of an element among those of the stage's own loops; None without such."""
+        return next(
+            (
+                a.offset
+                for a in stage.stores[component]
+                if self.group.buffers[a.buffer].scope is Scope.LOCAL
+            ),
+            None,
+        )
+
+    def outer(self, stage: GroupStage) -> list[Part]:
+        """Parts of the parallel axes and the walk for a stage, at some place."""
+        loops = {*stage.iters, *stage.reduce}
+        units = [a for a in self.parallel if set(a.loops) & loops]
+        walk = self.group.walk
+        if walk is not None and walk.loop in loops:
+            units.append(axis((walk.loop,), self.block(walk.loop.name)))
+        return [Part(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in units]
+
+    def exchanges(self, source: GroupStage, stage: GroupStage, node: Read) -> bool:
+        """Whether `stage` reads what is in the block of `source`."""
+        assert isinstance(node.source, StageRef)
+        inner = self.inner(source, node.source.component)
+        reader = [a for a in self.reduce(stage) if a.loops != self._walked()]
+        made, read_in = (
+            Frame((*self.outer(s), *(_first(a) for a in own)))
+            for s, own in ((source, self.own(source)), (stage, (*self.own(stage), *reader)))
+        )
+        block = Block("", source.body[node.source.component].dtype, made.shape)
+        return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
+
+    def _walked(self) -> tuple[Var, ...]:
+        return () if self.group.walk is None else (self.group.walk.loop,)
+
+
+def _first(each: Axis) -> Part:
+    """The first block of an axis, if one covers it, or some block."""
+    return Part(each, const(0) if each.whole else iterator(f"k.{each.name}", each.steps))
+
+
+def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
+    """`group` with pointwise stages put into those that cannot read their blocks.
+
+    Raises `NotBlocks` where what cannot be read is a reduction.
+    """
+    if any(s.strip is not None for s in group.stages):
+        raise NotBlocks("rows of a stage follow a loop through a window")
+    for _ in range(_MOST):
+        found = _away(group, axes)
+        if found is None:
+            return group
+        number, node = found
+        source = node.source
+        assert isinstance(source, StageRef)
+        if group.stages[source.stage].monoid is not None:
+            raise NotBlocks("a total is read away from the point just computed")
+        stages = list(group.stages)
+        stages[number] = _with(group, number, node)
+        group = replace(group, stages=tuple(stages))
+    raise NotBlocks("stages read each other at too many places")
+
+
+def _away(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
+    """A read that no block answers."""
+    for number, stage in enumerate(group.stages):
+        for node in walk(*stage.body):
+            if not isinstance(node, Read) or not isinstance(node.source, StageRef):
+                continue
+            source = group.stages[node.source.stage]
+            if any(not a.whole for a in axes.own(source)) or not axes.exchanges(
+                source, stage, node
+            ):
+                return number, node
+    return None
+
+
+# ---- formulas in place of reads -------------------------------------------------------------------
+
+
+def _with(group: TileGroup, number: int, node: Read) -> GroupStage:
+    """A stage with the formula of an earlier one in place of a read of it."""
+    assert isinstance(node.source, StageRef)
+    stage, source = group.stages[number], group.stages[node.source.stage]
+    mapping = _values(group, source, node.source.component, stage.accesses.get(node))
+    accesses = dict(stage.accesses)
+    formula = _moved(source.body[node.source.component], source, mapping, accesses)
+    done: dict[Scalar, Scalar] = {}
+    for old in walk(*stage.body):
+        new = done[old] = formula if old is node else rebuild(old, done.__getitem__)
+        if isinstance(old, Read) and isinstance(new, Read) and old in stage.accesses:
+            accesses.setdefault(new, stage.accesses[old])
+    body = tuple(done[s] for s in stage.body)
+    used = {n for n in walk(*body) if isinstance(n, Read)}
+    kept = {n: a for n, a in accesses.items() if n in used}
+    return replace(stage, body=body, accesses=kept)
+
+
+def _values(
+    group: TileGroup, source: GroupStage, component: int, access: Access | None
+) -> dict[Var, Index]:
+    """The source's own loops at a read of it: the digits of the offset."""
+    if access is None:
+        return {}
+    stored = [
+        a for a in source.stores[component] if group.buffers[a.buffer].scope is Scope.LOCAL
+    ]
+    if access.guards or len(stored) != 1:
+        raise NotBlocks("a stage reads an earlier one beyond its ends")
+    own = [v for v in source.iters if v not in group.cut]
+    steps = _radix(stored[0].offset, own)
+    mapping: dict[Var, Index] = {}
+    for n, (var, step) in enumerate(steps):
+        digit = access.offset // step
+        mapping[var] = digit if n == 0 else digit % extent(var)
+    return mapping
+
+
+def _radix(offset: Index, own: Sequence[Var]) -> list[tuple[Var, int]]:
+    """The loops of a dense offset with their steps, outermost first."""
+    steps: list[tuple[Var, int]] = []
+    rest = offset
+    for var in own:
+        linear = linear_in(rest, var)
+        step = None if linear is None else as_int(linear[0])
+        if linear is None or not step:
+            raise NotBlocks("what a stage holds is not in the order of its loops")
+        steps.append((var, step))
+        rest = linear[1]
+    if rest is not const(0):
+        raise NotBlocks("several formulas make the elements of one value")
+    return sorted(steps, key=lambda pair: -pair[1])
+
+
+def _moved(
+    root: Scalar, source: GroupStage, mapping: dict[Var, Index], accesses: dict[Read, Access]
+) -> Scalar:
+    """A formula of `source` with its own loops replaced.  Reads go by where they lie, for loops that
+    were merged since are still in their logical indices."""
+    done: dict[Scalar, Scalar] = {}
+    for old in walk(root):
+        new = rebuild(old, done.__getitem__)
+        if isinstance(new, IndexValue):
+            new = index_value(substitute(new.index, mapping), new.dtype)
+        if isinstance(old, Read) and isinstance(new, Read) and mapping:
+            new = _placed(old, new, source, mapping, accesses)
+        elif isinstance(old, Read) and isinstance(new, Read) and old in source.accesses:
+            accesses[new] = source.accesses[old]
+        done[old] = new
+    return done[root]
+
+
+def _placed(
+    old: Read,
+    new: Read,
+    source: GroupStage,
+    mapping: dict[Var, Index],
+    accesses: dict[Read, Access],
+) -> Read:
+    access = source.accesses.get(old)
+    if access is None:
+        return new
+    guards = tuple(
+        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in access.guards
+    )
+    moved = replace(access, offset=substitute(access.offset, mapping), guards=guards)
+    at = (moved.offset, *(i for g in guards for i in (g.index, g.extent)))
+    if isinstance(new.source, StageRef):
+        at = (*(substitute(i, mapping) for i in new.indices), *at)
+    found = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
+    accesses[found] = moved
+    return found
