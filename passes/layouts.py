@@ -13,7 +13,7 @@ whole pages apart.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
@@ -79,8 +79,10 @@ class _Halo:
     fill: float
 
 
-def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
-    """Layouts for all values that the groups of `graph` store."""
+def assign_layouts(
+    graph: Graph, groups: Sequence[Group], lowers: Callable[[Expr], bool] | None = None
+) -> Placed:
+    """Layouts for all values that the groups of `graph` store; `lowers` as of `split`."""
     users = graph.users()
     steps: list[Step] = []
     windows: set[Value] = set()
@@ -95,7 +97,7 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
             steps.append(Step(None, group.sink))
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
-        for part in split(expr, operands, results):
+        for part in split(expr, operands, results, lowers):
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(Step(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]

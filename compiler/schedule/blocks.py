@@ -319,7 +319,7 @@ def _contraction(group: TileGroup, main: GroupStage, profile: BlockProfile) -> B
         first, second = second, first
     owned = [loops for s in group.stages if (loops := _own(group, s))]
     if owned or group.walk is not None:
-        return _chained(group, main, batch, first, second, profile)
+        return _chained(group, first, second, profile)
     m, n = points(tuple(first)), points(tuple(second))
     if min(m, n) < SIDE or main.body[0].dtype is not F32:
         return _narrow(group, main, batch, first, second, profile)
@@ -399,15 +399,13 @@ def _narrow(
 
 
 def _chained(
-    group: TileGroup,
-    main: GroupStage,
-    batch: list[Var],
-    first: list[Var],
-    second: list[Var],
-    profile: BlockProfile,
+    group: TileGroup, first: list[Var], second: list[Var], profile: BlockProfile
 ) -> BlockSchedule:
     """Products whose rows wait in a unit: rows in blocks, all else of a row whole."""
-    rows = [v for v in group.common if v in first or v in second]
+    shared = {v for s in group.stages if (r := _roles(s)) is not None for v in r.batch}
+    sides = [[v for v in side if v not in shared] for side in (first, second)]
+    rows = max(sides, key=lambda loops: points(tuple(loops)) if loops else 0)
+    batch = [v for v in group.common if v not in rows]
     blocks = _Blocks()
     columns = 1
     for stage in group.stages:
@@ -420,7 +418,10 @@ def _chained(
         columns = max(columns, 64)
     count = points(tuple(rows))
     block = SIDE if count >= SIDE else _power(count)
+    units = points(tuple(batch)) * count
     while block < 64 and block < count and block * 2 * columns <= _SCORES:
+        if units < 2 * block * profile.processors:
+            break
         block *= 2
     blocks.add(rows, block)
     if group.walk is not None:

@@ -1,0 +1,76 @@
+"""What may be one kernel on a GPU: groups that become block kernels, and keep its processors busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.errors import TccError
+from tcc.ir.expr import Expr
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Var
+from tcc.passes.fuse.blocks import lower_blocks
+from tcc.passes.fuse.combine import read_plainly
+from tcc.passes.fuse.partition import loads_evenly, row_major_storage
+from tcc.passes.fuse.structure import build_group
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule, choose_blocks
+from tcc.schedule.nest import points, product, weight, work
+
+# Operations of a kernel that a few processors do as soon as all would.
+_SMALL = 1 << 20
+# Operations that every unit may do again.
+_AGAIN = 1 << 13
+
+
+def blocks_join(
+    expr: Expr, constants: Sequence[bool] = (), profile: BlockProfile = TYPICAL_DEVICE
+) -> bool:
+    """Whether one block kernel of `expr`, with everything row-major, is worth having."""
+    flags = constants or [False] * len(expr.params)
+    operands, results = row_major_storage(expr, flags)
+    try:
+        loops = build_group(expr, operands, results, collapsed=False)
+        if not all(map(loads_evenly, loops.stages)):
+            return False
+        group = build_group(expr, operands, results)
+        schedule = choose_blocks(group, profile)
+        lower_blocks(group, schedule)
+        return len(group.stages) == 1 or (
+            read_plainly(expr) and _keeps_busy(group, schedule, profile)
+        )
+    except TccError:
+        return False
+
+
+def _keeps_busy(group: TileGroup, schedule: BlockSchedule, profile: BlockProfile) -> bool:
+    """Whether there are units for half of the processors, or there is little to do, and units
+    do little that others do too."""
+    if any(_again(group, s) > _AGAIN for s in group.stages):
+        return False
+    if sum(work(s) * weight(s) for s in group.stages) < _SMALL:
+        return True
+    least = profile.processors // 2
+    return _units(group, schedule) >= min(least, _most_units(group))
+
+
+def _again(group: TileGroup, stage: GroupStage) -> int:
+    """Operations of a stage that lacks loops of the grid, for one unit."""
+    if set(group.common) <= set(stage.iters):
+        return 0
+    own = tuple(v for v in (*stage.iters, *stage.reduce) if v not in group.common)
+    return points(own) * weight(stage)
+
+
+def _units(group: TileGroup, schedule: BlockSchedule) -> int:
+    blocks, named = dict(schedule.blocks), {v.name: v for v in group.common}
+    count = 1
+    for name in schedule.parallel:
+        loops: tuple[Var, ...] = tuple(named[n] for n in name.split("+"))
+        count *= -(-points(loops) // blocks.get(name, 1))
+    return count
+
+
+def _most_units(group: TileGroup) -> int:
+    """Units of the largest stage, were it alone: a product's take 32 x 32 results."""
+    main = max(group.stages, key=lambda s: work(s) * weight(s))
+    size = 1024 if product(main) is not None else 1
+    return max(1, points(main.iters) // size)
