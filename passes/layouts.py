@@ -13,8 +13,9 @@ whole pages apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
@@ -34,7 +35,7 @@ from tcc.ir.op import Trait
 from tcc.ir.scalar import Read, Scalar, read, transform
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
-from tcc.passes.fuse.partition import Group, Kind, classify
+from tcc.passes.fuse.partition import Group, Kind, Lowers, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.planes import LINE, crowded
 
@@ -79,9 +80,7 @@ class _Halo:
     fill: float
 
 
-def assign_layouts(
-    graph: Graph, groups: Sequence[Group], lowers: Callable[[Expr], bool] | None = None
-) -> Placed:
+def assign_layouts(graph: Graph, groups: Sequence[Group], lowers: Lowers | None = None) -> Placed:
     """Layouts for all values that the groups of `graph` store; `lowers` as of `split`."""
     users = graph.users()
     steps: list[Step] = []
@@ -97,7 +96,8 @@ def assign_layouts(
             steps.append(Step(None, group.sink))
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
-        for part in split(expr, operands, results, lowers):
+        judge = None if lowers is None else partial(_alone, lowers)
+        for part in split(expr, operands, results, judge):
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(Step(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
@@ -122,6 +122,10 @@ def assign_layouts(
             shape = p.value.type.shape
             layouts[p.value] = part_of(layouts[join.whole], shape, join.axis, p.start)
     return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
+
+
+def _alone(lowers: Lowers, expr: Expr) -> bool:
+    return lowers(expr, tuple(False for _ in expr.params))
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

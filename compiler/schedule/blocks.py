@@ -1,7 +1,7 @@
 """The schedule of a block kernel, and a first choice of it from a group's strides and sizes.
 
-A GPU's unit makes one block of the parallel axes; loops that have one role in a stage are fused into
-one axis, named by the loops' names joined by `+`.
+A GPU's unit makes one block of the parallel axes; loops that have one role in a stage are fused
+into one axis, named by the loops' names joined by `+`.
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ class _Blocks:
         if loops and block > 1:
             self.found.setdefault(join(loops), block)
 
-    def schedule(
-        self, parallel: Sequence[Sequence[Var]], warps: int, stages: int
-    ) -> BlockSchedule:
+    def schedule(self, parallel: Sequence[Sequence[Var]], warps: int, stages: int) -> BlockSchedule:
         names = tuple(join(loops) for loops in parallel if loops)
         return BlockSchedule(tuple(self.found.items()), names, warps, stages)
 
@@ -311,9 +309,7 @@ def _contraction(group: TileGroup, main: GroupStage, profile: BlockProfile) -> B
     roles = _roles(main)
     assert roles is not None
     common = group.common
-    first, second = (
-        [v for v in common if v in side] for side in (roles.rows, roles.columns)
-    )
+    first, second = ([v for v in common if v in side] for side in (roles.rows, roles.columns))
     batch = [v for v in common if v not in first and v not in second]
     if common and common[-1] in first:
         first, second = second, first

@@ -149,7 +149,8 @@ class _Lowering:
 
         def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
             rest = list(old)
-            carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in zip(totals, widths)}
+            pairs = zip(totals, widths, strict=True)
+            carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
             news: dict[int, tuple[Block, ...]] = {}
             for number in walk.stages:
                 if number not in carried:

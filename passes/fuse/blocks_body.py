@@ -6,12 +6,22 @@ that is still open, is not computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tcc.ir.group import Access, GroupStage
-from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, iterator, linear_in
+from tcc.ir.index import (
+    Index,
+    Remainder,
+    Var,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+)
 from tcc.ir.scalar import (
     IndexValue,
     Read,
@@ -57,7 +67,7 @@ class Made:
 class Emitter:
     """Statements of the scope that is open, and what they made."""
 
-    def __init__(self, buffers: Sequence[TileBuffer]) -> None:
+    def __init__(self, buffers: Iterable[TileBuffer]) -> None:
         self.buffers = tuple(buffers)
         self.ready: dict[StageRef, Made] = {}
         self.stmts: list[Stmt] = []
@@ -164,7 +174,7 @@ class Emitter:
         return self._known[key]
 
     def moved(self, block: Block, axes: Sequence[str], wanted: Sequence[str]) -> Block:
-        """`block`, whose axes are `axes`, with the axes `wanted`: those it lacks are of size one."""
+        """`block`, whose axes are `axes`, with the axes `wanted`, of size one where new."""
         order = tuple(sorted(range(len(axes)), key=lambda n: wanted.index(axes[n])))
         sizes = dict(zip(axes, block.shape, strict=True))
         shape = tuple(sizes.get(name, 1) for name in wanted)
@@ -201,9 +211,7 @@ class Body:
             position = self.frame.positions(shape)[self.frame.parts.index(part)]
             top = bounds(part.axis.total)[1]
             dtype = I32 if top is not None and top + part.axis.block < 1 << 31 else I64
-            inside = apply(
-                "lt", index_value(position, dtype), index_value(part.axis.total, dtype)
-            )
+            inside = apply("lt", index_value(position, dtype), index_value(part.axis.total, dtype))
             block = self.emitter.compute(inside, (), shape)
             found = block if found is None else self.emitter.function("and", found, block)
         return found
@@ -307,7 +315,7 @@ def matched(made: Made, access: Access | None, frame: Frame) -> tuple[str, ...] 
 
 def _steps(offset: Index, frame: Frame) -> dict[int, Part] | None:
     """The whole axes that an offset runs along, by their constant steps; None for other offsets."""
-    rest = frame.place(offset, frame.shape)
+    rest = _whole(frame.place(offset, frame.shape))
     found: dict[int, Part] = {}
     for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
         linear = linear_in(rest, free_vars(lane)[0])
@@ -320,6 +328,17 @@ def _steps(offset: Index, frame: Frame) -> dict[int, Part] | None:
                 return None
             found[step] = part
     return found if rest is const(0) else None
+
+
+def _whole(index: Index) -> Index:
+    """`x % d + d*(x // d)` as x."""
+    for monomial, coeff in index.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Remainder):
+            num, den = monomial[0].num, monomial[0].den
+            without = index - coeff * (num % den) - coeff * den * (num // den)
+            if len(without.terms) < len(index.terms) - 1:
+                return _whole(without + coeff * num)
+    return index
 
 
 def _index_loops(root: Scalar) -> list[Var]:

@@ -1,8 +1,8 @@
 """What the stages of a block kernel exchange, and the axes that their loops make.
 
-    e[i, j] = exp(x[i, j] - m[i]) ;  s[i] = sum(k) e[i, k] ;  y[i, j] = e[i, j] / s[i]
-      j in one block:   s and y read the block of e
-      j in several:     both make exp(x - m) for themselves
+e[i, j] = exp(x[i, j] - m[i]) ;  s[i] = sum(k) e[i, k] ;  y[i, j] = e[i, j] / s[i]
+  j in one block:   s and y read the block of e
+  j in several:     both make exp(x - m) for themselves
 """
 
 from __future__ import annotations
@@ -12,18 +12,31 @@ from dataclasses import replace
 
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
-from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, linear_in, substitute
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+    of_atom,
+    substitute,
+)
 from tcc.ir.scalar import (
     IndexValue,
     Read,
     Scalar,
     StageRef,
+    apply,
     index_value,
+    literal,
     read,
     rebuild,
     walk,
 )
 from tcc.ir.tile import Block, Guard, Scope
+from tcc.ir.types import I64
 from tcc.passes.fuse.blocks_axes import Axis, Frame, Part, axis
 from tcc.passes.fuse.blocks_body import Made, matched
 from tcc.schedule.blocks import BlockSchedule, NotBlocks
@@ -148,25 +161,99 @@ def _away(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
     return None
 
 
-# ---- formulas in place of reads -------------------------------------------------------------------
+# ---- formulas in place of reads -----------------------------------------------------------------
 
 
 def _with(group: TileGroup, number: int, node: Read) -> GroupStage:
     """A stage with the formula of an earlier one in place of a read of it."""
-    assert isinstance(node.source, StageRef)
-    stage, source = group.stages[number], group.stages[node.source.stage]
-    mapping = _values(group, source, node.source.component, stage.accesses.get(node))
+    stage = group.stages[number]
     accesses = dict(stage.accesses)
-    formula = _moved(source.body[node.source.component], source, mapping, accesses)
     done: dict[Scalar, Scalar] = {}
     for old in walk(*stage.body):
-        new = done[old] = formula if old is node else rebuild(old, done.__getitem__)
-        if isinstance(old, Read) and isinstance(new, Read) and old in stage.accesses:
-            accesses.setdefault(new, stage.accesses[old])
+        new = rebuild(old, done.__getitem__)
+        if isinstance(old, Read) and isinstance(new, Read):
+            if old in stage.accesses:
+                accesses.setdefault(new, stage.accesses[old])
+            if old is node:
+                new = _Formula(group, new, stage.accesses.get(old), accesses).value()
+        done[old] = new
     body = tuple(done[s] for s in stage.body)
     used = {n for n in walk(*body) if isinstance(n, Read)}
     kept = {n: a for n, a in accesses.items() if n in used}
     return replace(stage, body=body, accesses=kept)
+
+
+class _Formula:
+    """What an earlier stage computes at a read of it; `accesses` takes its reads."""
+
+    def __init__(
+        self, group: TileGroup, node: Read, access: Access | None, accesses: dict[Read, Access]
+    ) -> None:
+        assert isinstance(node.source, StageRef)
+        self.node, self.access, self.accesses = node, access, accesses
+        self.source = group.stages[node.source.stage]
+        self.component = node.source.component
+        self.mapping = _values(group, self.source, self.component, access)
+
+    def value(self) -> Scalar:
+        """The formula, the read's fill where the read is beyond the ends of the earlier stage."""
+        done: dict[Scalar, Scalar] = {}
+        root = self.source.body[self.component]
+        for old in walk(root):
+            new = rebuild(old, done.__getitem__)
+            if isinstance(new, IndexValue):
+                new = index_value(self._moved(new.index), new.dtype)
+            elif isinstance(old, Read) and isinstance(new, Read) and old in self.source.accesses:
+                new = self._placed(new, self.source.accesses[old])
+            done[old] = new
+        if self.access is None or self.node.fill is None:
+            return done[root]
+        found = done[root]
+        for guard in self.access.guards:
+            found = apply("select", self._inside(guard), found, self._fill())
+        return found
+
+    def _moved(self, index: Index) -> Index:
+        moved = substitute(index, self.mapping)
+        if {v for v, _ in self.node.indirect} & set(free_vars(moved)):
+            raise NotBlocks("a stage computes with a position that depends on data")
+        return moved
+
+    def _placed(self, new: Read, access: Access) -> Read:
+        """A read at its new place.  It goes by where it lies, for loops that were merged since are
+        still in its logical indices."""
+        if self.access is None:
+            self.accesses[new] = access
+            return new
+        guards = tuple(
+            Guard(substitute(g.index, self.mapping), substitute(g.extent, self.mapping))
+            for g in access.guards
+        )
+        guards = tuple(dict.fromkeys((*self.access.guards, *guards)))
+        moved = replace(access, offset=substitute(access.offset, self.mapping), guards=guards)
+        at = (moved.offset, *(i for g in guards for i in (g.index, g.extent)))
+        if isinstance(new.source, StageRef):
+            at = (*(substitute(i, self.mapping) for i in new.indices), *at)
+        bound = tuple(dict((*self.node.indirect, *new.indirect)).items())
+        found = read(new.source, at, new.dtype, fill=new.fill, indirect=bound)
+        self.accesses[found] = moved
+        return found
+
+    def _fill(self) -> Scalar:
+        assert self.node.fill is not None
+        return literal(self.node.fill, self.node.dtype)
+
+    def _inside(self, guard: Guard) -> Scalar:
+        """Whether a guard is met."""
+        bound = {of_atom(v): s for v, s in self.node.indirect}
+        position = bound.get(guard.index)
+        if position is None:
+            if {v for v, _ in self.node.indirect} & set(free_vars(guard.index)):
+                raise NotBlocks("a stage is read at a position that data shift")
+            position = index_value(guard.index, I64)
+        end = index_value(guard.extent, position.dtype)
+        low = apply("ge", position, literal(0, position.dtype))
+        return apply("and", low, apply("lt", position, end))
 
 
 def _values(
@@ -175,11 +262,9 @@ def _values(
     """The source's own loops at a read of it: the digits of the offset."""
     if access is None:
         return {}
-    stored = [
-        a for a in source.stores[component] if group.buffers[a.buffer].scope is Scope.LOCAL
-    ]
-    if access.guards or len(stored) != 1:
-        raise NotBlocks("a stage reads an earlier one beyond its ends")
+    stored = [a for a in source.stores[component] if group.buffers[a.buffer].scope is Scope.LOCAL]
+    if len(stored) != 1:
+        raise NotBlocks("a stage reads several formulas of an earlier one")
     own = [v for v in source.iters if v not in group.cut]
     steps = _radix(stored[0].offset, own)
     mapping: dict[Var, Index] = {}
@@ -203,43 +288,3 @@ def _radix(offset: Index, own: Sequence[Var]) -> list[tuple[Var, int]]:
     if rest is not const(0):
         raise NotBlocks("several formulas make the elements of one value")
     return sorted(steps, key=lambda pair: -pair[1])
-
-
-def _moved(
-    root: Scalar, source: GroupStage, mapping: dict[Var, Index], accesses: dict[Read, Access]
-) -> Scalar:
-    """A formula of `source` with its own loops replaced.  Reads go by where they lie, for loops that
-    were merged since are still in their logical indices."""
-    done: dict[Scalar, Scalar] = {}
-    for old in walk(root):
-        new = rebuild(old, done.__getitem__)
-        if isinstance(new, IndexValue):
-            new = index_value(substitute(new.index, mapping), new.dtype)
-        if isinstance(old, Read) and isinstance(new, Read) and mapping:
-            new = _placed(old, new, source, mapping, accesses)
-        elif isinstance(old, Read) and isinstance(new, Read) and old in source.accesses:
-            accesses[new] = source.accesses[old]
-        done[old] = new
-    return done[root]
-
-
-def _placed(
-    old: Read,
-    new: Read,
-    source: GroupStage,
-    mapping: dict[Var, Index],
-    accesses: dict[Read, Access],
-) -> Read:
-    access = source.accesses.get(old)
-    if access is None:
-        return new
-    guards = tuple(
-        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in access.guards
-    )
-    moved = replace(access, offset=substitute(access.offset, mapping), guards=guards)
-    at = (moved.offset, *(i for g in guards for i in (g.index, g.extent)))
-    if isinstance(new.source, StageRef):
-        at = (*(substitute(i, mapping) for i in new.indices), *at)
-    found = read(new.source, at, new.dtype, fill=new.fill, indirect=new.indirect)
-    accesses[found] = moved
-    return found

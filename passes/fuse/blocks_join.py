@@ -1,8 +1,6 @@
-"""What may be one kernel on a GPU: groups that become block kernels, and keep its processors busy."""
+"""What may be one kernel on a GPU: what becomes a block kernel and keeps its processors busy."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -22,11 +20,10 @@ _AGAIN = 1 << 13
 
 
 def blocks_join(
-    expr: Expr, constants: Sequence[bool] = (), profile: BlockProfile = TYPICAL_DEVICE
+    expr: Expr, constants: tuple[bool, ...], profile: BlockProfile = TYPICAL_DEVICE
 ) -> bool:
     """Whether one block kernel of `expr`, with everything row-major, is worth having."""
-    flags = constants or [False] * len(expr.params)
-    operands, results = row_major_storage(expr, flags)
+    operands, results = row_major_storage(expr, constants)
     try:
         loops = build_group(expr, operands, results, collapsed=False)
         if not all(map(loads_evenly, loops.stages)):

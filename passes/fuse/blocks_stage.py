@@ -209,12 +209,11 @@ class Stage:
         assert found is not None
         every = (*self.frame.parts, *parts)
         a_axes, b_axes = (*found.batch, found.m, found.k), (*found.batch, found.k, found.n)
-        operands = []
-        for factor, axes in ((found.a, a_axes), (found.b, b_axes)):
-            operands.append(self._factor(factor, _reordered(every, axes), parts))
+        a = self._factor(found.a, _reordered(every, a_axes), parts)
+        b = self._factor(found.b, _reordered(every, b_axes), parts)
         out = self.emitter.fresh(acc.dtype, acc.shape)
         labels = (*found.batch, found.m, found.n)
-        self.emitter.add(Contract(out, acc, *operands, labels, a_axes, b_axes))
+        self.emitter.add(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return out
 
     def _factor(self, factor: Scalar, frame: Frame, parts: Sequence[Part]) -> Block:
@@ -274,4 +273,3 @@ def _reordered(parts: Sequence[Part], wanted: Sequence[str]) -> Frame:
 def _loads_zero(factor: Scalar) -> bool:
     """Whether masked lanes of a factor are loaded as zeros."""
     return isinstance(factor, Read) and isinstance(factor.source, int) and not factor.fill
-

@@ -46,7 +46,6 @@ from tcc.schedule.nest import product, row_loop, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
 from tcc.schedule.strips import kept_gain, strips_fit
 
-
 # Whether the kernel of an expression is worth having; operand n is a constant where flag n says so.
 Lowers: TypeAlias = Callable[[Expr, tuple[bool, ...]], bool]
 

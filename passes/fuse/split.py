@@ -83,9 +83,9 @@ def _split(
 
 def _first_total(expr: Expr) -> int:
     """The first reduction that a later stage reads, else the first stage."""
-    sources = {r.source.stage for s in expr.stages for r in reads(s) if not isinstance(r.source, int)}
-    totals = (n for n in sorted(sources) if expr.stages[n].monoid is not None)
-    return next(totals, 0)
+    sources = (r.source for stage in expr.stages for r in reads(stage))
+    read_later = {s.stage for s in sources if isinstance(s, StageRef)}
+    return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
 
 def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> Piece:
