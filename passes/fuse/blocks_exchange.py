@@ -7,7 +7,7 @@ e[i, j] = exp(x[i, j] - m[i]) ;  s[i] = sum(k) e[i, k] ;  y[i, j] = e[i, j] / s[
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tcc.ir.expr import extent
@@ -95,10 +95,9 @@ class Axes:
             None,
         )
 
-    def outer(self, stage: GroupStage) -> list[Part]:
-        """Parts of the parallel axes and the walk for a stage, at some place."""
-        loops = {*stage.iters, *stage.reduce}
-        units = [a for a in self.parallel if set(a.loops) & loops]
+    def outer(self, loops: Collection[Var]) -> list[Part]:
+        """Parts of the parallel axes and the walk that have some of `loops`, at some place."""
+        units = [a for a in self.parallel if set(a.loops) & set(loops)]
         walk = self.group.walk
         if walk is not None and walk.loop in loops:
             units.append(axis((walk.loop,), self.block(walk.loop.name)))
@@ -109,10 +108,9 @@ class Axes:
         assert isinstance(node.source, StageRef)
         inner = self.inner(source, node.source.component)
         reader = [a for a in self.reduce(stage) if a.loops != self._walked()]
-        made, read_in = (
-            Frame((*self.outer(s), *(_first(a) for a in own)))
-            for s, own in ((source, self.own(source)), (stage, (*self.own(stage), *reader)))
-        )
+        made = Frame((*self.outer(source.iters), *map(_first, self.own(source))))
+        parts = self.outer((*stage.iters, *stage.reduce))
+        read_in = Frame((*parts, *map(_first, (*self.own(stage), *reader))))
         block = Block("", source.body[node.source.component].dtype, made.shape)
         return matched(Made(block, made, inner), stage.accesses.get(node), read_in) is not None
 
