@@ -26,7 +26,7 @@ _LINEAR = 1024
 # The longest row that one block holds.
 _ROW = 1 << 13
 # Elements of a block of short rows.
-_ROWS = 1 << 11
+_ROWS = 1 << 12
 # The most columns of a product that a unit makes whole, and the elements of such a block.
 _COLUMNS = 256
 _SCORES = 1 << 13
@@ -317,7 +317,7 @@ def _contraction(group: TileGroup, main: GroupStage, profile: BlockProfile) -> B
     if owned or group.walk is not None:
         return _chained(group, first, second, profile)
     m, n = points(tuple(first)), points(tuple(second))
-    if min(m, n) < SIDE or main.body[0].dtype is not F32:
+    if main.body[0].dtype is not F32 or not _fills(m, n, points(tuple(batch)), profile):
         return _narrow(group, main, batch, first, second, profile)
     bm, bn = _sides(m, n, points(tuple(batch)), profile)
     blocks = _Blocks()
@@ -326,6 +326,13 @@ def _contraction(group: TileGroup, main: GroupStage, profile: BlockProfile) -> B
     for stage in group.stages:
         _sum(blocks, group, stage, 64 if _halves(stage) else 32)
     return blocks.schedule([batch, first, second], 8 if bm * bn > 1 << 13 else 4, 3)
+
+
+def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
+    """Whether matrices are worth it: both sides fill one, or the smaller a fourth of it and there
+    are enough of them."""
+    few, many = sorted((m, n))
+    return few >= SIDE or (4 * few >= SIDE and 2 * batch * many >= SIDE * profile.processors)
 
 
 def _halves(stage: GroupStage) -> bool:
@@ -339,7 +346,7 @@ def _sum(blocks: _Blocks, group: TileGroup, stage: GroupStage, block: int) -> No
     if not loops:
         return
     last = _limit(loops[-1:])
-    if len(loops) > 1 and last is not None and (last % SIDE == 0 or last >= 4 * block):
+    if len(loops) > 1 and last is not None and last >= block and not last % SIDE:
         loops = loops[-1:]
     size = _limit(loops)
     blocks.add(loops, block if size is None else max(SIDE, min(block, _power(size))))
@@ -381,7 +388,8 @@ def _narrow(
     summed = _reduced(group, main)
     reads = [a for n, a in main.accesses.items() if isinstance(n.source, int)]
     across = bool(many) and any(stride(a, many[-1]) == 1 for a in reads)
-    steps = min(_power(_limit(summed) or _LINEAR), 32 if across else 256)
+    busy = points(tuple(many)) >= 32 * profile.processors
+    steps = min(_power(_limit(summed) or _LINEAR), 32 if across or busy else 256)
     columns = max(1, _PRODUCTS // (rows * steps))
     while columns > 4 and points(tuple(many)) < columns * profile.processors:
         columns //= 2

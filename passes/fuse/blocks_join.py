@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
+from tcc.ir.tile import Compute, Load, Loop, Stmt
 from tcc.passes.fuse.blocks import lower_blocks
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.partition import loads_evenly, row_major_storage
@@ -15,6 +19,10 @@ from tcc.schedule.nest import points, product, weight, work
 
 # Operations of a kernel that a few processors do as soon as all would.
 _SMALL = 1 << 20
+# Results of a unit of a product that stands alone.
+_RESULTS = 64
+# Elements of a block that the registers of a unit hold beside others.
+_HELD = 1 << 15
 # Operations that every unit may do again.
 _AGAIN = 1 << 13
 
@@ -30,9 +38,11 @@ def blocks_join(
             return False
         group = build_group(expr, operands, results)
         schedule = choose_blocks(group, profile)
-        lower_blocks(group, schedule)
+        kernel = lower_blocks(group, schedule)
         return len(group.stages) == 1 or (
-            read_plainly(expr) and _keeps_busy(group, schedule, profile)
+            read_plainly(expr)
+            and _keeps_busy(group, schedule, profile)
+            and _largest(kernel.body) <= _HELD
         )
     except TccError:
         return False
@@ -67,7 +77,20 @@ def _units(group: TileGroup, schedule: BlockSchedule) -> int:
 
 
 def _most_units(group: TileGroup) -> int:
-    """Units of the largest stage, were it alone: a product's take 32 x 32 results."""
+    """Units of the largest stage, were it alone."""
     main = max(group.stages, key=lambda s: work(s) * weight(s))
-    size = 1024 if product(main) is not None else 1
-    return max(1, points(main.iters) // size)
+    return max(1, points(main.iters) // (_RESULTS if product(main) is not None else 1))
+
+
+def _largest(body: Sequence[Stmt]) -> int:
+    """Elements of the largest block that is loaded or computed."""
+    sizes = [1]
+    for node in body:
+        match node:
+            case Load() | Compute():
+                sizes.append(prod(node.out.shape))
+            case Loop():
+                sizes.append(_largest(node.body))
+            case _:
+                pass
+    return max(sizes)
