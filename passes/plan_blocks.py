@@ -19,7 +19,8 @@ from tcc.passes.fuse.blocks import lower_blocks
 from tcc.passes.fuse.blocks_join import blocks_join
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, choose_blocks
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
+from tcc.schedule.choose_blocks import choose_blocks
 from tcc.schedule.nest import depends, product, stride
 from tcc.schedule.registers import TYPICAL_CORE
 

@@ -28,8 +28,8 @@ from tcc.schedule.blocks import (
     BlockProfile,
     BlockSchedule,
     NotBlocks,
-    choose_blocks,
 )
+from tcc.schedule.choose_blocks import choose_blocks
 
 __all__ = ["NotBlocks", "blocks_fit", "lower_blocks"]
 

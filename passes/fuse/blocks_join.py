@@ -14,7 +14,8 @@ from tcc.passes.fuse.blocks import lower_blocks
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.partition import loads_evenly, row_major_storage
 from tcc.passes.fuse.structure import build_group
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule, choose_blocks
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
+from tcc.schedule.choose_blocks import choose_blocks
 from tcc.schedule.nest import points, product, weight, work
 
 # Operations of a kernel that a few processors do as soon as all would.
@@ -24,7 +25,7 @@ _RESULTS = 64
 # Elements of a block that the registers of a unit hold beside others.
 _HELD = 1 << 15
 # Operations that every unit may do again.
-_AGAIN = 1 << 13
+_AGAIN = 1 << 14
 
 
 def blocks_join(

@@ -17,7 +17,8 @@ from tcc.ir.verify_blocks import verify_blocks
 from tcc.ir.verify_tile import verify_kernel
 from tcc.passes.fuse.blocks import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.blocks import BlockSchedule, choose_blocks
+from tcc.schedule.blocks import BlockSchedule
+from tcc.schedule.choose_blocks import choose_blocks
 
 from .tiles import Array, run_kernel
 

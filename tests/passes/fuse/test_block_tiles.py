@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr
-from tcc.schedule.blocks import NotBlocks, choose_blocks
+from tcc.schedule.blocks import NotBlocks
+from tcc.schedule.choose_blocks import choose_blocks
 
 from tests.ops.test_matrix import SYMBOLIC_CASES, Case, check, reference
 
