@@ -48,6 +48,14 @@ def _roles(stage: GroupStage) -> _Roles | None:
     return _Roles(batch, rows, tuple(v for v in stage.iters if v in b and v not in a))
 
 
+def is_matrix_product(stage: GroupStage) -> bool:
+    """Whether a stage multiplies matrices that fill blocks on all sides."""
+    roles = _roles(stage)
+    if roles is None or stage.body[0].dtype is not F32:
+        return False
+    return min(points(roles.rows), points(roles.columns), points(stage.reduce)) >= SIDE
+
+
 def main_product(group: TileGroup) -> GroupStage | None:
     """The largest sum of products of rows and columns."""
     found = []

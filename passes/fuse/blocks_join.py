@@ -9,11 +9,12 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.tile import Compute, Load, Loop, Stmt
+from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
 from tcc.passes.fuse.blocks import lower_blocks
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.partition import loads_evenly, row_major_storage
 from tcc.passes.fuse.structure import build_group
+from tcc.schedule.block_products import is_matrix_product
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.choose_blocks import choose_blocks
 from tcc.schedule.nest import points, product, weight, work
@@ -44,19 +45,21 @@ def blocks_join(
             read_plainly(expr)
             and _keeps_busy(group, schedule, profile)
             and _largest(kernel.body) <= _HELD
+            and sum(map(is_matrix_product, group.stages)) <= _contractions(kernel.body)
         )
     except TccError:
         return False
 
 
 def _keeps_busy(group: TileGroup, schedule: BlockSchedule, profile: BlockProfile) -> bool:
-    """Whether there are units for half of the processors, or there is little to do, and units
-    do little that others do too."""
+    """Whether units do little that others do too, and of several totals there is little to do or
+    there are units for a fourth of the processors."""
     if any(_again(group, s) > _AGAIN for s in group.stages):
         return False
-    if sum(work(s) * weight(s) for s in group.stages) < _SMALL:
+    totals = sum(bool(s.reduce) for s in group.stages)
+    if totals <= 1 or sum(work(s) * weight(s) for s in group.stages) < _SMALL:
         return True
-    least = profile.processors // 2
+    least = profile.processors // 4
     return _units(group, schedule) >= min(least, _most_units(group))
 
 
@@ -81,6 +84,20 @@ def _most_units(group: TileGroup) -> int:
     """Units of the largest stage, were it alone."""
     main = max(group.stages, key=lambda s: work(s) * weight(s))
     return max(1, points(main.iters) // (_RESULTS if product(main) is not None else 1))
+
+
+def _contractions(body: Sequence[Stmt]) -> int:
+    """Products of matrices: no join may turn one into sums along lanes."""
+    count = 0
+    for node in body:
+        match node:
+            case Contract():
+                count += 1
+            case Loop():
+                count += _contractions(node.body)
+            case _:
+                pass
+    return count
 
 
 def _largest(body: Sequence[Stmt]) -> int:
