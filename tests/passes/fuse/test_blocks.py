@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -20,8 +21,9 @@ from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.blocks import NotBlocks, blocks_fit, lower_blocks
 from tcc.passes.fuse.blocks_join import blocks_join
 from tcc.passes.fuse.compose import compose
+from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
-from tcc.schedule.blocks import BlockSchedule
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockSchedule
 
 from tests.ops.test_matrix import CASES
 
@@ -288,3 +290,28 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
     expr, _ = compose((graph := chain()).nodes, graph.outputs)
     with pytest.raises(NotBlocks, match="parallel axes"):
         lower_blocks(block_tiles.group_of(expr), BlockSchedule((), (), 4, 2))
+
+
+# ---- what joins ---------------------------------------------------------------------------------
+
+
+def groups_of(graph: Graph) -> list[list[str]]:
+    found = partition(graph, lowers=partial(blocks_join, profile=TYPICAL_DEVICE))
+    return [[n.op.name for n in g.members] for g in found]
+
+
+def normalised(rows: int) -> Graph:
+    """A product of normalised rows."""
+    m = Model("normalised")
+    x = m.input("x", rows, 512)
+    norm = m.op("layer_normalization", x, m.weight(512), m.weight(512), attrs=NormAttrs(1))
+    return m.finish(m.op("matmul", norm, m.weight(512, 640)))
+
+
+def test_many_rows_are_normalised_once_and_one_row_in_every_unit() -> None:
+    assert len(groups_of(normalised(128))) == 2
+    assert len(groups_of(normalised(1))) == 1
+
+
+def test_attention_joins_its_softmax_and_both_products() -> None:
+    assert len(groups_of(attention(keys=256))) == 1
