@@ -49,6 +49,7 @@ from tcc.schedule.choose import Registers
 from tcc.schedule.cost import Pricer
 from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
+from tcc.schedule.schedule import Schedule
 from tcc.schedule.storage import most_uses
 from tcc.schedule.work import contraction_flops
 from tcc.target import Target, parse_target
@@ -250,6 +251,7 @@ def _manifest(
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
     """What one launch does and is predicted to take; open sizes count as typical ones."""
+    assert isinstance(bound.schedule, Schedule)
     price = pricer.price(bound.group, bound.schedule)
     return {
         "flops": price.flops,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
 from tcc.ir.graph import Graph, Node, Value, captures
@@ -34,7 +35,7 @@ from tcc.ir.op import Trait
 from tcc.ir.scalar import Read, Scalar, read, transform
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
-from tcc.passes.fuse.partition import Group, Kind, classify
+from tcc.passes.fuse.partition import Group, Kind, Lowers, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.planes import LINE, crowded
 from tcc.passes.weights import Rounded
@@ -82,8 +83,8 @@ class _Halo:
     fill: float
 
 
-def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
-    """Layouts for all values that the groups of `graph` store."""
+def assign_layouts(graph: Graph, groups: Sequence[Group], lowers: Lowers | None = None) -> Placed:
+    """Layouts for all values that the groups of `graph` store; `lowers` as of `split`."""
     users = graph.users()
     steps: list[Step] = []
     windows: set[Value] = set()
@@ -98,7 +99,8 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
             steps.append(Step(None, group.sink))
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
-        for part in split(expr, operands, results):
+        judge = None if lowers is None else partial(_alone, lowers)
+        for part in split(expr, operands, results, judge):
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(Step(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
@@ -123,6 +125,10 @@ def assign_layouts(graph: Graph, groups: Sequence[Group]) -> Placed:
             shape = p.value.type.shape
             layouts[p.value] = part_of(layouts[join.whole], shape, join.axis, p.start)
     return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
+
+
+def _alone(lowers: Lowers, expr: Expr) -> bool:
+    return lowers(expr, tuple(False for _ in expr.params))
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

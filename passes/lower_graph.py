@@ -54,7 +54,7 @@ from tcc.ir.program import (
 from tcc.ir.scalar import index_value
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
 from tcc.passes.choose_layouts import choose_layouts
-from tcc.passes.fuse.partition import partition
+from tcc.passes.fuse.partition import Lowers, partition
 from tcc.passes.fuse.unite import unite
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
@@ -252,11 +252,12 @@ class Frame:
 
     def child(self, graph: Graph) -> Frame:
         """A frame for a body: it sees the buffers of the graphs around it."""
+        planner = self.context.planner
         placed = place_graph(
-            graph, self.context.precision, self.constants, self.context.planner.registers
+            graph, self.context.precision, self.constants, planner.registers, planner.lowers
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
-        placed = choose_layouts(placed, self.context.planner, constants)
+        placed = choose_layouts(placed, planner, constants)
         return Frame(
             self.context,
             placed,
@@ -283,14 +284,15 @@ def place_graph(
     precision: Precision = FULL,
     outer: Mapping[Value, Graph] | None = None,
     registers: CoreRegisters = TYPICAL_CORE,
+    lowers: Lowers | None = None,
 ) -> Placed:
     """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
-    graphs around it, each with its graph."""
+    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
-    groups = partition(graph, registers)
+    groups = partition(graph, registers, lowers)
     if outer is not None:
-        groups = unite(graph, groups, constants, registers)
-    return narrowed(assign_layouts(graph, groups), precision, constants)
+        groups = unite(graph, groups, constants, registers, lowers)
+    return narrowed(assign_layouts(graph, groups, lowers), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:

@@ -22,8 +22,10 @@ from tcc.ir.scalar import Read
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import BF16, element_count
 from tcc.passes.fuse.lower import lower
+from tcc.passes.fuse.partition import Lowers
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layouts import Kernel
+from tcc.schedule.blocks import BlockSchedule
 from tcc.schedule.candidates import cheapest
 from tcc.schedule.choose import choose
 from tcc.schedule.cost import Pricer
@@ -40,7 +42,7 @@ class Bound:
     """A tile kernel with its schedule; shared by all launches of equal structure."""
 
     kernel: TileKernel
-    schedule: Schedule
+    schedule: Schedule | BlockSchedule
     group: TileGroup
 
 
@@ -58,7 +60,12 @@ _Structure: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 
 
 class KernelPlanner:
-    """Plans kernels for one target and remembers them by structure."""
+    """Plans kernels for one target and remembers them by structure.
+
+    `lowers` is what the target asks of kernels, see `partition`.
+    """
+
+    lowers: Lowers | None = None
 
     def __init__(self, registers: Registers, pricer: Pricer | None = None) -> None:
         """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`
@@ -76,7 +83,7 @@ class KernelPlanner:
         key = _structure(kernel, layouts, constants)
         _, _, results = key
         if key not in self._known:
-            self._known[key] = self._bind(*key)
+            self._known[key] = self.bind(*key)
         packed, bound = self._known[key]
         return PlannedKernel(
             bound,
@@ -109,9 +116,10 @@ class KernelPlanner:
             self._structures[key] = Structure(*key, self.registers)
         return self._structures[key]
 
-    def _bind(
+    def bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> tuple[tuple[Storage, ...], Bound]:
+        """The operands with constants packed, and the kernel: what targets differ in."""
         structure = self._structure((expr, operands, results))
         knobs = Knobs()
         if self.pricer is not None:
@@ -213,7 +221,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
         if access.buffer >= len(packed):  # what another stage computed
             continue
         storage = packed[access.buffer]
-        if not _packable(group, node, access, storage):
+        if not packable(group, node, access, storage):
             continue
         step = stride(access, vector)
         if step == 0 or (step == 1 and not panels):
@@ -224,7 +232,8 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
         packed[access.buffer] = replace(storage, layout=found or storage.layout)
 
 
-def _packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
+def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
+    """Whether `node` is the only read of a constant, and of whole elements of it."""
     if not storage.constant or node.indirect or access.guards:
         return False
     readers = [a for s in group.stages for a in s.accesses.values() if a.buffer == access.buffer]
@@ -248,6 +257,14 @@ def _pair_axis(stage: GroupStage, node: Read, vector: Var) -> int | None:
     if linear is None or linear[0] is not const(1) or divisor_of(linear[1]) % 2:
         return None
     return moving[0]
+
+
+def permuted_constant(
+    storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...]
+) -> Layout | None:
+    """A layout with axes in the order of `loops`, but that of `vector` last; None where several
+    axes run along it."""
+    return _packed(storage, node, vector, loops, 1, None)
 
 
 def _packed(

@@ -19,14 +19,16 @@ A concatenation that `join` gives no kernel is a group of its own that nothing j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from typing import TypeAlias
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr, Stage
 from tcc.ir.graph import Graph, Node, Value, captures
-from tcc.ir.group import TileGroup
+from tcc.ir.group import GroupStage
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
@@ -43,6 +45,9 @@ from tcc.schedule.choose import choose
 from tcc.schedule.nest import product, row_loop, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
 from tcc.schedule.strips import kept_gain, strips_fit
+
+# Whether the kernel of an expression is worth having; operand n is a constant where flag n says so.
+Lowers: TypeAlias = Callable[[Expr, tuple[bool, ...]], bool]
 
 
 class Kind(Enum):
@@ -84,14 +89,19 @@ class Group:
         return (*(v for v in self.sink.outputs if v in outputs or users.get(v)), *self.extra)
 
 
-def partition(graph: Graph, registers: Registers = TYPICAL_CORE) -> tuple[Group, ...]:
-    """The groups in an order in which they can run; nodes without expression stand alone."""
-    return _Partition(graph, registers).run()
+def partition(
+    graph: Graph, registers: Registers = TYPICAL_CORE, lowers: Lowers | None = None
+) -> tuple[Group, ...]:
+    """The groups in an order in which they can run; nodes without expression stand alone.
+
+    `lowers` has the last word on a join; by default it is `lowers_well` for the cores of a CPU.
+    """
+    return _Partition(graph, registers, lowers or partial(lowers_well, registers=registers)).run()
 
 
 class _Partition:
-    def __init__(self, graph: Graph, registers: Registers) -> None:
-        self.graph, self.registers = graph, registers
+    def __init__(self, graph: Graph, registers: Registers, lowers: Lowers) -> None:
+        self.graph, self.registers, self.lowers = graph, registers, lowers
         self.users = graph.users()
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
@@ -296,7 +306,7 @@ class _Partition:
         constants = tuple(v in self.graph.constants for v in values)
         found = self.sound.get((expr, constants))
         if found is None:
-            found = lowers_well(expr, constants, self.registers)
+            found = self.lowers(expr, constants)
             self.sound[expr, constants] = found
         if not found or not any(Trait.WINDOW in m.op.traits for m in members):
             return found
@@ -311,7 +321,7 @@ class _Partition:
         if found is None:
             expr, values = compose(members, results)
             constants = tuple(v in self.graph.constants for v in values)
-            operands, stored = _row_major(expr, constants)
+            operands, stored = row_major_storage(expr, constants)
             built = build_group(expr, operands, stored)
             found = kept_gain(built, choose(built, self.registers), self.registers)
             self.gains[key] = found
@@ -321,7 +331,7 @@ class _Partition:
         return self.traits[node].kind in (Kind.REDUCTION, Kind.CONTRACTION)
 
 
-def _row_major(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
+def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
     """Storage of operands and results before their layouts are chosen."""
     operands = [
         Storage(t.dtype, t.shape, row_major(t.shape), constant)
@@ -334,10 +344,10 @@ def _row_major(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], li
 def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> bool:
     """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
     evenly and holds between its stages no more than a core's cache does."""
-    operands, results = _row_major(expr, constants)
+    operands, results = row_major_storage(expr, constants)
     try:
         group = build_group(expr, operands, results, collapsed=False)
-        if not all(_regular(group, n) for n in range(len(group.stages))):
+        if not all(map(loads_evenly, group.stages)):
             return False
         if len(group.stages) > 1 and not busy(group, registers):
             return False
@@ -351,9 +361,8 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
         return False
 
 
-def _regular(group: TileGroup, number: int) -> bool:
+def loads_evenly(stage: GroupStage) -> bool:
     """Whether a contraction multiplies elements as they lie, at even distances along every loop."""
-    stage = group.stages[number]
     factors = product(stage)
     if factors is None:
         return True

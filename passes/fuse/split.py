@@ -10,11 +10,11 @@ which is of known size and small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tcc.ir.expr import Expr, Stage
+from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.graph import Value
 from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
 from tcc.passes.fuse.compose import canonical, drop_unused
@@ -31,10 +31,19 @@ class Piece:
     results: tuple[Value, ...]
 
 
-def split(expr: Expr, operands: tuple[Value, ...], results: tuple[Value, ...]) -> tuple[Piece, ...]:
-    """`expr` as kernels in the order in which they run; values between them are new."""
+def split(
+    expr: Expr,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    lowers: Callable[[Expr], bool] | None = None,
+) -> tuple[Piece, ...]:
+    """`expr` as kernels in the order in which they run; values between them are new.
+
+    `lowers` may ask for more cuts: of several stages, those that it denies are cut behind totals.
+    """
     base = results[0].name if results else ""
-    return _split(in_parts(expr), operands, results, (f"{base}.held{n}" for n in count()))
+    names = (f"{base}.held{n}" for n in count())
+    return _split(in_parts(expr), operands, results, names, lowers)
 
 
 def _split(
@@ -42,9 +51,12 @@ def _split(
     operands: tuple[Value, ...],
     results: tuple[Value, ...],
     names: Iterator[str],
+    lowers: Callable[[Expr], bool] | None,
 ) -> tuple[Piece, ...]:
     number = too_large(expr)
     number = alone(expr) if number is None else number
+    if number is None and lowers is not None and len(expr.stages) > 1 and not lowers(expr):
+        number = _first_total(expr)
     if number is None:
         return (Piece(expr, operands, results),)
     stage = expr.stages[number]
@@ -65,8 +77,15 @@ def _split(
         (*operands, *held),
         tuple(results[n] for n in rest),
     )
-    halves = (_split(p.expr, p.operands, p.results, names) for p in (first, second))
+    halves = (_split(p.expr, p.operands, p.results, names, lowers) for p in (first, second))
     return tuple(piece for half in halves for piece in half)
+
+
+def _first_total(expr: Expr) -> int:
+    """The first reduction that a later stage reads, else the first stage."""
+    sources = (r.source for stage in expr.stages for r in reads(stage))
+    read_later = {s.stage for s in sources if isinstance(s, StageRef)}
+    return next((n for n in sorted(read_later) if expr.stages[n].monoid is not None), 0)
 
 
 def _piece(expr: Expr, operands: Sequence[Value], results: tuple[Value, ...]) -> Piece:

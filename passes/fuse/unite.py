@@ -10,11 +10,12 @@ Outside loops `partition` decides alone: there its kernels are large.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import chain
 
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.partition import Group, Kind, classify, lowers_well
+from tcc.passes.fuse.partition import Group, Kind, Lowers, classify, lowers_well
 from tcc.schedule.nest import points
 from tcc.schedule.registers import Registers
 
@@ -23,13 +24,18 @@ _MOST = 1 << 20
 
 
 def unite(
-    graph: Graph, groups: Sequence[Group], constants: Collection[Value], registers: Registers
+    graph: Graph,
+    groups: Sequence[Group],
+    constants: Collection[Value],
+    registers: Registers,
+    lowers: Lowers | None = None,
 ) -> tuple[Group, ...]:
     """The groups of a loop's body, united where a unit has in hand what the other one needs.
 
     A group joins the only one that reads its results; those of the body stay results.  `constants`
-    are those of the body and of the graphs around it.
+    are those of the body and of the graphs around it, `lowers` is as of `partition`.
     """
+    judge = lowers or partial(lowers_well, registers=registers)
     users = graph.users()
     captured = set(chain.from_iterable(map(captures, graph.nodes)))
     position = {node: n for n, node in enumerate(graph.nodes)}
@@ -40,7 +46,7 @@ def unite(
             reader = _only_reader(group, graph, users, found)
         if reader is not None and group.join is None and reader.join is None:
             united = _united(group, reader, graph, users, position)
-            if _one_kernel(united, graph, users, constants, registers):
+            if _one_kernel(united, graph, users, constants, judge):
                 found[found.index(reader)] = united
                 continue
         found.append(group)
@@ -74,7 +80,7 @@ def _one_kernel(
     graph: Graph,
     users: dict[Value, list[Node]],
     constants: Collection[Value],
-    registers: Registers,
+    lowers: Lowers,
 ) -> bool:
     """Whether the group is small, all its results have one shape, and a unit of it needs nothing
     that another makes."""
@@ -86,4 +92,4 @@ def _one_kernel(
     expr, values = compose(group.members, results)
     if any(points((*s.iters, *s.reduce)) > _MOST for s in expr.stages):
         return False
-    return lowers_well(expr, tuple(v in constants for v in values), registers)
+    return lowers(expr, tuple(v in constants for v in values))

@@ -1,0 +1,104 @@
+"""The verifier of block kernels: what a GPU backend may rely on beyond `verify_kernel`.
+
+Axes of blocks are powers of two; products are of matrices, maybe with one batch axis; there is no
+local memory, no hint and no barrier; every buffer is flat; conditions are over sizes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from tcc.errors import InternalError
+from tcc.ir.index import free_vars
+from tcc.ir.tile import (
+    Block,
+    Broadcast,
+    Compute,
+    Contract,
+    If,
+    Load,
+    Loop,
+    Prefetch,
+    Reduce,
+    Relayout,
+    Stmt,
+    Store,
+    Sync,
+    TileKernel,
+)
+
+# The most elements of a block, and the least side of a block that is multiplied as a matrix.
+LARGEST = 1 << 20
+SIDE = 16
+
+
+def verify_blocks(kernel: TileKernel) -> None:
+    """Checks the promises of a block kernel, which `verify_kernel` has passed.
+
+    Raises `InternalError` whose `why` lists every problem, one on each line.
+    """
+    problems = list(_problems(kernel))
+    if problems:
+        raise InternalError("not a block kernel", why="\n    ".join(problems))
+
+
+def _problems(kernel: TileKernel) -> Iterator[str]:
+    for buffer in kernel.locals:
+        yield f"buffer {buffer.name} is local"
+    for buffer in kernel.buffers:
+        if len(buffer.sizes) != 1:
+            yield f"buffer {buffer.name} is not flat"
+    for node in _statements(kernel.body):
+        for block in _defined(node):
+            if any(size & (size - 1) for size in block.shape):
+                yield f"%{block.name} has an axis that is no power of two: {block.shape}"
+            if prod(block.shape) > LARGEST:
+                yield f"%{block.name} is too large: {block.shape}"
+        match node:
+            case Contract():
+                yield from _contract(node)
+            case If():
+                if any(v.extent is not None for i in (node.lhs, node.rhs) for v in free_vars(i)):
+                    yield "a condition is over loops"
+            case Prefetch() | Sync():
+                yield f"a {type(node).__name__} is in the body"
+            case _:
+                pass
+
+
+def _contract(node: Contract) -> Iterator[str]:
+    where = f"contract of %{node.out.name}"
+    *batch, m, n = node.out_axes
+    if len(batch) > 1:
+        yield f"{where}: several batch axes"
+    if node.a_axes[:-1] != (*batch, m) or node.b_axes != (*batch, node.a_axes[-1], n):
+        yield f"{where}: {node.a_axes} x {node.b_axes} are no matrices for {node.out_axes}"
+        return
+    sides = (*node.out.shape[-2:], node.a.shape[-1])
+    if min(sides) < SIDE:
+        yield f"{where}: a side is below {SIDE}: {sides}"
+
+
+def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    for node in body:
+        yield node
+        match node:
+            case Loop():
+                yield from _statements(node.body)
+            case If():
+                yield from _statements((*node.then, *node.otherwise))
+            case _:
+                pass
+
+
+def _defined(node: Stmt) -> tuple[Block, ...]:
+    match node:
+        case Load() | Compute() | Contract() | Broadcast() | Relayout():
+            return (node.out,)
+        case Reduce():
+            return node.outs
+        case Loop():
+            return (*node.carried, *node.results)
+        case Store() | Prefetch() | If() | Sync():
+            return ()

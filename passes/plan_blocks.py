@@ -1,0 +1,84 @@
+"""Plans block kernels: as `plan_kernels` does for cores, for GPUs.
+
+    conv with w constant [64, 32, 3, 3]   ->   w stored as [3, 3, 32, 64]: lanes along the result's
+                                               channels, what a block sums next to each other
+
+Requires layouts.  Establishes one block kernel a distinct structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from tcc.ir.expr import Expr
+from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.index import Var
+from tcc.passes.fuse.blocks import lower_blocks
+from tcc.passes.fuse.blocks_join import blocks_join
+from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
+from tcc.schedule.choose_blocks import choose_blocks
+from tcc.schedule.nest import depends, product, stride
+from tcc.schedule.registers import TYPICAL_CORE
+
+
+class BlockPlanner(KernelPlanner):
+    """Plans block kernels for one device and remembers them by structure."""
+
+    def __init__(self, profile: BlockProfile = TYPICAL_DEVICE) -> None:
+        super().__init__(TYPICAL_CORE)
+        self.profile = profile
+        self.lowers = partial(blocks_join, profile=profile)
+
+    def bind(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> tuple[tuple[Storage, ...], Bound]:
+        """The operands, constants packed, and the kernel.
+
+        Raises `NotBlocks` for what is no block kernel.
+        """
+        loops = build_group(expr, operands, results, collapsed=False)
+        packed = pack_factors(loops, operands)
+        group = build_group(expr, packed, results)
+        schedule = choose_blocks(group, self.profile)
+        return packed, Bound(lower_blocks(group, schedule), schedule, group)
+
+
+def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
+    """Layouts for the constants that products read across: neighbours are results side by side.
+
+    `group` is not collapsed, so that each loop runs along one axis of each operand.
+    """
+    packed = list(operands)
+    for stage in group.stages:
+        if product(stage) is not None and stage.reduce:
+            _pack(packed, group, stage)
+    return tuple(packed)
+
+
+def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
+    factors = product(stage)
+    assert factors is not None
+    loops = (*stage.iters, *stage.reduce)
+    for node, access in stage.accesses.items():
+        if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
+            continue
+        if any(stride(access, v) == 1 for v in (*stage.iters, stage.reduce[-1])):
+            continue
+        vector = _side(stage, [v for v in stage.iters if v in depends(stage, node)])
+        if vector is None:
+            continue
+        storage = packed[access.buffer]
+        found = permuted_constant(storage, node, vector, loops)
+        packed[access.buffer] = replace(storage, layout=found or storage.layout)
+
+
+def _side(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
+    """The last loop of the result that a factor varies with, if possible alone."""
+    factors = product(stage)
+    assert factors is not None
+    both = depends(stage, factors.a) & depends(stage, factors.b)
+    return next((v for v in reversed(loops) if v not in both), loops[-1] if loops else None)
