@@ -9,7 +9,7 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.rewrite import Rule, Site
-from tcc.ir.scalar import apply, literal
+from tcc.ir.scalar import Scalar, apply, literal
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.rules_movement import result_types
@@ -63,7 +63,7 @@ def _scaled(site: Site, inner: Node) -> _Scaled | None:
 def _sum_with_erf(site: Site, found: _Scaled) -> tuple[Value, ...]:
     builder = ExprBuilder(found.value.type)
     at = builder.iters(*found.value.type.shape)
-    x = builder.read(0, *at)
+    x: Scalar = builder.read(0, *at)
     if found.factor != 1:
         x = apply("mul", x, literal(found.factor, x.dtype))
     builder.stage(at, apply("add", apply("erf", x), literal(1.0, x.dtype)))
@@ -80,6 +80,4 @@ def _one_plus_erf_example() -> Graph:
     return b.finish(b.add(OPS["add"], [inner, one], names=["y"]))
 
 
-FUNCTIONS = (
-    Rule("one plus erf", _one_plus_erf, _sum_with_erf, _one_plus_erf_example),
-)
+FUNCTIONS = (Rule("one plus erf", _one_plus_erf, _sum_with_erf, _one_plus_erf_example),)

@@ -50,9 +50,9 @@ def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
     if node.function != "add" or node.dtype is not F32:
         return None
     for inner, other in (node.args, node.args[::-1]):
-        if isinstance(inner, Apply) and inner.function == "erf":
-            if isinstance(other, Const) and other.value == 1:
-                return one_plus_erf, inner.args[0]
+        one = isinstance(other, Const) and other.value == 1
+        if one and isinstance(inner, Apply) and inner.function == "erf":
+            return one_plus_erf, inner.args[0]
     return None
 
 

@@ -382,7 +382,7 @@ def test_blocks_of_an_open_batch_run_along_the_image() -> None:
     assert sorted(n for _, n in schedule.units) == sorted(n for _, n in one.units)
 
 
-@pytest.mark.parametrize("depth", [512, 3072])
+@pytest.mark.parametrize("depth", [1024, 3072])
 def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     """Units, runs and prefetches that known rows get, open ones get."""
     group, schedule = only(matmul(symbol("n", 1), depth, 1024))
