@@ -24,7 +24,7 @@ from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
 from tcc.ir.tile import Prefetch, Scope, Stmt, TileBuffer
 from tcc.passes.fuse.spans import Region, Regions, Span, everything
-from tcc.schedule.nest import stride
+from tcc.schedule.nest import stride, trips
 from tcc.schedule.rows import next_rows
 from tcc.schedule.schedule import Nest
 
@@ -37,6 +37,8 @@ _STREAMS = 16
 _PAGE = 4096
 # Results of a point that lie apart, from which on hints for those of the next are worth it.
 _APART = 4
+# Blocks of the vector loop from a hint to what it is for.
+_LATER = 4
 
 
 class _Around(Protocol):
@@ -118,7 +120,8 @@ def next_row(around: _Around, outer: Sequence[Span], vector: Span) -> list[Stmt]
 
 
 def next_results(around: _Around, outer: Sequence[Span]) -> list[Stmt]:
-    """Hints of a point whose several results lie apart: where those of the next point go.
+    """Hints of a point whose several results lie apart: where those of a later block go, further
+    along the vector loop or, where that is short, at the next point.
 
     They are lines of several rows of an image, which the cache's own prefetcher does not foresee,
     and a line that is to be written has to come first as well.
@@ -128,7 +131,8 @@ def next_results(around: _Around, outer: Sequence[Span]) -> list[Stmt]:
     if len(around.stage.body) < _APART or not rows or vector is None:
         return []
     at: dict[Var, Index] = {s.var: s.base for s in outer}
-    at[rows[-1].var] = rows[-1].base + rows[-1].size
+    span = vector if trips(vector.var) > 2 * _LATER * vector.size else rows[-1]
+    at[span.var] = span.base + (_LATER if span is vector else 1) * span.size
     stmts: list[Stmt] = []
     for access in (a for targets in around.stage.stores for a in targets):
         buffer = around.buffers[access.buffer]
