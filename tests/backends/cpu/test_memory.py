@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
@@ -209,7 +211,7 @@ def test_symbolic_strides(check):
 
 @pytest.mark.parametrize(
     ("level", "write", "name"),
-    [(1, False, "prefetcht0"), (2, False, "prefetcht1"), (1, True, "prefetchw")],
+    [(1, False, "prefetcht0"), (2, False, "prefetcht1"), (1, True, "prefetch(w|t0)")],
     ids=["level 1", "level 2", "to write"],
 )
 def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, write, name):
@@ -239,5 +241,5 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, wr
     (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
     np.testing.assert_array_equal(y, x)
     assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
-    # Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
-    assert assembly.count(name + "\t") >= 2
+    # Not every processor knows lines to write.  Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
+    assert len(re.findall(name + "\t", assembly)) >= 2
