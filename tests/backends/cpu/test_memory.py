@@ -241,5 +241,6 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, wr
     (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
     np.testing.assert_array_equal(y, x)
     assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
-    # Not every processor knows lines to write.  Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
+    # Not every processor knows lines to write.
+    # Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
     assert len(re.findall(name + "\t", assembly)) >= 2
