@@ -196,6 +196,21 @@ def attention() -> Graph:
     return m.finish(norm)
 
 
+def shared_heads(rows: int = 3) -> Graph:
+    """Attention of eight heads over the keys and values of two, each of which four heads share."""
+    m = Model("shared_heads")
+    q = m.input("q", 1, 8, rows, 16)
+
+    def spread(name: str) -> Value:
+        x = m.reshape(m.input(name, 1, 2, 12, 16), 1, 2, 1, 12, 16)
+        shape = tuple(map(as_index, (1, 2, 4, 12, 16)))
+        return m.reshape(m.op("expand", x, attrs=ExpandAttrs(shape)), 1, 8, 12, 16)
+
+    scores = m.op("matmul", q, m.transpose(spread("k"), 0, 1, 3, 2))
+    parts = m.op("softmax", m.op("mul", scores, m.scalar(0.25)), attrs=AxisAttrs(3))
+    return m.finish(m.op("matmul", parts, spread("v")))
+
+
 def few_rows(rows: int = 3) -> Graph:
     """Two products of the same normalised rows: one of a width that panels do not divide."""
     m = Model("few_rows")
@@ -315,6 +330,7 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
                 padded_pools,
             ),
             *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
+            shared_heads,
             *(joined_maps, joined_twice, joined_along_windows, joined_rows),
             *(split_concat, slices, gathered, shared_value, few_rows),
         )
