@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from tcc.ir.program import BufferId
@@ -71,14 +72,19 @@ def aligned(size: int) -> int:
 def _live_together(
     lives: Mapping[BufferId, Life], sizes: _Sizes
 ) -> dict[BufferId, tuple[BufferId, ...]]:
-    return {
-        n: tuple(
-            m
-            for m in sizes
-            if m != n and lives[m].first <= lives[n].last and lives[n].first <= lives[m].last
-        )
-        for n in sizes
-    }
+    """For each buffer those that live with it, in the order of `sizes`: one sweep over the births,
+    with what still lives then at hand."""
+    found: dict[BufferId, list[BufferId]] = {n: [] for n in sizes}
+    alive: list[tuple[int, BufferId]] = []  # a heap: what dies first is in front
+    for number in sorted(sizes, key=lambda n: lives[n].first):
+        while alive and alive[0][0] < lives[number].first:
+            heappop(alive)
+        for _, other in alive:
+            found[number].append(other)
+            found[other].append(number)
+        heappush(alive, (lives[number].last, number))
+    places = {n: place for place, n in enumerate(sizes)}
+    return {n: tuple(sorted(others, key=places.__getitem__)) for n, others in found.items()}
 
 
 def _placed(

@@ -82,3 +82,23 @@ def test_sizes_are_rounded_to_cache_lines() -> None:
 
 def test_no_buffers() -> None:
     assert place_buffers({}, {}) == ({}, 0)
+
+
+class Counted(dict[int, Life]):
+    """Lives that count how often they are looked up."""
+
+    looked = 0
+
+    def __getitem__(self, buffer: int) -> Life:
+        self.looked += 1
+        return super().__getitem__(buffer)
+
+
+def test_steps_grow_with_buffers_and_not_with_pairs_of_them() -> None:
+    rng = random.Random(1)
+    count = 20_000
+    lives = Counted({n: Life(n // 2, n // 2 + rng.randint(0, 3)) for n in range(count)})
+    sizes = {n: rng.randint(1, 9) * LINE for n in range(count)}
+    _, end = place_buffers(lives, sizes)
+    assert end <= 1.25 * most_live(lives, sizes)
+    assert lives.looked <= 16 * count
