@@ -267,6 +267,9 @@ class _Host:
         if node.op == "fill_halo":
             self._fill_halo(node.outputs[0], node.ints)
             return
+        if node.op == "thin":
+            self._thin(node.inputs[0], node.outputs[0], node.ints)
+            return
         function = self._functions.get(node.op)
         if function is None:
             raise InternalError(f"the program calls {node.op}, which the evaluator was not given")
@@ -287,6 +290,12 @@ class _Host:
             along = np.moveaxis(places, axis, 0)
             along[: ints[1 + 2 * axis]] = value
             along[size - ints[2 + 2 * axis] :] = value
+
+    def _thin(self, source: TensorRef, target: TensorRef, every: Sequence[int]) -> None:
+        """Writes every so manyth element along each dimension; both may begin at one place."""
+        kept = self._tensor(source)[tuple(slice(None, None, n) for n in every)].copy()
+        data = to_bytes(kept, target.dtype)
+        self._bytes(target.buffer)[: data.size] = data
 
     def _tensor(self, ref: TensorRef) -> Array:
         shape = tuple(self._registers[d] for d in ref.dims)

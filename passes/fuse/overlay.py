@@ -94,7 +94,7 @@ def _width(offset: Index, var: Var) -> int | None:
     if linear is None or width is None:
         return None
     low, high = bounds(linear[1])
-    inside = low is not None and high is not None and 0 <= low and high < width
+    inside = low is not None and high is not None and low >= 0 and high < width
     return width if inside else None
 
 
