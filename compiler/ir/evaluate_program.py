@@ -164,10 +164,16 @@ class _Host:
             fresh[:kept] = held[:kept]
         self._memory[node.buffer] = fresh
 
-    def _forget(self, buffers: Sequence[BufferId]) -> None:
+    def _forget(self, buffers: Sequence[BufferId], instr: Instr) -> None:
+        """Poisons buffers that end at an instruction, but for what it keeps at their front."""
+        kept = np.zeros(0, np.uint8)
+        if isinstance(instr, CallOp) and instr.op == "thin":
+            kept = self._bytes(instr.outputs[0].buffer)
+        saved = kept.copy()
         for buffer in buffers:
             if isinstance(self._program.buffers[buffer].place, Arena) and buffer in self._memory:
                 self._memory[buffer][:] = _POISON
+        kept[:] = saved
 
     # ---- instructions -------------------------------------------------------------------------
 
@@ -176,7 +182,7 @@ class _Host:
         ends = _last_uses(body, outside, self._views())
         for instr, dead in zip(body, ends, strict=True):
             self._step(instr, (*outside, *(i for i in body if i is not instr)))
-            self._forget(dead)
+            self._forget(dead, instr)
 
     def _views(self) -> list[tuple[BufferId, BufferId]]:
         return [(i.buffer, i.base) for i in _walk(self._program.body) if isinstance(i, View)]

@@ -95,6 +95,17 @@ def residual_block() -> Graph:
     return m.finish(m.op("relu", down), second)
 
 
+def strided_shortcut(stride: int = 2, shown: bool = False) -> Graph:
+    """A residual block whose shortcut reads every other row and column of a wide value, after the
+    main branch did; `shown`: the caller sees that value too."""
+    m = Model("strided_shortcut")
+    wide = m.op("relu", m.conv(m.input("x", 2, 4, 9, 7), 16, 1))
+    main = m.op("relu", m.conv(m.op("relu", m.conv(wide, 8, 1)), 8, 3, pad=1, stride=stride))
+    shortcut = m.conv(wide, 32, 1, stride=stride)
+    last = m.op("relu", m.op("add", m.conv(main, 32, 1), shortcut))
+    return m.finish(m.op("relu", m.conv(last, 4, 1)), *([wide] if shown else []))
+
+
 def depthwise() -> Graph:
     m = Model("depthwise")
     x = m.input("x", 1, 6, 8, symbol("w", 3, 40))
@@ -323,6 +334,7 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
             *(
                 conv_norm_relu,
                 residual_block,
+                strided_shortcut,
                 depthwise,
                 dilated,
                 up_and_down,
