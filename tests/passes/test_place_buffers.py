@@ -95,7 +95,8 @@ def test_what_lies_over_others_has_their_offset() -> None:
         for at in range(10):
             live = [n for n, (first, last, _) in enumerate(spans) if first <= at <= last]
             lines = [offsets[n] // LINE + k for n in live for k in range(spans[n][2])]
-            assert len(lines) == len(set(lines)) and max(lines, default=0) * LINE < end
+            assert len(lines) == len(set(lines))
+            assert max(lines, default=0) * LINE < end
         whole = {old: Life(lives[old].first, lives[new].last) for old, new in over.items()}
         kept = {n: life for n, life in (lives | whole).items() if n not in over.values()}
         spared += end < place_buffers(kept, {n: sizes[n] for n in kept})[1]

@@ -1,4 +1,4 @@
-"""Products over their operands in a unit's scratch: where, how much that saves, and what it needs."""
+"""Products over their operands in a unit's scratch: where, what that saves, and what it needs."""
 
 from __future__ import annotations
 
