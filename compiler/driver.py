@@ -30,6 +30,7 @@ from tcc.ir.text import graph_text
 from tcc.ir.types import DTYPES
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
+from tcc.passes.choose_layouts import choose_layouts
 from tcc.passes.in_place import update_in_place
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
@@ -40,6 +41,7 @@ from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import Precision
 from tcc.passes.share_halos import share_halos
 from tcc.passes.state import appended_rows, bind_states
+from tcc.passes.thin import thinned
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
 from tcc.passes.winograd_price import RegionPrices
@@ -133,6 +135,7 @@ def compile_model(
         precision = _precision(options, target, machine, given)
         planner = schedule_planner(machine, given if options.level >= 2 else None)
         placed = place_graph(graph, precision, registers=planner.registers)
+        placed = thinned(choose_layouts(placed, planner, placed.graph.constants))
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program, tiles = update_in_place(program, kernels.bounds)
         program = plan_memory(share_halos(program))
@@ -152,6 +155,7 @@ def compile_model(
                 **_manifest(target, machine, options, ops, kernels, names, weights.size),
                 **_appends(graph),
                 **_traffic(placed, unfused),
+                "rounded": [{"weights": r.sources, "type": r.type} for r in weights.rounded],
                 "steps": list(steps_of(program.body)),
             },
             packed,

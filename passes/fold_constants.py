@@ -49,8 +49,9 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays) else None
     if results is None:
         return None
+    sources = [s for v in inputs if v is not None for s in b.sources(v)]
     return [
-        b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype)
+        b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype, sources)
         for a, t, v in zip(results, types, node.outputs, strict=True)
     ]
 

@@ -37,6 +37,7 @@ from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, classify
 from tcc.passes.fuse.split import split
 from tcc.passes.planes import LINE, crowded
+from tcc.passes.weights import Rounded
 
 # The widest halo that is stored; wider padding is checked element by element.
 _WIDEST = 16
@@ -69,13 +70,15 @@ class Step:
 class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
-    `wholes` gives, for a value that is a part of another's storage, that other value.
+    `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
+    the constants that are stored as less than the model has them.
     """
 
     graph: Graph
     steps: tuple[Step, ...]
     layouts: Mapping[Value, Layout]
     wholes: Mapping[Value, Value]
+    rounded: tuple[Rounded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,13 @@ def _stored(graph: Graph, steps: Sequence[Step]) -> list[Value]:
         if step.node is not None:
             values.update(dict.fromkeys(step.node.outputs))
     return list(values)
+
+
+def pinned_values(placed: Placed) -> set[Value]:
+    """Values whose storage others define, and what is stored in or around such."""
+    found = _pinned(placed.graph, placed.steps)
+    found |= {whole for part, whole in placed.wholes.items() if part in found}
+    return found | {part for part, whole in placed.wholes.items() if whole in found}
 
 
 def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:

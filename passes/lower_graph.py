@@ -53,6 +53,7 @@ from tcc.ir.program import (
 )
 from tcc.ir.scalar import index_value
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
+from tcc.passes.choose_layouts import choose_layouts
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.unite import unite
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
@@ -60,7 +61,6 @@ from tcc.passes.lower_sizes import Registers
 from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
 from tcc.passes.precision import FULL, Precision, narrowed
 from tcc.passes.state import updates_in_place
-from tcc.passes.thin import thinned
 from tcc.passes.weights import WeightTable, stored_bytes
 from tcc.schedule.nest import product, trips, weight, work
 from tcc.schedule.registers import TYPICAL_CORE
@@ -266,6 +266,7 @@ class Frame:
             graph, self.context.precision, self.constants, self.context.planner.registers
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
+        placed = choose_layouts(placed, self.context.planner, constants)
         return Frame(
             self.context,
             placed,
@@ -278,6 +279,7 @@ class Frame:
 
     def steps(self) -> None:
         """Emits every step of the frame's graph."""
+        self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         for step in self.placed.steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
@@ -300,8 +302,7 @@ def place_graph(
     groups = partition(graph, registers)
     if outer is not None:
         groups = unite(graph, groups, constants, registers)
-    placed = narrowed(assign_layouts(graph, groups), precision, constants)
-    return thinned(placed) if outer is None else placed
+    return narrowed(assign_layouts(graph, groups), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:

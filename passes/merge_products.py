@@ -96,9 +96,14 @@ def _merged(
     first = matrices[0]
     assert first is not None
     whole = np.concatenate([a for a in arrays if a is not None], axis=1)
-    columns = b.constant(whole, first.name, first.type.dtype)
+    sources = [s for m in matrices if m is not None for s in _sources(graph, m)]
+    columns = b.constant(whole, first.name, first.type.dtype, sources)
     loc = nodes[0].loc
     (value,) = b.add(OPS["matmul"], [inputs[0], columns], nodes[0].attrs, loc=loc)
     sizes = tuple(n.outputs[0].type.shape[-1] for n in nodes)
     attrs = SplitAttrs(len(value.type.shape) - 1, sizes)
     return tuple(b.add(OPS["split"], [value], attrs, loc=loc))
+
+
+def _sources(graph: Graph, matrix: Value) -> tuple[str, ...]:
+    return graph.store.sources(graph.constants[matrix])

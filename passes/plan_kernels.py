@@ -67,6 +67,7 @@ class KernelPlanner:
         self.priced = 0
         self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
         self._seconds: dict[_Structure, float] = {}
+        self._structures: dict[_Structure, Structure] = {}
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
@@ -94,14 +95,24 @@ class KernelPlanner:
         key = _structure(kernel, layouts, constants)
         if key not in self._seconds:
             assert self.pricer is not None
-            group, schedule = Structure(*key, self.registers).turned(Knobs())
+            group, schedule = self._structure(key).turned(Knobs())
             self._seconds[key] = self.pricer.price(group, schedule).seconds
         return self._seconds[key]
+
+    @property
+    def estimates(self) -> int:
+        """How many different kernels `seconds` has priced."""
+        return len(self._seconds)
+
+    def _structure(self, key: _Structure) -> Structure:
+        if key not in self._structures:
+            self._structures[key] = Structure(*key, self.registers)
+        return self._structures[key]
 
     def _bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
     ) -> tuple[tuple[Storage, ...], Bound]:
-        structure = Structure(expr, operands, results, self.registers)
+        structure = self._structure((expr, operands, results))
         knobs = Knobs()
         if self.pricer is not None:
             found = cheapest(structure.turned, self.pricer)
@@ -125,6 +136,7 @@ class Structure:
         self._plain = build_group(expr, operands, results)
         # Of all knobs, only those of blocks change what constants are packed for.
         self._packed: dict[tuple[int | None, ...], tuple[tuple[Storage, ...], TileGroup]] = {}
+        self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
         """The operands, with the constants packed for the schedule under `knobs`."""
@@ -132,8 +144,10 @@ class Structure:
 
     def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """The group with its constants packed so, and the schedule."""
-        _, group = self._pack(knobs)
-        return group, choose(group, replace(self._registers, knobs=knobs))
+        if knobs not in self._turned:
+            _, group = self._pack(knobs)
+            self._turned[knobs] = group, choose(group, replace(self._registers, knobs=knobs))
+        return self._turned[knobs]
 
     def _pack(self, knobs: Knobs) -> tuple[tuple[Storage, ...], TileGroup]:
         expr, operands, results = self._parts

@@ -46,6 +46,7 @@ from tcc.passes.fuse.compose import canonical
 from tcc.passes.fuse.link import coefficient
 from tcc.passes.layouts import Kernel, Placed, Step
 from tcc.passes.narrow_weights import group_size, nibbles, quantized, rounded
+from tcc.passes.weights import Rounded
 
 # Constants of fewer elements stay as they are unless a product of pairs needs them.
 _LARGE = 1 << 14
@@ -108,6 +109,7 @@ class _Narrowing:
         self.placed, self.precision, self.constants = placed, precision, constants
         self.kernels = [s.kernel for s in placed.steps if s.kernel is not None]
         self.made: dict[Value, Handle] = {}
+        self.rounded: list[Rounded] = []
         self.floats: dict[Value, _Stored | None] = {}
         self.levels: dict[tuple[Value, int], _Stored | None] = {}
         products = {k: tuple(_products(k, constants)) for k in self.kernels}
@@ -136,7 +138,7 @@ class _Narrowing:
         wholes = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.wholes.items()}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.made})
-        return Placed(graph, steps, layouts, wholes)
+        return Placed(graph, steps, layouts, wholes, tuple(self.rounded))
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
         replaced: dict[Value, _Stored] = {
@@ -204,6 +206,7 @@ class _Narrowing:
             array = rounded(self._array(value), self.precision.floats)
             if array is not None:
                 new = self._constant(value, array, self.precision.floats)
+                self._note(value, self.precision.floats.name)
                 self.floats[value] = _in_floats(new)
         return self.floats[value]
 
@@ -230,6 +233,7 @@ class _Narrowing:
         packed = nibbles(levels, axis) if bits == 4 else levels
         values = (self._constant(value, packed, I8), self._constant(value, scales, BF16))
         size = group_size(length)
+        self._note(value, f"int{bits}")
 
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
@@ -238,6 +242,10 @@ class _Narrowing:
             return apply("mul", cast(level, F32), cast(group, F32))
 
         return _Stored(values, value_of)
+
+    def _note(self, value: Value, type: str) -> None:
+        graph = self.constants[value]
+        self.rounded.append(Rounded(graph.store.sources(graph.constants[value]), type))
 
     def _array(self, value: Value) -> Array:
         array = self.constants[value].constant(value)

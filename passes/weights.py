@@ -28,6 +28,15 @@ _LARGE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """A constant stored in fewer bits: the names of those of the source model it was made of (none
+    where they are not known), and the type: `bf16`, `f16`, `int8` or `int4`."""
+
+    sources: tuple[str, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     handle: Handle
     layout: Layout
@@ -35,10 +44,12 @@ class _Entry:
 
 
 class WeightTable:
-    """Assigns offsets; `parts` produces the section's bytes one weight at a time."""
+    """Assigns offsets; `parts` produces the section's bytes one weight at a time; `rounded` says
+    of which of the model's constants it holds less."""
 
     def __init__(self, store: ConstantStore) -> None:
         self._store = store
+        self.rounded: dict[Rounded, None] = {}
         self._offsets: dict[_Entry, int] = {}
         self.size = 0
 

@@ -83,11 +83,14 @@ def bench(
             running, rounds, seconds, between=lambda n: stage(f"round {n + 1} of {rounds}")
         )
     if as_json:
-        found = {kind: {**asdict(item), "best": item.best} for kind, item in times.items()}
+        found = {
+            kind: {**asdict(item), "best": item.best, "scattered": item.scattered}
+            for kind, item in times.items()
+        }
         click.echo(json.dumps({"model": str(model), "threads": count, "seconds": found}))
         return
     click.echo(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    for line in _table(times):
+    for line in (*_table(times), *_disturbances(times)):
         click.echo(line)
 
 
@@ -102,6 +105,18 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
         cells = "".join(f"{value * 1e3:12.3f}" for value in numbers)
         ratio = item.median / times["tcc"].median
         yield f"{titles[kind]:{width}}{cells}{item.runs:8}{ratio:9.2f}x"
+
+
+def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
+    """One line per peer whose rounds scatter: its median then says less than its best round."""
+    for kind, item in times.items():
+        if item.scattered:
+            best, median = (f"{value * 1e3:.3f} ms" for value in (item.best, item.median))
+            yield (
+                f"{PEERS[kind].title}: {item.scattered} of {len(item.rounds)} rounds took over a "
+                f"ninth longer than the best (best {best}, median {median}); the machine was "
+                "busy with other work, or not at its usual speed"
+            )
 
 
 def _kinds(peers: str, model: Path) -> list[str]:

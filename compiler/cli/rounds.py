@@ -14,6 +14,9 @@ from tcc.cli.peer import Peer
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
 REST = 0.15
+# A round that takes longer than the best one by more than this factor was disturbed: rounds of a
+# machine that does nothing else lie closer together.
+_SCATTER = 10 / 9
 
 
 T = TypeVar("T")
@@ -44,6 +47,11 @@ class Times:
     def best(self) -> float:
         """The median of the best round: what the peer does while the machine is at its best."""
         return min(self.rounds)
+
+    @property
+    def scattered(self) -> int:
+        """The rounds that took over a ninth longer than the best one."""
+        return sum(value > _SCATTER * self.best for value in self.rounds)
 
 
 def interleaved(

@@ -273,6 +273,10 @@ class NodeContext:
         name = self.node.output[0] if self.node.output else "const"
         return self.scope.constant(array, dtype, name or "const")
 
+    def part_of(self, operand: Operand, array: Any) -> Operand:
+        """`array`, a part or a turn of a constant operand, under that one's name."""
+        return self.scope.constant(array, operand.dtype, operand.name)
+
     def filled(self, value: float | int | bool, dtype: DType) -> Operand:
         """A scalar constant of `dtype`."""
         return self.constant(np.array(value).astype(dtype.carrier), dtype)

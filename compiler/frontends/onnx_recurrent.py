@@ -166,13 +166,13 @@ _KINDS = {
 def _direction(ctx: NodeContext, operand: Operand, number: int) -> Operand:
     """The part of a weight that belongs to one direction."""
     if operand.array is not None:
-        return ctx.constant(operand.array[number], operand.dtype)
+        return ctx.part_of(operand, operand.array[number])
     return ctx.reshape(ctx.slice_axis(operand, 0, number, 1), operand.shape[1:])
 
 
 def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
     if matrix.array is not None:
-        return ctx.constant(matrix.array.T, matrix.dtype)
+        return ctx.part_of(matrix, matrix.array.T)
     return ctx.transpose(matrix, (1, 0))
 
 

@@ -59,7 +59,7 @@ class Operand:
         if self.made is None:
             builder = self.scope.builder
             if self.array is not None:
-                self.made = builder.constant(self.array, self.name, self.type.dtype)
+                self.made = builder.constant(self.array, self.name, self.type.dtype, [self.name])
             elif self.sizes is not None:
                 self.made = self._made_of_sizes(self.sizes)
             else:

@@ -55,12 +55,16 @@ class Handle:
 
 
 class ConstantStore:
-    """Arrays by content hash; equal contents are stored once.  Arrays are read-only."""
+    """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
+
+    The store also knows of which constants of the source model an array was made (`sources`).
+    """
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
+        self._sources: dict[str, tuple[str, ...]] = {}
 
-    def put(self, array: Array, dtype: DType | None = None) -> Handle:
+    def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
         """Stores a contiguous read-only view or copy of `array` and returns its handle."""
         data = np.ascontiguousarray(array).reshape(array.shape)
         data.flags.writeable = False
@@ -69,6 +73,7 @@ class ConstantStore:
         digest.update(data.reshape(-1).view(np.uint8).data)
         key = digest.hexdigest()
         self._arrays.setdefault(key, data)
+        self._add_sources(key, sources)
         return Handle(key)
 
     def get(self, handle: Handle) -> Array:
@@ -77,6 +82,15 @@ class ConstantStore:
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
         """Takes over an array of another store, without a copy."""
         self._arrays.setdefault(handle.digest, other.get(handle))
+        self._add_sources(handle.digest, other.sources(handle))
+
+    def sources(self, handle: Handle) -> tuple[str, ...]:
+        """The names of the model's constants of which an array was made, as far as known."""
+        return self._sources.get(handle.digest, ())
+
+    def _add_sources(self, key: str, sources: Sequence[str]) -> None:
+        if sources:
+            self._sources[key] = tuple(dict.fromkeys((*self._sources.get(key, ()), *sources)))
 
     def handles(self) -> Iterator[Handle]:
         """Every handle, in the order the arrays were put."""
@@ -174,10 +188,17 @@ class GraphBuilder:
         self._inputs.append(value)
         return value
 
-    def constant(self, array: Array, name: str = "const", dtype: DType | None = None) -> Value:
-        """A constant value; the same contents give the same value."""
+    def constant(
+        self,
+        array: Array,
+        name: str = "const",
+        dtype: DType | None = None,
+        sources: Sequence[str] = (),
+    ) -> Value:
+        """A constant value; the same contents give the same value.  `sources` name the constants
+        of the source model that it is made of."""
         return self.constant_handle(
-            self.store.put(np.asarray(array), dtype),
+            self.store.put(np.asarray(array), dtype, sources),
             TensorType(dtype or dtype_of(np.asarray(array)), tuple(map(const, array.shape))),
             name,
         )
@@ -231,10 +252,17 @@ class GraphBuilder:
 
     def array(self, value: Value) -> Array | None:
         """The array of a constant defined here or around, else None."""
-        handle = self._constants.get(value)
-        if handle is not None:
-            return self.store.get(handle)
-        return self._parent.array(value) if self._parent else None
+        handle = self._handle(value)
+        return None if handle is None else self.store.get(handle)
+
+    def sources(self, value: Value) -> tuple[str, ...]:
+        """What a constant defined here or around was made of; empty for other values."""
+        handle = self._handle(value)
+        return () if handle is None else self.store.sources(handle)
+
+    def _handle(self, value: Value) -> Handle | None:
+        found = self._constants.get(value)
+        return self._parent._handle(value) if found is None and self._parent else found
 
     def finish(
         self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()

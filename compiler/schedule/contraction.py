@@ -40,6 +40,10 @@ STEPS = 2
 # Columns of a window that slides over each lane for itself which are multiplied at once: what
 # neighbouring results share is loaded once.
 WINDOW = 4
+# Columns of a wider window of that kind which are multiplied at once, by one vector of lanes and
+# many results: each column is loaded once for all results that it is part of, and all fit the
+# registers.  With more lanes and fewer results, loads take as long as the products or longer.
+WIDE_WINDOW = 8
 # With so many units for each core, an odd one matters little.
 FEW = 8
 # A narrower panel reads the other operand more often: it has to save some of the cycles.
@@ -83,6 +87,8 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     lanes = lanes_of(stage, registers)
     if sides.vector in stage.reduce:
         return _dot_blocks(stage, sides, registers, lanes)
+    if sides.both and (wide := _wide_blocks(stage, sides, registers, lanes)):
+        return wide
     block = panel_of(stage, sides, registers)
     blocks = {sides.vector: block}
     rows = rows_of(stage, sides)
@@ -95,6 +101,22 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
     if inner and sides.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks
+
+
+def _wide_blocks(
+    stage: GroupStage, sides: Sides, registers: Registers, lanes: int
+) -> dict[Var, int]:
+    """Blocks of a window too wide for many lanes at once; empty for others."""
+    columns = stage.reduce[-1]
+    size, rows = as_int(extent(columns)), rows_of(stage, sides)
+    if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
+        return {}
+    results = 16 if registers.count >= 32 else 6
+    row = _blocked(rows, results)
+    if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
+        return {}  # neighbours are further apart than columns: they share few
+    block = min(lanes, vector_block(sides.vector, stage, registers))
+    return {sides.vector: block, row: results, columns: size}
 
 
 def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:

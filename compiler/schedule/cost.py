@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product as combinations
-from math import ceil, exp, prod
+from math import ceil, exp, gcd, prod
 
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.ir.scalar import StageRef
 from tcc.schedule.machine import Machine
 from tcc.schedule.nest import trips
-from tcc.schedule.reach import Touch
+from tcc.schedule.reach import LINE, Touch
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
 from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
@@ -32,6 +32,14 @@ from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
 _DRAIN = 2
 # Cycles to enter a loop of sums and to leave it, with what was predicted wrongly at its end.
 _RUN = 60
+# Cycles to enter the innermost loop of sums once more.
+_ENTRY = 10
+# Steps of sums along their vectors up to which the next ones start before these end, and the cycles
+# to fold a vector of sums into one.
+_AHEAD = 32
+_FOLD = 12
+# Stores that one lane's takes the time of where it has a line of its own.
+_LANE = 2
 # Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
 # 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; runs of panels that
 # the first cache holds gain 5 % on others, though the second one is fast enough.)
@@ -259,17 +267,13 @@ class _Pricing:
         steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
         sums = rows * wide
         runs = self._runs(nest, stage.reduce)
-        compute = sums * work.ops / machine.fmas
-        if stage.reduce:
-            # Each sum waits for its last value.
-            compute = max(compute, machine.fma_latency)
-        compute = steps * (compute + sums * work.heavy)
-        if stage.reduce:
-            compute += max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
+        compute = self._arithmetic(work, vector, steps, sums, runs)
         loads = stores = 0.0
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
-            count = touch.times * rows_of * self._instructions(touch, vector, wide, lanes)
+            near = any(touch.step(v) == 1 for v, n in spans.items() if n > 1)
+            each = self._instructions(touch, vector, wide, lanes, near=near)
+            count = touch.times * rows_of * each
             if touch.store:
                 stores += count
             else:
@@ -277,15 +281,33 @@ class _Pricing:
         waits = runs * sums
         return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
 
-    def _instructions(self, touch: Touch, vector: Var | None, wide: int, lanes: int) -> float:
-        """Loads or stores for one row of a block, in issue slots."""
+    def _arithmetic(
+        self, work: StageWork, vector: Var | None, steps: int, sums: int, runs: int
+    ) -> float:
+        """Cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction."""
+        machine, stage = self.machine, work.stage
+        compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
+        if not stage.reduce:
+            return compute + heavy
+        entered = (prod(self.trips[v] for v in stage.reduce[:-1]) - 1) * _ENTRY
+        if vector in stage.reduce and runs == 0 and steps * sums <= _AHEAD:
+            return steps * (compute + heavy) + sums * _FOLD + entered
+        # Each sum waits for its last value.
+        compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
+        return compute + max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
+
+    def _instructions(
+        self, touch: Touch, vector: Var | None, wide: int, lanes: int, *, near: bool
+    ) -> float:
+        """Loads or stores for one row of a block, in issue slots; `near`: its rows lie side by
+        side."""
         step = touch.step(vector)
         if step == 0 or lanes == 1:
             return 1.0
         if step == 1:
-            return wide
+            return wide * (1 + _crossing(touch, vector, lanes))
         if touch.store:
-            return wide * lanes
+            return wide * lanes * (1 if near else _LANE)
         return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
 
     def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
@@ -426,6 +448,15 @@ def _first_pass(busy: float, cold: float, reuse: float) -> float:
     """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
     goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
+
+
+def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:
+    """The part of a touch's vectors that lie in two lines: steps of other loops start them where
+    no vector starts.  Constants are packed."""
+    if touch.constant:
+        return 0.0
+    apart = gcd(lanes, *(s.size for s in touch.steps if s.var is not vector and s.size))
+    return (1 - apart / lanes) * min(1.0, lanes * touch.size / LINE)
 
 
 def _together(a: float, b: float) -> float:

@@ -41,12 +41,12 @@ def turned_blocks(
     registers: Registers,
 ) -> dict[Var, int]:
     """Square blocks along the vector loop and the one along which another access runs, both of
-    `loops`."""
-    if stage.monoid is not None or vector not in loops or vector is None:
+    `loops`; of a reduction's accesses, which it does not hold at once, only its stores count."""
+    if len(stage.body) > 1 or vector not in loops or vector is None:
         return {}
     lanes = lanes_of(stage, registers)
     stores = [a for targets in stage.stores for a in targets]
-    moving = _moving(group, stage)
+    moving = _moving(group, stage) if stage.monoid is None else []
     if max(len(moving), len(stores)) * lanes > registers.count:
         return {}  # a square block of each would not fit the registers
     for access in (*moving, *stores):

@@ -24,10 +24,14 @@ _LEAST = 16
 
 def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
     """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
-    else one of its own.  Stages without a smooth loop have none."""
+    else one of its own.  Stages without a smooth loop have none.
+
+    Stages that exchange strips of rows share the channels: whichever has most work, a common loop
+    suits all of them, while vectors along a row would leave units of one channel."""
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
-    best = _best_loop(group, stage, (*common, *_own(group, stage)))
+    best = None if rows is None else _best_loop(group, stage, common)
+    best = best or _best_loop(group, stage, (*common, *_own(group, stage)))
     if best is None and rows is None:
         return {}
     found = {
@@ -90,11 +94,12 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
         if other is not stage and (var not in group.common or var not in other.iters):
             continue
         broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
+        loads, stored = work(other), points(other.iters)
+        stores = frozenset(a for targets in other.stores for a in targets)
         for access in all_accesses(other):
             if group.buffers[access.buffer].constant:
                 continue
-            stored = any(access in targets for targets in other.stores)
-            runs = points(other.iters) if stored else work(other)
+            runs = stored if access in stores else loads
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0

@@ -181,8 +181,9 @@ def transposed_copy(perm: tuple[int, ...]) -> Graph:
         (matmul(64, 256, 512), 512),
         (gemm(True), 70),
         (conv(32, 48, 3), 48),
-        # One kernel from the caller's array to the caller's: channels lie apart in both.
-        (conv(32, 32, 3, group=32), 28),
+        # One kernel from the caller's array to the caller's, in both of which channels lie apart;
+        # what its stages exchange lies by channels.
+        (conv(32, 32, 3, group=32), 32),
         (scores(80), 80),
         (pointwise("exp", "relu"), 6 * 10 * 50),
         (pointwise("softmax"), 50),
@@ -333,11 +334,12 @@ def test_weights_beyond_the_first_level_cache_are_asked_for_ahead(
     assert any(n.ahead for n in schedule.nests) == ahead
 
 
-def depthwise(size: int, channels: int) -> TileGroup:
-    """Channels last, 3 x 3, over an image with its padding."""
-    types = [tensor(F32, size + 2, size + 2, channels), tensor(F32, 3, 3, channels)]
+def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
+    """Channels last, square windows, over an image with its padding."""
+    padded = size + window - 1
+    types = [tensor(F32, padded, padded, channels), tensor(F32, window, window, channels)]
     b = ExprBuilder(*types)
-    h, w, c, p, q = b.iters(size, size, channels, 3, 3)
+    h, w, c, p, q = b.iters(size, size, channels, window, window)
     product = apply("mul", b.read(0, h + p, w + q, c), b.read(1, p, q, c))
     b.stage((h, w, c), product, over=(p, q), monoid="sum")
     shapes = [t.shape for t in (*types, tensor(F32, size, size, channels))]
@@ -360,6 +362,49 @@ def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
     assert prod(-(-trips[v] // schedule.unit(v)) for v in schedule.parallel) >= 8
     assert schedule.nests[0].block(group.stages[0].reduce[-1].name) == 3
     verify_kernel(lower(group, schedule))
+
+
+@pytest.mark.parametrize("window", [5, 7])
+def test_wide_windows_load_each_column_once(window: int) -> None:
+    """Sixteen sums, the columns under them and a row of the window fit 32 vectors; a product then
+    needs less than half a load."""
+    group = depthwise(28, 96, window)
+    schedule = choose(group, AVX512)
+    (nest,) = schedule.nests
+    blocks = dict(nest.blocks)
+    columns = blocks.pop(group.stages[0].reduce[-1].name)
+    assert columns == window
+    assert nest.vector is not None
+    assert blocks.pop(nest.vector) == 16
+    (results,) = blocks.values()
+    assert results + columns <= 32
+    assert (results + columns - 1 + columns) / (results * columns) < 0.5
+    verify_kernel(lower(group, schedule))
+
+
+def test_a_pool_that_turns_its_image_writes_whole_vectors() -> None:
+    """Channels last are read, rows of one channel are written: square blocks, as of copies."""
+    b = ExprBuilder(tensor(F32, 30, 34, 64))
+    c, h, w, p, q = b.iters(64, 28, 32, 3, 3)
+    b.stage((c, h, w), b.read(0, h + p, w + q, c), over=(p, q), monoid="max")
+    x, y = (Storage(F32, s, row_major(s)) for s in (tensor(F32, 30, 34, 64).shape,
+                                                    tensor(F32, 64, 28, 32).shape))  # fmt: skip
+    group = build_group(b.done(), [x], [y])
+    (nest,) = choose(group, AVX512).nests
+    lanes, _, row = (v.name for v in group.stages[0].iters)
+    assert nest.vector == lanes
+    assert (nest.block(lanes), nest.block(row)) == (16, 16)
+
+
+@pytest.mark.parametrize("size", [3, 7])
+def test_stages_that_exchange_strips_share_the_channels(size: int) -> None:
+    """Whether the product or the window has more work."""
+    m = Model("inverted")
+    y = m.op("relu", m.conv(m.input("x", 1, 16, 56, 56), 96, 1))
+    group, schedule = only(m.finish(m.op("relu", m.conv(y, 96, size, pad=size // 2, group=96))))
+    assert any(s.strip is not None for s in group.stages)
+    (channels,) = (v.name for v in group.common if as_int(extent(v)) == 96)
+    assert {n.vector for n in schedule.nests} == {channels}
 
 
 # ---- open sizes ---------------------------------------------------------------------------------

@@ -435,3 +435,57 @@ def test_no_price_is_below_what_the_units_can_do(
         assert price.imbalance >= 1
         assert min(price.compute, price.ports, price.l2, price.l3, price.dram) >= 0
         assert price.seconds < 1
+
+
+# ---- where vectors lie --------------------------------------------------------------------------
+
+
+def window(row: int, *, along: int = 1) -> tuple[TileGroup, Schedule]:
+    """y[i, j] = x[i, j] + x[i, j], rows of x `row` apart, neighbours of y `along` apart."""
+    i, j = iterator("i", 64), iterator("j", 64)
+    x = read(0, (i, j), F32)
+    stage = GroupStage(
+        (var(i), var(j)), (), None, (apply("add", x, x),),
+        {x: Access(0, i * row + j)}, ((Access(1, i * 64 + j if along == 1 else i + j * along),),),
+    )  # fmt: skip
+    group = TileGroup((operand(64 * row), result(64 * along)), (stage,), stage.iters, ())
+    return group, Schedule((("j", 64),), ("i", "j"), (Nest((0,), (), (("j", 64),), "j"),))
+
+
+def test_vectors_across_lines_take_two_loads() -> None:
+    aligned, odd, half = (priced(*window(row)).ports for row in (64, 65, 72))
+    # Stores, which are aligned, bound the first: one a cycle; loads are a little more than one.
+    assert aligned * HERTZ == pytest.approx(64 * 4 / 2 / MACHINE.stores, rel=0.01)
+    assert odd * HERTZ == pytest.approx(64 * 4 / 2 * (2 - 1 / 16) / MACHINE.loads, rel=0.01)
+    assert half * HERTZ == pytest.approx(64 * 4 / 2 * 1.5 / MACHINE.loads, rel=0.01)
+
+
+def test_a_lane_with_a_line_of_its_own_is_stored_alone() -> None:
+    aligned, apart = (priced(*window(64, along=n)).ports for n in (1, 64))
+    assert apart == pytest.approx(aligned * 16 * 2, rel=0.01)
+
+
+def rows_summed(count: int, *lengths: int) -> tuple[TileGroup, Schedule]:
+    """y[i] = sum x[i, ...] along the lanes of the last loop."""
+    i, *inner = (iterator(f"k{n}", size) for n, size in enumerate((count, *lengths)))
+    offset: Index = i
+    for k, size in zip(inner, lengths, strict=True):
+        offset = offset * size + k
+    x = read(0, (offset,), F32)
+    loops = tuple(map(var, inner))
+    stage = GroupStage((var(i),), loops, "sum", (x,), {x: Access(0, offset)}, ((Access(1, i),),))
+    size = count * reduce(lambda a, b: a * b, lengths)
+    group = TileGroup((operand(size), result(count)), (stage,), stage.iters, ())
+    last = loops[-1].name
+    return group, Schedule((), ("k0",), (Nest((0,), (), ((last, 64),), last),))
+
+
+def test_short_sums_along_vectors_overlap() -> None:
+    short, long = (priced(*rows_summed(64, n)).compute * HERTZ / 32 for n in (32, 4096))
+    assert short < 5 * MACHINE.fma_latency  # the latency, the drain and a mispredicted end: 70 more
+    assert long >= 256 * MACHINE.fma_latency
+
+
+def test_every_entry_of_an_inner_loop_costs() -> None:
+    flat, nested = (priced(*rows_summed(64, *n)).compute * HERTZ / 32 for n in ((256,), (8, 32)))
+    assert nested - flat == pytest.approx(7 * 10, rel=0.01)

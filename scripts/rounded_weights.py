@@ -1,0 +1,128 @@
+"""A model with the integer weights that an artifact holds, as an ONNX model in f32.
+
+The rule of rounding is written down here once more, from the text in passes/README.md and without
+tcc's own code: a runtime that computes in f32 with these weights must give what the artifact gives,
+but for the order of its sums.
+
+    scales: bf16, one for 32 neighbours along the sum (16, or all, where 32 do not divide its
+            length), rounded away from zero before levels are chosen
+    levels: the nearest integer of weight / scale; of eight bits -127 .. 127, the largest magnitude
+            being 127; of four bits -8 .. 7, the largest magnitude being -8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+Array = NDArray[Any]
+
+_BITS = {"int8": 8, "int4": 4}
+_RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def rounded(weights: Array, axis: int, bits: int) -> Array:
+    """`weights` (f32), a sum running along `axis`, as `bits`-bit levels times scales."""
+    rows = np.moveaxis(weights.astype(np.float64), axis, -1)
+    length = rows.shape[-1]
+    group = next((size for size in (32, 16) if length % size == 0), length)
+    groups = rows.reshape(*rows.shape[:-1], length // group, group)
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
+    ends = np.abs(largest) / 127 if bits == 8 else largest / -8
+    scales = _bf16_outwards(ends.astype(np.float32)).astype(np.float64)
+    least, most = (-127, 127) if bits == 8 else (-8, 7)
+    levels = np.clip(np.rint(groups / np.where(scales == 0, 1, scales)), least, most)
+    found = np.moveaxis((levels * scales).reshape(rows.shape), -1, axis)
+    return np.ascontiguousarray(found, np.float32)
+
+
+def _bf16_outwards(values: Array) -> Array:
+    """The bf16 next to each value that is no nearer to zero."""
+    kept = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    further = ((values.view(np.uint32) & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(
+        np.float32
+    )
+    return np.where(kept == values, values, further)
+
+
+def put_rounded_weights(model: onnx.ModelProto, listed: Sequence[Mapping[str, Any]]) -> None:
+    """Gives the products of `model` the weights of an artifact, whose manifest lists them as
+    `listed` (its entry "rounded").
+
+    Other uses of a weight, such as the rows of a table, keep it as it is.  Raises ValueError where
+    an entry cannot be attributed to the products of the model.
+    """
+    types = _types(listed)
+    constants = _constants(model.graph)
+    put: set[str] = set()
+    for node in model.graph.node:
+        for number, axis in _factors(node):
+            found = constants.get(node.input[number])
+            if found is None or found[0] not in types:
+                continue
+            source, array = found
+            put.add(source)
+            name = f"{node.input[number]}/rounded {axis}"
+            if name not in constants:
+                tensor = numpy_helper.from_array(rounded(array, axis, _BITS[types[source]]), name)
+                model.graph.initializer.append(tensor)
+                constants[name] = source, array
+            node.input[number] = name
+    missing = [name for name in types if name not in put]
+    if missing:
+        raise ValueError(f"no product of the model reads {missing[0]!r}")
+    _drop_unread(model.graph)
+
+
+def _types(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The type of each constant."""
+    types: dict[str, str] = {}
+    for entry in listed:
+        if entry["type"] not in _BITS or not entry["weights"]:
+            raise ValueError(f"cannot tell what was rounded: {entry}")
+        for name in entry["weights"]:
+            if types.setdefault(name, entry["type"]) != entry["type"]:
+                raise ValueError(f"{name!r} is rounded in two ways")
+    return types
+
+
+def _factors(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
+    """The operands of a product, and the axis of each along which is summed."""
+    flags = {item.name: item.i for item in node.attribute}
+    if node.op_type == "MatMul":
+        yield from ((0, -1), (1, -2))
+    elif node.op_type == "Gemm":
+        yield 0, -2 if flags.get("transA") else -1
+        yield 1, -1 if flags.get("transB") else -2
+    elif node.op_type in _RECURRENT:
+        yield from ((1, -1), (2, -1))
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, tuple[str, Array]]:
+    """Matrices among the constants, also turned ones: the name of what they are made of, and the
+    elements."""
+    found = {
+        tensor.name: (tensor.name, numpy_helper.to_array(tensor))
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) >= 2
+    }
+    for node in graph.node:
+        if node.op_type == "Transpose" and node.input[0] in found:
+            source, array = found[node.input[0]]
+            order = next((tuple(a.ints) for a in node.attribute if a.name == "perm"), None)
+            found[node.output[0]] = source, array.transpose(order)
+    return found
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    """Drops what only the exact weights were for: the copy is no larger than the model."""
+    read = {name for node in graph.node for name in node.input}
+    read.update(value.name for value in graph.output)
+    for number in reversed(range(len(graph.initializer))):
+        if graph.initializer[number].name not in read:
+            del graph.initializer[number]

@@ -1,0 +1,69 @@
+"""What `tcc bench` says of a machine that does other work too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tcc import cli
+from tcc.cli import bench
+from tcc.cli.rounds import Times
+
+CALM = Times(0.99e-3, 1.01e-3, (1.0e-3, 1.02e-3, 1.1e-3), 30)
+SMALL = ("--input", "x=7xf32=1")
+BUSY = Times(1.98e-3, 2.6e-3, (2.0e-3, 2.6e-3, 2.1e-3, 4.0e-3, 2.3e-3), 50)
+
+
+class Idle:
+    """A peer that is never asked."""
+
+    def __init__(self, kind: str, *_: object, **__: object) -> None:
+        self.kind = kind
+
+    def __enter__(self) -> Idle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Times]:
+    """The times that `tcc bench` gets instead of measuring."""
+    times: dict[str, Times] = {}
+
+    def given(*_: Any, **__: Any) -> Mapping[str, Times]:
+        return times
+
+    monkeypatch.setattr(bench, "Peer", Idle)
+    monkeypatch.setattr(bench, "interleaved", given)
+    return times
+
+
+def test_rounds_over_a_ninth_longer_than_the_best_scatter() -> None:
+    assert CALM.scattered == 0
+    assert BUSY.scattered == 3
+
+
+def test_calm_rounds_need_no_words(
+    artifact: Path, timed: dict[str, Times], capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed["tcc"] = CALM
+    assert cli.execute(["bench", str(artifact), *SMALL]) == 0
+    assert "busy" not in capsys.readouterr().out
+
+
+def test_scattered_rounds_are_told(
+    artifact: Path, timed: dict[str, Times], capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed |= {"tcc": CALM, "ort": BUSY}
+    assert cli.execute(["bench", str(artifact), *SMALL]) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("ONNX Runtime: 3 of 5 rounds")
+    assert "best 2.000 ms, median 2.600 ms" in line
+    assert cli.execute(["bench", str(artifact), *SMALL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["seconds"]
+    assert (found["tcc"]["scattered"], found["ort"]["scattered"]) == (0, 3)
