@@ -41,6 +41,7 @@ from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import Precision
 from tcc.passes.share_halos import share_halos
 from tcc.passes.state import appended_rows, bind_states
+from tcc.passes.thin import thinned
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.passes.winograd import Limits, constant_bytes
 from tcc.passes.winograd_price import RegionPrices
@@ -135,7 +136,7 @@ def compile_model(
         precision = _precision(options, target, machine, given)
         planner = schedule_planner(machine, given if options.level >= 2 else None)
         placed = place_graph(graph, precision, registers=planner.registers)
-        placed = choose_layouts(placed, planner, placed.graph.constants)
+        placed = thinned(choose_layouts(placed, planner, placed.graph.constants))
         program, kernels, weights = lower_program(placed, planner, lower_node, precision)
         program, tiles = update_in_place(program, kernels.bounds)
         program = plan_memory(share_halos(program))

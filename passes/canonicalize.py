@@ -4,7 +4,8 @@
 
 Requires nothing.  Establishes that no rule of the tables fits any node, in bodies too.  The rules
 are exact: every element keeps its bits (a NaN its being one), so `x + 0.0` stays, for it changes
-the sign of a zero.  Only small powers become products, within the tolerance of a power.
+the sign of a zero.  Only small powers become products, and quotients in an error function, within
+the tolerances of these functions.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 from tcc.ir.graph import Graph
 from tcc.ir.rewrite import apply_rules
 from tcc.passes.rules_arithmetic import ARITHMETIC
+from tcc.passes.rules_functions import FUNCTIONS
 from tcc.passes.rules_movement import MOVEMENT
 
-RULES = (*MOVEMENT, *ARITHMETIC)
+RULES = (*MOVEMENT, *ARITHMETIC, *FUNCTIONS)
 
 
 def canonicalize(graph: Graph) -> Graph:

@@ -56,10 +56,15 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One thing to run: a kernel, or a node that is no kernel (a call, control flow)."""
+    """One thing to run: a kernel, or a node that is no kernel (a call, control flow).
+
+    A kernel with `every` only keeps every so manyth element of its operand along each dimension of
+    its storage; the operand is not read any more, and its result may lie over it.
+    """
 
     kernel: Kernel | None
     node: Node | None
+    every: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -240,6 +240,16 @@ class Frame:
         ints = (int.from_bytes(bits, "little"), *halo_widths(value, where))
         self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
+    def thin(self, kernel: Kernel, every: tuple[int, ...]) -> None:
+        """Keeps every so manyth element of a value along each dimension of its storage."""
+        (source,), (target,) = kernel.operands, kernel.results
+        stored = [(source, self.read(source)), (target, self.define(target))]
+        x, y = (
+            TensorRef(at, v.type.dtype, tuple(self.size(n) for n in self.layout(v).sizes))
+            for v, at in stored
+        )
+        self.out.append(CallOp("thin", (x,), (y,), every))
+
     def store_size(self, register_symbol: Index, target: BufferId) -> None:
         """Writes a size as one i64 to `target` (what bodies see of a loop's counter)."""
         builder = ExprBuilder()
@@ -274,6 +284,8 @@ class Frame:
         for step in self.placed.steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
+            elif step.every:
+                self.thin(step.kernel, step.every)
             else:
                 constants = self.constants
                 self.launch(self.context.planner.plan(step.kernel, self.layouts, constants))

@@ -5,7 +5,7 @@ A position is that of an instruction of the program itself; instructions with bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeAlias
@@ -55,7 +55,21 @@ def lives_of(program: Program) -> dict[BufferId, Life]:
         for buffer in touched(instr):
             start = found[buffer].first if buffer in found else position
             found[buffer] = Life(start, position)
-    return found
+    return found | born_behind(found, laid_over(program.body, found))
+
+
+def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[BufferId, BufferId]:
+    """Buffers that die where `thin` reads them, each with what it keeps at the front of them."""
+    calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
+    pairs = ((i.inputs[0].buffer, i.outputs[0].buffer) for i in calls)
+    return {old: new for old, new in pairs if lives[old].last == lives[new].first}
+
+
+def born_behind(
+    lives: Mapping[BufferId, Life], over: Mapping[BufferId, BufferId]
+) -> dict[BufferId, Life]:
+    """The lives of what lies over others, from behind the death of those."""
+    return {new: Life(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 
 def most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> int:

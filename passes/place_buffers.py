@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import TypeAlias
 
 from tcc.ir.program import BufferId
@@ -30,6 +32,20 @@ _ORDERS: tuple[Callable[[Life, int], int], ...] = (
 _Sizes: TypeAlias = Mapping[BufferId, int]
 
 
+# Buffers that lie at the front of another, which dies where they are born.
+_Over: TypeAlias = Mapping[BufferId, BufferId]
+_NONE: _Over = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is to be placed: rounded sizes, who must not meet whom, and who lies over whom."""
+
+    sizes: _Sizes
+    others: Mapping[BufferId, Sequence[BufferId]]
+    over: _Over
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Offsets by an order, and where the last buffer ends."""
@@ -43,18 +59,25 @@ class _Plan:
         return [n for n in self.order if self.offsets[n] + sizes[n] == self.end]
 
 
-def place_buffers(lives: Mapping[BufferId, Life], sizes: _Sizes) -> tuple[dict[BufferId, int], int]:
+def place_buffers(
+    lives: Mapping[BufferId, Life], sizes: _Sizes, over: _Over = _NONE
+) -> tuple[dict[BufferId, int], int]:
     """A 64-byte aligned offset for each buffer of `sizes` (bytes), and the bytes of the arena.
 
-    Buffers whose lives have a position in common get disjoint ranges.
+    Buffers whose lives have a position in common get disjoint ranges.  The values of `over`, which
+    are no larger than their keys, get the offsets of those.
     """
     rounded = {n: aligned(size) for n, size in sizes.items()}
     least = most_live(lives, rounded)
     others = _live_together(lives, rounded)
+    for number in sorted(over, key=lambda n: -lives[n].first):
+        others[number] = tuple(dict.fromkeys((*others[number], *others[over[number]])))
+    task, laid = _Task(rounded, others, over), set(over.values())
     best: _Plan | None = None
     for first in _ORDERS:
-        order = sorted(rounded, key=lambda n: (-first(lives[n], rounded[n]), lives[n].first, n))
-        found = _mended(_placed(tuple(order), rounded, others), rounded, others, least)
+        free = (n for n in rounded if n not in laid)
+        order = sorted(free, key=lambda n: (-first(lives[n], rounded[n]), lives[n].first, n))
+        found = _mended(_placed(tuple(order), task), task, least)
         if best is None or found.end < best.end:
             best = found
         if best.end == least:
@@ -71,23 +94,31 @@ def aligned(size: int) -> int:
 def _live_together(
     lives: Mapping[BufferId, Life], sizes: _Sizes
 ) -> dict[BufferId, tuple[BufferId, ...]]:
-    return {
-        n: tuple(
-            m
-            for m in sizes
-            if m != n and lives[m].first <= lives[n].last and lives[n].first <= lives[m].last
-        )
-        for n in sizes
-    }
+    """For each buffer those that live with it, in the order of `sizes`: one sweep over the births,
+    with what still lives then at hand."""
+    found: dict[BufferId, list[BufferId]] = {n: [] for n in sizes}
+    alive: list[tuple[int, BufferId]] = []  # a heap: what dies first is in front
+    for number in sorted(sizes, key=lambda n: lives[n].first):
+        while alive and alive[0][0] < lives[number].first:
+            heappop(alive)
+        for _, other in alive:
+            found[number].append(other)
+            found[other].append(number)
+        heappush(alive, (lives[number].last, number))
+    places = {n: place for place, n in enumerate(sizes)}
+    return {n: tuple(sorted(others, key=places.__getitem__)) for n, others in found.items()}
 
 
-def _placed(
-    order: tuple[BufferId, ...], sizes: _Sizes, others: Mapping[BufferId, Sequence[BufferId]]
-) -> _Plan:
+def _placed(order: tuple[BufferId, ...], task: _Task) -> _Plan:
     offsets: dict[BufferId, int] = {}
+    sizes = task.sizes
     for number in order:
-        busy = sorted((offsets[m], offsets[m] + sizes[m]) for m in others[number] if m in offsets)
-        offsets[number] = _best_gap(busy, sizes[number])
+        near = (m for m in task.others[number] if m in offsets)
+        offset = _best_gap(sorted((offsets[m], offsets[m] + sizes[m]) for m in near), sizes[number])
+        laid: BufferId | None = number
+        while laid is not None:
+            offsets[laid] = offset
+            laid = task.over.get(laid)
     return _Plan(order, offsets, max((offsets[n] + sizes[n] for n in order), default=0))
 
 
@@ -103,16 +134,14 @@ def _best_gap(busy: Sequence[tuple[int, int]], size: int) -> int:
     return end if best is None else best[1]
 
 
-def _mended(
-    plan: _Plan, sizes: _Sizes, others: Mapping[BufferId, Sequence[BufferId]], least: int
-) -> _Plan:
+def _mended(plan: _Plan, task: _Task, least: int) -> _Plan:
     """A plan of no larger arena, better by one move of one buffer after another."""
     tries = 0
     while plan.end > least:
-        for order in _moves(plan, sizes, others):
+        for order in _moves(plan, task):
             tries += 1
-            found = _placed(order, sizes, others)
-            if _rank(found, sizes) < _rank(plan, sizes):
+            found = _placed(order, task)
+            if _rank(found, task.sizes) < _rank(plan, task.sizes):
                 plan = found
                 break
             if tries == _TRIES:
@@ -126,11 +155,9 @@ def _rank(plan: _Plan, sizes: _Sizes) -> tuple[int, int]:
     return plan.end, len(plan.at_end(sizes))
 
 
-def _moves(
-    plan: _Plan, sizes: _Sizes, others: Mapping[BufferId, Sequence[BufferId]]
-) -> list[tuple[BufferId, ...]]:
+def _moves(plan: _Plan, task: _Task) -> list[tuple[BufferId, ...]]:
     """Orders in which the first buffer at the arena's end comes before one that it lives with."""
-    late = plan.at_end(sizes)[0]
+    late = plan.at_end(task.sizes)[0]
     rest = [n for n in plan.order if n != late]
-    spots = [i for i in range(plan.order.index(late)) if plan.order[i] in others[late]]
+    spots = [i for i in range(plan.order.index(late)) if plan.order[i] in task.others[late]]
     return [(*rest[:i], late, *rest[i:]) for i in spots]

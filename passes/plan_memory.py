@@ -29,7 +29,7 @@ from tcc.ir.program import (
     View,
     buffers_of,
 )
-from tcc.passes.merge_buffers import Life
+from tcc.passes.merge_buffers import Life, born_behind, laid_over
 from tcc.passes.place_buffers import ALIGN, place_buffers
 
 
@@ -42,7 +42,10 @@ def plan_memory(program: Program) -> Program:
     }
     arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
     static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
-    offsets, total = place_buffers(lives, static)
+    pairs = laid_over(program.body, lives)
+    over = {old: new for old, new in pairs.items() if {old, new} <= set(static)}
+    lives |= born_behind(lives, over)
+    offsets, total = place_buffers(lives, static, over)
     slots = _share_slots([n for n in arenas if n not in static], lives, program)
     return _Emitter(program, offsets, total, slots).run()
 

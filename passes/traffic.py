@@ -99,7 +99,7 @@ def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trip
     for step in placed.steps:
         if step.kernel is not None:
             work = _Work(step.kernel.expr, step.kernel.operands, step.kernel.results)
-            count.launches += trips
+            count.launches += 0 if step.every else trips
         elif step.node is not None and not bodies(step.node):
             work = _Work(None, step.node.inputs, step.node.outputs)
         else:

@@ -19,7 +19,13 @@ from tcc.backends.cpu.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.indices import Indices, bind
-from tcc.backends.cpu.scalars import convert, emit_apply, emit_cast, emit_const
+from tcc.backends.cpu.scalars import (
+    convert,
+    emit_apply,
+    emit_cast,
+    emit_const,
+    joint_function,
+)
 from tcc.backends.cpu.storage import round_to
 from tcc.backends.cpu.text import Code, Reg, lane_consts
 from tcc.errors import InternalError
@@ -85,6 +91,10 @@ class Body:
                 value = self._args[node.number]
                 return part(self._code, value, row_number(value.shape, position), chunk)
             case Apply():
+                joint = joint_function(node)
+                if joint is not None:
+                    function, inner = joint
+                    return function(self._code, self.at(inner, position, chunk))
                 args = [self.at(a, position, chunk) for a in node.args]
                 return emit_apply(self._code, node, args)
             case Cast():

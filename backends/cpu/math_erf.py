@@ -2,6 +2,9 @@
 
 erf(x) = x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t); P and Q are
 minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do to the result.
+
+1 + erf(x) = exp(-g(|x|)) for negative x, else 2 - exp(-g(|x|)): the sum loses what erf has of small
+x, so that one form with a longer Q does for all.
 """
 
 from __future__ import annotations
@@ -21,6 +24,17 @@ _SMALL = (
     8.382403e-05,
 )
 _LARGE = (0.12851436, 0.63571829, 0.10526184, -0.022889964, 0.0032149556, -0.00021398495)
+# The Q of 1 + erf; beyond 4 its g only has to grow.
+_WHOLE = (
+    0.128380254,
+    0.636597753,
+    0.102919616,
+    -0.0195839591,
+    0.00053693197,
+    0.00103240251,
+    -0.00030880241,
+    3.14401877e-05,
+)
 
 
 @shared
@@ -35,3 +49,14 @@ def erf(code: Code, x: Reg) -> Reg:
     signed = code.intrinsic("copysign", x.elem, large, x)
     inner = code.compare("fcmp olt", size, number(size, _SWITCH))
     return code.select(inner, small, signed)
+
+
+@shared
+def one_plus_erf(code: Code, x: Reg) -> Reg:
+    """At most 1.3e-7 off (measured 1.23e-7), as 1 + erf(x) of a rounded erf(x) is; 0 far left."""
+    t = magnitude(code, x)
+    negated = code.emit(t.elem, t.width, f"fneg {t}")
+    exponent = code.fma(polynomial(code, t, _WHOLE), negated, negated)
+    power = exp_between(code, clamp(code, exponent, -104.0, None))
+    left = code.compare("fcmp olt", x, number(x, 0.0))
+    return code.select(left, power, code.op("fsub", number(t, 2.0), power))

@@ -476,7 +476,7 @@ def prefetch(
     buffers: Mapping[TileBuffer, Reg],
     bound: tuple[tuple[Var, Value], ...],
 ) -> None:
-    """Asks for a cache line; the address may be any."""
+    """Asks for a cache line, to write it or to read it; the address may be any."""
     code = indices.code
     rank = max((len(value.shape) for _, value in bound), default=0)
     where = access(indices, buffers, node, (1,) * rank, bound)
@@ -484,7 +484,8 @@ def prefetch(
     name = "llvm.prefetch.p0"
     code.module.add(name, lambda: f"declare void @{name}(ptr, i32, i32, i32)")
     locality = 4 - node.level
-    code.void(f"call void @{name}({where.pointer(offset)}, i32 0, i32 {locality}, i32 1)")
+    purpose = int(node.write)
+    code.void(f"call void @{name}({where.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")
 
 
 # ---- indirect accesses ------------------------------------------------------------------------

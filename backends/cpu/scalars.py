@@ -10,13 +10,14 @@ from types import MappingProxyType
 
 from tcc.backends.cpu import integers
 from tcc.backends.cpu.blocks import register_element
-from tcc.backends.cpu.math_code import lane_by_lane, number
+from tcc.backends.cpu.math_code import MathFunction, lane_by_lane, number
+from tcc.backends.cpu.math_erf import one_plus_erf
 from tcc.backends.cpu.math_table import MATH
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const
 from tcc.errors import InternalError
 from tcc.ir.scalar import Apply, Cast, Const, Scalar
-from tcc.ir.types import BOOL, F16, F64, DType, Kind
+from tcc.ir.types import BOOL, F16, F32, F64, DType, Kind
 
 # Results that the narrow float types can hold whenever they can hold the arguments.
 _EXACT = frozenset(
@@ -42,6 +43,17 @@ def emit_apply(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
         result = _float(code, node, args)
         return result if name in _EXACT else round_to(code, result, node.dtype)
     return _integer(code, name, args, kind)
+
+
+def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
+    """A function for what `node` and its argument compute together, and what it is taken of."""
+    if node.function != "add" or node.dtype is not F32:
+        return None
+    for inner, other in (node.args, node.args[::-1]):
+        one = isinstance(other, Const) and other.value == 1
+        if one and isinstance(inner, Apply) and inner.function == "erf":
+            return one_plus_erf, inner.args[0]
+    return None
 
 
 def _compare(code: Code, what: str, a: Reg, b: Reg, dtype: DType) -> Reg:

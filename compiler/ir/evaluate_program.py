@@ -164,10 +164,16 @@ class _Host:
             fresh[:kept] = held[:kept]
         self._memory[node.buffer] = fresh
 
-    def _forget(self, buffers: Sequence[BufferId]) -> None:
+    def _forget(self, buffers: Sequence[BufferId], instr: Instr) -> None:
+        """Poisons buffers that end at an instruction, but for what it keeps at their front."""
+        kept = np.zeros(0, np.uint8)
+        if isinstance(instr, CallOp) and instr.op == "thin":
+            kept = self._bytes(instr.outputs[0].buffer)
+        saved = kept.copy()
         for buffer in buffers:
             if isinstance(self._program.buffers[buffer].place, Arena) and buffer in self._memory:
                 self._memory[buffer][:] = _POISON
+        kept[:] = saved
 
     # ---- instructions -------------------------------------------------------------------------
 
@@ -176,7 +182,7 @@ class _Host:
         ends = _last_uses(body, outside, self._views())
         for instr, dead in zip(body, ends, strict=True):
             self._step(instr, (*outside, *(i for i in body if i is not instr)))
-            self._forget(dead)
+            self._forget(dead, instr)
 
     def _views(self) -> list[tuple[BufferId, BufferId]]:
         return [(i.buffer, i.base) for i in _walk(self._program.body) if isinstance(i, View)]
@@ -267,6 +273,9 @@ class _Host:
         if node.op == "fill_halo":
             self._fill_halo(node.outputs[0], node.ints)
             return
+        if node.op == "thin":
+            self._thin(node.inputs[0], node.outputs[0], node.ints)
+            return
         function = self._functions.get(node.op)
         if function is None:
             raise InternalError(f"the program calls {node.op}, which the evaluator was not given")
@@ -287,6 +296,12 @@ class _Host:
             along = np.moveaxis(places, axis, 0)
             along[: ints[1 + 2 * axis]] = value
             along[size - ints[2 + 2 * axis] :] = value
+
+    def _thin(self, source: TensorRef, target: TensorRef, every: Sequence[int]) -> None:
+        """Writes every so manyth element along each dimension; both may begin at one place."""
+        kept = self._tensor(source)[tuple(slice(None, None, n) for n in every)].copy()
+        data = to_bytes(kept, target.dtype)
+        self._bytes(target.buffer)[: data.size] = data
 
     def _tensor(self, ref: TensorRef) -> Array:
         shape = tuple(self._registers[d] for d in ref.dims)

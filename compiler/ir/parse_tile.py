@@ -168,7 +168,10 @@ class _Parser:
         if cursor.take("prefetch"):
             buffer, indices, indirect, _ = self._place(())
             cursor.expect("level")
-            return Prefetch(buffer, indices, indirect, cursor.integer())
+            level, write = cursor.integer(), cursor.take("to")
+            if write:
+                cursor.expect("write")
+            return Prefetch(buffer, indices, indirect, level, write)
         if cursor.take("if"):
             return self._if()
         if cursor.at("for"):

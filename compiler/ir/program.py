@@ -219,7 +219,8 @@ class CallOp:
     """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which states operands.
 
     `results` are registers the function writes.  Where data decides a size, `<op>_count` with the
-    same inputs and ints computes it, and the outputs are allocated before `<op>` is called.
+    same inputs and ints computes it, and the outputs are allocated before `<op>` is called.  What
+    `thin` keeps may begin where its input does.
     """
 
     op: str

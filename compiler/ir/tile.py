@@ -123,6 +123,7 @@ class Prefetch:
     indices: tuple[Index, ...]
     indirect: Indirect = ()
     level: int = 1  # of cache to bring the line into: 1 or 2
+    write: bool = False  # the line will be written
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,7 +84,8 @@ class _Printer:
                 line = f"store {self._name(node.block)} to {self._place(node)}"
                 return [indent + line + _guards(node)]
             case Prefetch():
-                return [f"{indent}prefetch {self._place(node)} level {node.level}"]
+                purpose = " to write" if node.write else ""
+                return [f"{indent}prefetch {self._place(node)} level {node.level}{purpose}"]
             case Loop():
                 return self._loop(node, indent)
             case If():

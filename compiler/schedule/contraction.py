@@ -25,6 +25,20 @@ from tcc.schedule.vectors import lanes_of, vector_block
 # Steps of a reduction that are walked at once, in one run: sums that wait cost more than a panel
 # that comes from the second-level cache again for every block of rows.
 WHOLE = 320
+# The same where blocks leave that cache the time, and the steps of a run of longer sums.  Measured
+# with blocks of five and six rows: 3 to 5 % less than runs that fit the first-level cache, for sums
+# wait less often, and those of up to DEEP steps never; 512 steps gain no more.
+DEEP = 960
+LONG = 384
+# Bytes a cycle that a panel may take from the second-level cache beside all else that comes from
+# there.  Measured: blocks of 5 rows x 4 vectors gain by longer runs, of 14 / 3 rows they lose.
+FED = 26.0
+# Rows of a unit from which on long runs pay: with few of them the next run comes too late.
+# Measured with sums of 1024: 128 rows gain 3 %, 64 lose as much.
+MANY = 96
+# Runs of a core from which on they pay: nobody asks for the first one ahead.  Measured with sums
+# of 768: where a core has six panels it loses up to 5 %.
+FOLLOWED = 12
 # A shorter run is not worth its loop.
 MIN_RUN = 64
 # Bytes of a run where one block covers all rows of a unit, so that nothing waits and nothing is
@@ -226,14 +240,9 @@ def runs_of(
     if sides.vector in stage.reduce or sides.both or _open_rows(stage, common, sides):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    steps = registers.knobs.run
-    if points(tuple(loops)) <= (WHOLE if steps is None else steps * 5 // 4):
+    steps, whole = _steps_at_once(stage, common, sides, blocks, registers)
+    if points(tuple(loops)) <= whole:
         return {}
-    if steps is None:
-        # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
-        panel = blocks.get(sides.vector, 1) * _element(stage, sides)
-        room = ONE_PASS if _one_pass(stage, sides, blocks) else registers.l1 * 2 / 3
-        steps = max(MIN_RUN, int(room / panel))
     inner = 1
     found: dict[Var, int] = {}
     for var in reversed(loops):
@@ -248,6 +257,62 @@ def runs_of(
                 found[var] = run
         inner *= size
     return dict(reversed(found.items()))
+
+
+def _steps_at_once(
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    registers: Registers,
+) -> tuple[int, int]:
+    """Steps of a run, and of the longest sum that is not cut into runs."""
+    steps = registers.knobs.run
+    if steps is not None:
+        return steps, steps * 5 // 4
+    panel = blocks.get(sides.vector, 1) * _element(stage, sides)
+    if _one_pass(stage, sides, blocks):
+        return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE
+    followed = _followed(stage, common, sides, blocks, registers)
+    if followed and _fed(stage, sides, blocks, panel, registers):
+        return LONG, DEEP
+    # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
+    return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE
+
+
+def _followed(
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    registers: Registers,
+) -> bool:
+    """Whether a core has many rows for a long run, and many such runs: the panels are dealt out to
+    the cores where units cut them, else the rows are."""
+    rows = rows_of(stage, sides)
+    others = [v for v in stage.iters if v not in rows]
+    panels = points(tuple(others)) // trips(sides.vector)
+    panels *= -(-trips(sides.vector) // blocks.get(sides.vector, 1))
+    steps = points(stage.reduce)
+    runs = panels * (1 if steps <= DEEP else -(-steps // LONG))
+    if any(v in common and trips(v) >= registers.cores for v in others):
+        return points(rows) >= MANY and runs // registers.cores >= FOLLOWED
+    return points(rows) // registers.cores >= MANY and runs >= FOLLOWED
+
+
+def _fed(
+    stage: GroupStage,
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    panel: float,
+    registers: Registers,
+) -> bool:
+    """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
+    come from the second-level cache each time."""
+    size, most = max((trips(v), n) for v, n in blocks.items() if v in rows_of(stage, sides))
+    vectors = -(-blocks.get(sides.vector, 1) // lanes_of(stage, registers))
+    cycles = size / -(-size // most) * vectors / registers.fmas
+    return panel <= FED * cycles
 
 
 def _one_pass(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:

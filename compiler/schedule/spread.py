@@ -57,7 +57,8 @@ def spread_pays(
     group: TileGroup, stage: GroupStage, held: int, units: int, registers: Registers
 ) -> bool:
     """Whether `units` that hold `held` bytes each move less than kernels for each stage would: what
-    all hold at once is in the caches of all cores as well."""
+    all hold at once is in the caches of all cores as well.  Units that do the first stage over for
+    other columns hold nothing more of it."""
     weights = constant_bytes(group, stage)
     if weights + held <= registers.l2:
         return True

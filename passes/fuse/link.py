@@ -108,9 +108,10 @@ def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
     A reshape between them shows as quotients and remainders in the read; the loop they cut is then
     split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.
     """
-    linked = list(stages)
+    linked: list[Shaped] = []
+    for shaped in stages:
+        linked.append(_split_alike(_split_own(shaped), linked))
     for number in range(len(stages) - 1, -1, -1):
-        linked[number] = _split_own(linked[number])
         reader = _first_reader(linked, number)
         if reader is None and number < len(stages) - 1:
             reader = _beside(linked[number], linked[-1])
@@ -149,6 +150,31 @@ def _split_own(shaped: Shaped) -> Shaped:
             return shaped
         var, by = cut
         shaped = _split(shaped, var, by)
+
+
+def _split_alike(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
+    """Splits loops of a stage that walk an axis of an earlier one whose own loop was cut, so that
+    both have one loop for each part: heads that share their keys, in groups."""
+    while True:
+        cut = _find_shared_cut(shaped.stage, earlier)
+        if cut is None:
+            return shaped
+        shaped = _split(shaped, *cut)
+
+
+def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int] | None:
+    for node in reads(stage):
+        if not isinstance(node.source, StageRef):
+            continue
+        for index, formula in zip(node.indices, earlier[node.source.stage].logical, strict=True):
+            var, size = var_of(index), radix_size(formula)
+            if var not in stage.iters or extent(var) is not size or len(free_vars(formula)) < 2:
+                continue
+            digits = digits_of(formula, size)
+            by = None if digits is None else as_int(extent(digits[-1]))
+            if by is not None:
+                return var, by
+    return None
 
 
 def _find_cut(stage: Stage) -> tuple[Var, int] | None:

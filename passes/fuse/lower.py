@@ -22,6 +22,7 @@ from tcc.ir.tile import Block, Compute, If, Load, Scope, Stmt, Store, TileBuffer
 from tcc.ir.types import DType
 from tcc.passes.fuse.body import Ready
 from tcc.passes.fuse.edges import Edges, strip_regions
+from tcc.passes.fuse.overlay import overlaid
 from tcc.passes.fuse.scratch import factors_of, held_values, in_registers, within
 from tcc.passes.fuse.spans import (
     Region,
@@ -66,6 +67,8 @@ class _Lowering:
         by_name = {v.name: v for v in self.group.common}
         loops = [by_name[n] for n in self.schedule.parallel]
         shared = self._shared(loops)
+        alike = [number for nest in shared for number in nest.stages]
+        self.held = overlaid(self.group, self.schedule, self.held, alike)
         regions = {v: everything(v) for v in self.group.common}
         first = self._nests(shared, regions, self.passed)
         self.rest = self.schedule.nests[len(shared) :]

@@ -9,7 +9,8 @@ keeps more of memory's banks busy, and the cache's own prefetcher follows each o
 Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8 streams, 33.5 with 16,
 33 where a step asks for neighbouring lines; 28 with 8 that begin amid pages (`tcc.passes.weights`).
 
-Likewise a unit's first pass over its row asks for the row of the unit after it.
+Likewise a unit's first pass over its row asks for the row of the unit after it, and a point that
+has several results, as a tile of a Winograd form has, for the lines of its neighbour's.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from typing import Protocol
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
-from tcc.ir.tile import Prefetch, Stmt, TileBuffer
+from tcc.ir.tile import Prefetch, Scope, Stmt, TileBuffer
 from tcc.passes.fuse.spans import Region, Regions, Span, everything
+from tcc.schedule.nest import stride, trips
 from tcc.schedule.rows import next_rows
 from tcc.schedule.schedule import Nest
 
@@ -33,6 +35,10 @@ _LEVEL = 1
 # prefetcher stays in.
 _STREAMS = 16
 _PAGE = 4096
+# Results of a point that lie apart, from which on hints for those of the next are worth it.
+_APART = 4
+# Blocks of the vector loop from a hint to what it is for.
+_LATER = 4
 
 
 class _Around(Protocol):
@@ -108,6 +114,34 @@ def next_row(around: _Around, outer: Sequence[Span], vector: Span) -> list[Stmt]
         line = _LINE // buffer.dtype.bytes
         stmts += [
             Prefetch(buffer, (at + n * line,), level=_LEVEL)
+            for n in range(ceil(vector.size / line))
+        ]
+    return stmts
+
+
+def next_results(around: _Around, outer: Sequence[Span]) -> list[Stmt]:
+    """Hints of a point whose several results lie apart: where those of a later block go, further
+    along the vector loop or, where that is short, at the next point.
+
+    They are lines of several rows of an image, which the cache's own prefetcher does not foresee,
+    and a line that is to be written has to come first as well.
+    """
+    rows = [s for s in outer if s.var.name != around.nest.vector]
+    vector = next((s for s in outer if s.var.name == around.nest.vector), None)
+    if len(around.stage.body) < _APART or not rows or vector is None:
+        return []
+    at: dict[Var, Index] = {s.var: s.base for s in outer}
+    span = vector if trips(vector.var) > 2 * _LATER * vector.size else rows[-1]
+    at[span.var] = span.base + (_LATER if span is vector else 1) * span.size
+    stmts: list[Stmt] = []
+    for access in (a for targets in around.stage.stores for a in targets):
+        buffer = around.buffers[access.buffer]
+        if buffer.scope is Scope.LOCAL or stride(access, vector.var) != 1:
+            continue
+        line = _LINE // buffer.dtype.bytes
+        first = substitute(access.offset, at)
+        stmts += [
+            Prefetch(buffer, (first + n * line,), level=_LEVEL, write=True)
             for n in range(ceil(vector.size / line))
         ]
     return stmts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var, as_int
@@ -34,12 +36,14 @@ def stays_near(group: TileGroup, registers: Registers) -> bool:
     contractions = [s for s in group.stages if product(s) is not None and s.reduce]
     if not contractions:
         return True
-    units = _units(group, schedule)
+    units = _units(group.common, schedule)
     if units < registers.cores or (units % registers.cores and units < 4 * registers.cores):
         return False
     weighted = [s for s in contractions if _streams(group, s)]
     if spread:
-        return all(spread_pays(group, s, size, units, registers) for s in weighted)
+        shared = [v for v in group.common if all(v in s.iters for s in group.stages)]
+        apart = _units(shared, schedule)
+        return all(spread_pays(group, s, size, apart, registers) for s in weighted)
     return all(_rows(group, s, schedule) >= min(_ROWS, _all_rows(group, s)) for s in weighted)
 
 
@@ -50,9 +54,10 @@ def busy(group: TileGroup, registers: Registers) -> bool:
     return amount < SMALL or points(group.common) >= registers.cores
 
 
-def _units(group: TileGroup, schedule: Schedule) -> int:
+def _units(loops: Sequence[Var], schedule: Schedule) -> int:
+    """Units along some loops."""
     count = 1
-    for var in group.common:
+    for var in loops:
         if var.name in schedule.parallel:
             count *= -(-trips(var) // schedule.unit(var.name))
     return count

@@ -23,20 +23,21 @@ class Held:
 
     `steps` are elements between neighbours along each common loop, `inner` between neighbours of
     the stage's other iterators, taken together.  Of a stage with a `strip` those start with the
-    unit's first row.
+    unit's first row.  `start` are elements of other values before the first.
     """
 
     buffer: TileBuffer
     steps: tuple[tuple[Var, int], ...]
     inner: int
     strip: Strip | None = None
+    start: int = 0
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
         """Where the element for iterators as in `mapping` lies."""
         first = const(0)
         if self.strip is not None:
             first = regions[self.strip.rows].base * self.strip.width
-        at = (within - first) * self.inner
+        at = (within - first) * self.inner + self.start
         for var, step in self.steps:
             at = at + (mapping[var] - regions[var].base) * step
         return at

@@ -23,7 +23,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, DType
 from tcc.passes.fuse.body import BodyEmitter, Place, Ready
-from tcc.passes.fuse.prefetch import next_row, next_run
+from tcc.passes.fuse.prefetch import next_results, next_row, next_run
 from tcc.passes.fuse.scratch import Held
 from tcc.passes.fuse.spans import (
     Region,
@@ -99,7 +99,7 @@ class StageLowering:
             emitter.share(self.stage.body)
             shape = shape_of(self.outer)
             blocks = tuple(emitter.value(s, shape) for s in self.stage.body)
-            return emitter.stmts, blocks
+            return [*next_results(self.around, self.outer), *emitter.stmts], blocks
         return self._reduction()
 
     def stores(self, blocks: tuple[Block, ...]) -> list[Stmt]:

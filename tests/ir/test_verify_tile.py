@@ -39,7 +39,7 @@ kernel(n) parallel(p: 0..n // 4) {
     sync
   }
   %j: i64[1,1] = load %at[p]
-  prefetch %a[2*t+1, 0 | t: 0..n = %j] level 1
+  prefetch %a[2*t+1, 0 | t: 0..n = %j] level 1 to write
   %h: f32[4,16] = compute(%g, %r) arg(0):f32 + arg(1):f32
   store %h to %c[4*p+l0, l1]
 }

@@ -16,7 +16,7 @@ from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.partition import Group, Kind, classify, partition
 
-from tests.passes.fuse.models import MODELS, Model, few_rows
+from tests.passes.fuse.models import MODELS, Model, few_rows, shared_heads
 
 
 def names(graph: Graph) -> list[list[str]]:
@@ -105,6 +105,13 @@ def test_reshapes_and_transposes_join_producers_and_readers() -> None:
     movement = {"reshape", "transpose"}
     assert not any(set(group) <= movement for group in found)
     assert sum("matmul" in group for group in found) == 3
+
+
+@pytest.mark.parametrize("rows", [1, 12, 40])
+def test_heads_that_share_keys_read_them_where_they_lie(rows: int) -> None:
+    """The loop over heads is cut at what they share, in softmax and sums too: no key is copied."""
+    (group,) = partition(shared_heads(rows))
+    assert [a.op.name for a in group.anchors] == ["matmul", "softmax", "matmul"]
 
 
 # ---- what stays apart ---------------------------------------------------------------------------

@@ -73,6 +73,36 @@ def test_random_lives() -> None:
     assert over <= 25, "one plan of twenty may be larger than what is live"
 
 
+def test_what_lies_over_others_has_their_offset() -> None:
+    """Buffers cut in two: from some position on only a front of them is needed."""
+    rng = random.Random(2)
+    spared = 0
+    for _ in range(300):
+        spans, over = [], {}
+        for _ in range(rng.randint(2, 8)):
+            first, last = sorted(rng.sample(range(10), 2))
+            size = rng.randint(2, 9)
+            spans.append((first, last, size))
+            if last > first + 1 and rng.random() < 0.5:
+                cut = rng.randint(first, last - 1)
+                spans[-1] = (first, cut, size)
+                over[len(spans) - 1] = len(spans)
+                spans.append((cut + 1, last, rng.randint(1, size)))
+        lives = {n: Life(first, last) for n, (first, last, _) in enumerate(spans)}
+        sizes = {n: size * LINE for n, (_, _, size) in enumerate(spans)}
+        offsets, end = place_buffers(lives, sizes, over)
+        assert all(offsets[new] == offsets[old] for old, new in over.items())
+        for at in range(10):
+            live = [n for n, (first, last, _) in enumerate(spans) if first <= at <= last]
+            lines = [offsets[n] // LINE + k for n in live for k in range(spans[n][2])]
+            assert len(lines) == len(set(lines))
+            assert max(lines, default=0) * LINE < end
+        whole = {old: Life(lives[old].first, lives[new].last) for old, new in over.items()}
+        kept = {n: life for n, life in (lives | whole).items() if n not in over.values()}
+        spared += end < place_buffers(kept, {n: sizes[n] for n in kept})[1]
+    assert spared > 60, "fronts leave room that others take"
+
+
 def test_sizes_are_rounded_to_cache_lines() -> None:
     lives = {0: Life(0, 1), 1: Life(0, 1), 2: Life(1, 1)}
     offsets, end = place_buffers(lives, {0: 1, 1: 65, 2: 0})
@@ -82,3 +112,23 @@ def test_sizes_are_rounded_to_cache_lines() -> None:
 
 def test_no_buffers() -> None:
     assert place_buffers({}, {}) == ({}, 0)
+
+
+class Counted(dict[int, Life]):
+    """Lives that count how often they are looked up."""
+
+    looked = 0
+
+    def __getitem__(self, buffer: int) -> Life:
+        self.looked += 1
+        return super().__getitem__(buffer)
+
+
+def test_steps_grow_with_buffers_and_not_with_pairs_of_them() -> None:
+    rng = random.Random(1)
+    count = 20_000
+    lives = Counted({n: Life(n // 2, n // 2 + rng.randint(0, 3)) for n in range(count)})
+    sizes = {n: rng.randint(1, 9) * LINE for n in range(count)}
+    _, end = place_buffers(lives, sizes)
+    assert end <= 1.25 * most_live(lives, sizes)
+    assert lives.looked <= 16 * count

@@ -23,7 +23,8 @@ def test_a_rule_fires_on_its_example_and_keeps_the_meaning(rule: Rule, agree: Ag
     before = rule.example()
     after = apply_rules(before, [rule])
     assert graph_text(after) != graph_text(before)
-    agree(before, after, tolerance=1e-6 if rule.name == "small power" else 0.0)
+    rounded = rule.name in ("small power", "one plus erf")
+    agree(before, after, tolerance=1e-6 if rounded else 0.0)
     assert canonicalize(after) is after or rule.name != "moves nothing"
 
 

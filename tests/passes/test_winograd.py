@@ -253,6 +253,17 @@ def test_three_kernels_where_each_unit_would_read_many_weights() -> None:
     assert groups == [["expression"], ["expression"], ["expression", "add", "relu"]]
 
 
+def test_a_transform_that_units_do_over_for_other_columns_is_held_once() -> None:
+    """64 tiles of 128 channels: the caches of both cores hold what transforms and products
+    exchange.  Of 256 tiles of 64 filters they do not."""
+    registers = Registers(16, 32, SERVER.l2.size, SERVER.cores)
+    few, many = (
+        winograd(Conv(128, filters, high=high, wide=high // 2).graph(), FREE)
+        for filters, high in ((128, 32), (64, 64))
+    )
+    assert [len(partition(graph, registers)) for graph in (few, many)] == [3, 1]
+
+
 @dataclass(frozen=True)
 class Pooled:
     """The maxima of windows over the image of a convolution and a relu."""

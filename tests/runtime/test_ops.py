@@ -294,6 +294,39 @@ def test_fill_halo(
     assert x.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("shape", "every"),
+    [
+        ((2, 9, 8, 400), (1, 2, 2, 1)),
+        ((3, 5, 7), (2, 1, 3)),
+        ((4, 6, 3), (4, 2, 1)),
+        ((7, 130), (3, 1)),
+        ((11,), (4,)),
+        ((5, 3), (1, 1)),
+        ((0, 3), (2, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1"])
+def test_thin(ops: Ops, shape: tuple[int, ...], every: tuple[int, ...], dtype: str) -> None:
+    """Into other memory, and to the front of the array itself."""
+    x = (np.arange(prod(shape)) * 7 % 251).reshape(shape).astype(dtype)
+    expected = np.ascontiguousarray(x[tuple(slice(None, None, n) for n in every)])
+    y = np.zeros_like(expected)
+    ops("thin", [x], [y], list(every))
+    assert y.tobytes() == expected.tobytes()
+    front = x.reshape(-1)[: expected.size].reshape(expected.shape)
+    ops("thin", [x], [front], list(every))
+    assert front.tobytes() == expected.tobytes()
+
+
+def test_thin_checks_what_fits(ops: Ops) -> None:
+    x = np.zeros((4, 6), np.float32)
+    for y, every in ((x[:2, :2].copy(), (2, 2)), (x[:2].copy(), (2, 0)), (x[:2, 0].copy(), (2,))):
+        with pytest.raises(ValueError, match="thin"):
+            ops("thin", [x], [y], list(every))
+
+
 def test_update_slice_stays_inside(ops: Ops) -> None:
     x, y = np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
     with pytest.raises(ValueError, match="2 rows from 2 on, of 3"):

@@ -68,7 +68,7 @@ def test_equal_prices_leave_the_analytic_schedule() -> None:
 
 def test_a_turn_has_to_save_more_than_its_margin() -> None:
     group = group_of(product())
-    long = Knobs(run=1024)
+    long = Knobs(run=192)
     assert searched(group, {long: 0.93})[0].knobs == Knobs()
     found, _ = searched(group, {long: 0.9})
     assert (found.knobs, found.seconds, found.analytic) == (long, 0.9, 1.0)
@@ -76,13 +76,13 @@ def test_a_turn_has_to_save_more_than_its_margin() -> None:
 
 def test_knobs_are_turned_at_the_best_of_those_before() -> None:
     group = group_of(product())
-    both = Knobs(panel=3, run=1024)
+    both = Knobs(panel=3, run=192)
     assert searched(group, {both: 0.5})[0].knobs == Knobs()  # neither alone pays
     assert searched(group, {Knobs(panel=3): 0.8, both: 0.5})[0].knobs == both
 
 
 def test_open_sizes_keep_the_analytic_schedule() -> None:
-    found, pricer = searched(group_of(product(symbol("n"))), {Knobs(run=1024): 0.1})
+    found, pricer = searched(group_of(product(symbol("n"))), {Knobs(run=192): 0.1})
     assert (found.knobs, found.priced, len(pricer.asked)) == (Knobs(), 1, 1)
 
 

@@ -427,7 +427,7 @@ def test_blocks_of_an_open_batch_run_along_the_image() -> None:
     assert sorted(n for _, n in schedule.units) == sorted(n for _, n in one.units)
 
 
-@pytest.mark.parametrize("depth", [512, 3072])
+@pytest.mark.parametrize("depth", [1024, 3072])
 def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     """Units, runs and prefetches that known rows get, open ones get."""
     group, schedule = only(matmul(symbol("n", 1), depth, 1024))
@@ -439,3 +439,20 @@ def test_open_rows_are_scheduled_like_a_typical_number(depth: int) -> None:
     assert sorted(n for _, n in schedule.units) == sorted(n for _, n in like.units)
     assert nest.runs
     assert nest.ahead == same.ahead
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "whole"),
+    [
+        (128, 3072, True),
+        (64, 3072, False),  # the next panel would come too late
+        (128, 768, False),  # six panels a core, of which the first is cold
+        (14, 3072, False),
+    ],
+)
+def test_sums_stay_whole_where_many_rows_share_many_panels(
+    rows: int, columns: int, whole: bool
+) -> None:
+    group, schedule = only(matmul(rows, 768, columns))
+    nest = schedule.nest(group.stages.index(anchor(group)))
+    assert (not nest.runs) is whole

@@ -62,6 +62,7 @@ tcc_status tcc_op_running(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
 tcc_status tcc_op_sort(tcc_op_call *call);
+tcc_status tcc_op_thin(tcc_op_call *call);
 tcc_status tcc_op_top_k(tcc_op_call *call);
 tcc_status tcc_op_unique(tcc_op_call *call);
 tcc_status tcc_op_unique_count(tcc_op_call *call);

@@ -26,6 +26,7 @@ tcc_op tcc_op_find(const char *name) {
         {"scatter_elements", tcc_op_scatter_elements},
         {"scatter_nd", tcc_op_scatter_nd},
         {"sort", tcc_op_sort},
+        {"thin", tcc_op_thin},
         {"top_k", tcc_op_top_k},
         {"unique", tcc_op_unique},
         {"unique_count", tcc_op_unique_count},

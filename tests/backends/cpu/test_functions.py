@@ -270,6 +270,19 @@ def test_gelu_is_within_a_millionth(run):
     assert np.abs(got - want).max() <= 1e-6
 
 
+def test_one_plus_erf_is_as_near_as_a_rounded_sum(run):
+    """Where erf is added to one it has code of its own; far left nothing is left, not even of what
+    is multiplied by it."""
+    edges = [-math.inf, math.inf, math.nan, -3e38, 3e38, -1e30, -9.0, -0.0, 0.0, 1e-40, -1e-40]
+    x = np.concatenate([spread(-6, 6)(512 * 64 - len(edges)), np.float32(edges)]).reshape(512, 64)
+    body = apply("add", literal(1.0, F32), apply("erf", argument(0, F32)))
+    got = run(elementwise([body], [F32], 512, 64), [x, np.zeros_like(x)])[1]
+    want = 1 + ERF(x.astype(np.float64))
+    assert np.array_equal(np.isnan(got), np.isnan(want))
+    assert np.nanmax(np.abs(got - want)) <= 1.3e-7
+    assert (got[x <= -9] == 0).all()
+
+
 def test_products_and_sums_are_not_fused(run):
     """Only a Contract may fuse: elsewhere every function rounds."""
     x = RNG.standard_normal((8, 64)).astype(np.float32)

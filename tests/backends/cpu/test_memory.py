@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
@@ -208,9 +210,11 @@ def test_symbolic_strides(check):
 
 
 @pytest.mark.parametrize(
-    ("level", "name"), [(1, "prefetcht0"), (2, "prefetcht1")], ids=["level 1", "level 2"]
+    ("level", "write", "name"),
+    [(1, False, "prefetcht0"), (2, False, "prefetcht1"), (1, True, "prefetch(w|t0)")],
+    ids=["level 1", "level 2", "to write"],
 )
-def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, name):
+def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, write, name):
     u, i = iterator("u", 4), iterator("i", 8)
     x_buf, at_buf = buffer("x", F32, (4, 8, 16)), buffer("at", I64, (4,))
     out_buf = output("y", F32, 4, 8, 16)
@@ -222,8 +226,8 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, na
         Loop(
             var(i), const(0), const(8), 1, (), (),
             (
-                Prefetch(x_buf, (u - 1000, i + 2**40, const(0)), level=level),
-                Prefetch(x_buf, (u, t, const(0)), ((var(t), at),), level),
+                Prefetch(x_buf, (u - 1000, i + 2**40, const(0)), level=level, write=write),
+                Prefetch(x_buf, (u, t, const(0)), ((var(t), at),), level, write),
                 Load(block, x_buf, place),
                 Store(out_buf, place, block),
             ),
@@ -237,5 +241,6 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, na
     (y,) = check(kernel, [x, far, zeros(4, 8, 16)])
     np.testing.assert_array_equal(y, x)
     assembly = compile_assembly(emit_kernel(kernel, "hints", target).llvm, target)
+    # Not every processor knows lines to write.
     # Two hints to a trip; LLVM may lift the one that is the same on every trip, not drop it.
-    assert assembly.count(name + "\t") >= 2
+    assert len(re.findall(name + "\t", assembly)) >= 2

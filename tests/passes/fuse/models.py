@@ -95,6 +95,17 @@ def residual_block() -> Graph:
     return m.finish(m.op("relu", down), second)
 
 
+def strided_shortcut(stride: int = 2, shown: bool = False) -> Graph:
+    """A residual block whose shortcut reads every other row and column of a wide value, after the
+    main branch did; `shown`: the caller sees that value too."""
+    m = Model("strided_shortcut")
+    wide = m.op("relu", m.conv(m.input("x", 2, 4, 9, 7), 16, 1))
+    main = m.op("relu", m.conv(m.op("relu", m.conv(wide, 8, 1)), 8, 3, pad=1, stride=stride))
+    shortcut = m.conv(wide, 32, 1, stride=stride)
+    last = m.op("relu", m.op("add", m.conv(main, 32, 1), shortcut))
+    return m.finish(m.op("relu", m.conv(last, 4, 1)), *([wide] if shown else []))
+
+
 def depthwise() -> Graph:
     m = Model("depthwise")
     x = m.input("x", 1, 6, 8, symbol("w", 3, 40))
@@ -194,6 +205,21 @@ def attention() -> Graph:
     out = m.op("add", project(joined), x)
     norm = m.op("layer_normalization", out, m.weight(8), m.weight(8), attrs=NormAttrs(2))
     return m.finish(norm)
+
+
+def shared_heads(rows: int = 3) -> Graph:
+    """Attention of eight heads over the keys and values of two, each of which four heads share."""
+    m = Model("shared_heads")
+    q = m.input("q", 1, 8, rows, 16)
+
+    def spread(name: str) -> Value:
+        x = m.reshape(m.input(name, 1, 2, 12, 16), 1, 2, 1, 12, 16)
+        shape = tuple(map(as_index, (1, 2, 4, 12, 16)))
+        return m.reshape(m.op("expand", x, attrs=ExpandAttrs(shape)), 1, 8, 12, 16)
+
+    scores = m.op("matmul", q, m.transpose(spread("k"), 0, 1, 3, 2))
+    parts = m.op("softmax", m.op("mul", scores, m.scalar(0.25)), attrs=AxisAttrs(3))
+    return m.finish(m.op("matmul", parts, spread("v")))
 
 
 def few_rows(rows: int = 3) -> Graph:
@@ -308,6 +334,7 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
             *(
                 conv_norm_relu,
                 residual_block,
+                strided_shortcut,
                 depthwise,
                 dilated,
                 up_and_down,
@@ -315,6 +342,7 @@ MODELS: MappingProxyType[str, Callable[[], Graph]] = MappingProxyType(
                 padded_pools,
             ),
             *(global_pool, matmul_gelu, norm_residual, masked_softmax, attention, projections),
+            shared_heads,
             *(joined_maps, joined_twice, joined_along_windows, joined_rows),
             *(split_concat, slices, gathered, shared_value, few_rows),
         )

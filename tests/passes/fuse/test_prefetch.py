@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 
 import pytest
-from tcc.ir.index import as_int, evaluate, iterator
-from tcc.ir.tile import Loop, Prefetch, Stmt, TileKernel
+from tcc.ir.graph import GraphBuilder
+from tcc.ir.index import as_int, const, evaluate, iterator
+from tcc.ir.tile import Loop, Prefetch, Scope, Stmt, Store, TileKernel
+from tcc.ir.types import F32, tensor
+from tcc.ops import OPS
 from tcc.passes.fuse.prefetch import _streams, _turns
 from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.precision import Precision
+from tcc.passes.winograd_forms import FORMS, Tiling, output_transform
 from tcc.schedule.choose import Registers
+from tcc.schedule.nest import trips
 
 from tests.passes.fuse.models import Model
 
 LINE = 64
+NOTHING = ((const(0), const(0)), (const(0), const(0)))
 
 
 @pytest.mark.parametrize("steps", [128, 96])
@@ -86,3 +93,54 @@ def test_a_unit_asks_for_every_line_of_what_follows_its_runs_once(
     assert sorted(lines) == list(range(first, first + count))
     assert first * LINE == min(64 << 10, depth * 64 * bytes_)
     assert len({line * LINE // 4096 for line in lines[:16]}) == min(16, first * LINE // 4096)
+
+
+def gathered(channels: int) -> TileKernel:
+    """Tiles of 4 x 4 results from their 36 products: 3 x 5 of them, of so many channels."""
+    form = FORMS[4]
+    b = GraphBuilder("gathered")
+    image = tensor(F32, 1, channels, 12, 20)
+    tiling = Tiling(image, (const(1), const(1)), (1, 1), (const(12), const(20)))
+    m = b.input("m", tensor(F32, form.points, 1, 1, 1, 3, 5, channels))
+    expr = output_transform(form, tiling, m.type, None)
+    (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
+    (z,) = b.add(OPS["max_pool"], [y], OPS["max_pool"].attrs((3, 3), (1, 1), *NOTHING, (1, 1)))
+    registers = Registers(16, 32)
+    placed = place_graph(b.finish([z]), registers=registers)
+    _, table, _ = lower_program(placed, KernelPlanner(registers), lower_node)
+    return table.bounds[0].kernel
+
+
+def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, int]]:
+    """The lines that a unit asks for in order to write them, and those that it writes, in order;
+    the former are marked."""
+    for stmt in stmts:
+        match stmt:
+            case Loop(var, start, stop, step):
+                for at in range(evaluate(start, env), evaluate(stop, env), step):
+                    yield from written(stmt.body, {**env, var.name: at})
+            case Prefetch():
+                assert stmt.write
+                yield True, evaluate(stmt.indices[0], env) // 16
+            case Store(buffer) if buffer.scope is not Scope.LOCAL:
+                yield False, evaluate(stmt.indices[0], {**env, "l0": 0}) // 16
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("channels", [32, 128, 256])
+def test_results_that_lie_apart_are_asked_for_ahead_of_their_stores(channels: int) -> None:
+    """All but those of the first tiles, or of the first blocks of many channels."""
+    kernel = gathered(channels)
+    asked: set[int] = set()
+    missed = stored = 0
+    names = [axis.name for axis in kernel.axes]
+    for unit in product(*(range(trips(axis)) for axis in kernel.axes)):
+        for hint, line in written(kernel.body, dict(zip(names, unit, strict=True))):
+            if hint:
+                asked.add(line)
+            else:
+                stored += 1
+                missed += line not in asked
+    assert stored == 12 * 20 * channels // 16
+    assert missed <= 0.3 * stored

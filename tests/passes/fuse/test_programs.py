@@ -24,6 +24,7 @@ from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
 from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
+from tcc.passes.thin import thinned
 from tcc.schedule.choose import Registers
 
 from .models import MODELS
@@ -35,7 +36,7 @@ SIZES = (1, 4, 5, 9)
 def lowered(graph: Graph, registers: Registers) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
-        place_graph(graph), KernelPlanner(registers), lower_node
+        thinned(place_graph(graph)), KernelPlanner(registers), lower_node
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)

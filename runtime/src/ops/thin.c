@@ -1,0 +1,59 @@
+/* thin: inputs (x), outputs (y), ints (every[0], every[1], ...).
+ *
+ * y[i, j, ...] = x[i * every[0], j * every[1], ...], as far as x goes.  y may begin where x does: an
+ * element never moves back, and goes where one lay that has moved before. */
+#include <string.h>
+
+#include "order.h"
+
+/* Bytes of a run that are worth a thread's way there. */
+enum { COLUMN = 512 };
+
+typedef struct thinner {
+    const char *from;
+    char *to;
+    const int64_t *x_dims, *y_dims, *every;
+    int32_t last; /* the innermost dimension that is thinned */
+    int64_t run;  /* bytes that stay together: of the dimensions within it */
+} thinner;
+
+/* Moves bytes begin to end - 1 of every run of the sub-arrays at `from` and `to`; returns the end of
+ * the latter. */
+static char *thin_dim(const thinner *t, const char *from, char *to, int32_t dim, int64_t begin,
+                      int64_t end) {
+    if (dim > t->last) {
+        if (to != from) memcpy(to + begin, from + begin, (size_t)(end - begin));
+        return to + t->run;
+    }
+    int64_t step = t->run * t->every[dim];
+    for (int32_t inner = dim + 1; inner <= t->last; inner++) step *= t->x_dims[inner];
+    for (int64_t i = 0; i < t->y_dims[dim]; i++)
+        to = thin_dim(t, from + i * step, to, dim + 1, begin, end);
+    return to;
+}
+
+/* Columns of runs have nothing in common, so threads need not wait for each other. */
+static void thin_columns(void *context, int64_t begin, int64_t end, void *room) {
+    const thinner *t = context;
+    (void)room;
+    int64_t stop = end * COLUMN;
+    thin_dim(t, t->from, t->to, 0, begin * COLUMN, stop < t->run ? stop : t->run);
+}
+
+tcc_status tcc_op_thin(tcc_op_call *call) {
+    int32_t ndim = call->n_outputs == 1 ? call->outputs[0].ndim : 0;
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 1, ndim, 0, "thin"));
+    const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
+    if (x->ndim != ndim || x->dtype.bits != y->dtype.bits || x->dtype.bits % 8)
+        return tcc_fail(TCC_INTERNAL, "thin: arrays that do not fit each other");
+    thinner t = {x->data, y->data, x->dims, y->dims, call->ints, -1, x->dtype.bits / 8};
+    for (int32_t dim = 0; dim < ndim; dim++) {
+        int64_t every = call->ints[dim];
+        if (every < 1 || y->dims[dim] != x->dims[dim] / every + (x->dims[dim] % every != 0))
+            return tcc_fail(TCC_INTERNAL, "thin: arrays that do not fit each other");
+        if (every > 1) t.last = dim;
+    }
+    for (int32_t dim = t.last + 1; dim < ndim; dim++) t.run *= x->dims[dim];
+    if (y->count == 0) return TCC_OK;
+    return tcc_op_parallel(call, thin_columns, &t, (t.run + COLUMN - 1) / COLUMN, 0);
+}

@@ -1,0 +1,83 @@
+"""Products over their operands in a unit's scratch: where, what that saves, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.graph import Graph
+from tcc.ir.index import as_int
+from tcc.ir.scalar import StageRef
+from tcc.passes.fuse.overlay import overlaid
+from tcc.passes.fuse.scratch import held_values
+from tcc.passes.lower_graph import lower_program, place_graph
+from tcc.passes.lower_node import lower_node
+from tcc.passes.plan_kernels import Bound, KernelPlanner
+from tcc.passes.winograd import winograd
+from tcc.schedule.choose import Registers
+
+from tests.passes.products import FREE
+from tests.passes.test_winograd import Conv
+
+from .test_programs import inputs_of, lowered
+
+WIDE = Registers(16, 32)
+
+
+def transformed(channels: int, filters: int) -> Graph:
+    """A convolution as transforms and 36 products between them, all in one kernel."""
+    return winograd(Conv(channels, filters, high=23, wide=27, fused=True).graph(), FREE)
+
+
+def bound_of(graph: Graph) -> Bound:
+    program, table, _ = lower_program(place_graph(graph), KernelPlanner(WIDE), lower_node)
+    assert program.body
+    return max(table.bounds, key=lambda b: len(b.group.stages))
+
+
+def scratch(graph: Graph) -> list[int]:
+    """Elements of the scratch of the kernel with the products."""
+    kernels = lowered(graph, WIDE)[1]
+    return max(([as_int(b.sizes[0]) or 0 for b in k.locals] for k in kernels), key=sum)
+
+
+def test_37_parts_hold_36_products_and_their_operands() -> None:
+    (whole,) = scratch(transformed(32, 32))
+    apart = scratch(transformed(32, 48))
+    assert whole % (37 * 32) == 0
+    assert apart == [whole // 37 * 36, whole // 37 * 36 // 32 * 48]
+
+
+def test_results_are_those_of_the_graph() -> None:
+    graph = transformed(16, 16)
+    program, kernels, weights = lowered(graph, WIDE)
+    assert len(max((k.locals for k in kernels), key=len)) == 1
+    inputs = inputs_of(graph, 1)
+    (found,) = evaluate_program(program, kernels, [inputs[v.name] for v in graph.inputs], weights)
+    (wanted,) = evaluate_graph(graph, inputs).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("channels", "filters"), [(16, 32), (32, 16), (20, 20)])
+def test_parts_that_differ_or_are_no_lines_stay_apart(channels: int, filters: int) -> None:
+    assert len(scratch(transformed(channels, filters))) == 2
+
+
+def test_what_several_units_share_and_loops_in_another_order_stay() -> None:
+    bound = bound_of(transformed(32, 32))
+    group, schedule = bound.group, bound.schedule
+    held = held_values(group, schedule)
+    assert overlaid(group, schedule, held, ()) != held
+    assert overlaid(group, schedule, held, (0,)) == held
+    nests = [
+        replace(n, order=(*n.order[1:], n.order[0])) if n.stages == (1,) else n
+        for n in schedule.nests
+    ]
+    turned = replace(schedule, nests=tuple(nests))
+    assert overlaid(group, turned, held, ()) == held
+    laid = overlaid(group, schedule, held, ())
+    assert laid[StageRef(0, 0)].start == 32
+    assert laid[StageRef(0, 0)].buffer is laid[StageRef(1, 0)].buffer
