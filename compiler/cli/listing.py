@@ -8,7 +8,7 @@ from typing import Any
 from tcc.artifact import read_listings, read_manifest
 from tcc.backends.cpu.compile import kernel_assembly
 from tcc.errors import UserError
-from tcc.target import KINDS, Target, x86_profile
+from tcc.target import CPU_TRIPLES, Target, x86_profile
 
 
 def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
@@ -40,7 +40,7 @@ def _target(manifest: dict[str, Any], path: Path) -> Target:
     """What the artifact's code was made for; its caches do not matter any more."""
     try:
         cpu, triple = manifest["target"]["cpu"], manifest["target"]["triple"]
-        arch = next(a for a, known in KINDS["cpu"].items() if known == triple)
+        arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
         profile = x86_profile(str(cpu), map(str, manifest["features"]), l1=0, l2=0, l3=0)
     except (KeyError, TypeError, StopIteration) as error:
         raise UserError(
@@ -48,4 +48,4 @@ def _target(manifest: dict[str, Any], path: Path) -> Target:
             where=str(path),
             hint="compile the model again",
         ) from error
-    return Target("cpu", arch, triple, profile)
+    return Target("cpu", (arch,), triple, profile)
