@@ -49,10 +49,11 @@ class GpuCode:
         return lower_for_gpu(graph, self.planner, Precision(floats, bits, pairs=True))
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """Images of all kernels; they have no names of their own."""
+        """Images of all kernels under `names`."""
         schedules = [_schedule(bound) for bound in lowered.table.bounds]
         code = compile_blocks(
             lowered.kernels,
+            names,
             schedules,
             lowered.alignments,
             self.target,

@@ -1,8 +1,8 @@
 """Target: what the code is made for, as data.
 
 `KINDS` is the one list of targets, `CPUS` that of named processors and `GPUS` that of GPUs; passes
-and cost models read a `Target`'s fields and never ask which backend will use it.  The processor of this
-machine is found by the CPU backend (`detect`), which hands over an `x86_profile`.
+and cost models read a `Target`'s fields and never ask which backend will use it.  The processor of
+this machine is found by the CPU backend (`detect`), which hands over an `x86_profile`.
 """
 
 from __future__ import annotations

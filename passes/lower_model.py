@@ -3,8 +3,8 @@
     cpu    layouts by price, results over operands that die, shared halos
     gpu    block kernels, nothing beside the elements, no result over an operand
 
-Requires a graph that is ready to be partitioned.  Establishes a program whose memory is planned, and
-one kernel for each of its kernel numbers.
+Requires a graph that is ready to be partitioned.  Establishes a program whose memory is planned,
+and one kernel for each of its kernel numbers.
 """
 
 from __future__ import annotations

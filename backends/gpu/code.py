@@ -35,6 +35,7 @@ class GpuCode:
 
 def compile_blocks(
     kernels: Sequence[TileKernel],
+    names: Sequence[str],
     schedules: Sequence[BlockSchedule],
     alignments: Sequence[Sequence[int]],
     target: Target,
@@ -46,13 +47,12 @@ def compile_blocks(
     """Code of each kernel for each of the target's GPUs, by up to `jobs` processes.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are tf32's where `precision` is
-    tf32, else exact.  Kernels that differ in nothing but their number share their code.  Raises
-    what `compile_kernels` raises.
+    tf32, else exact.  Raises what `compile_kernels` raises.
     """
     dot = "tf32" if precision == "tf32" else "ieee"
     sources = [
-        kernel_source(kernel, "kernel", warps=s.warps, stages=s.stages, dot=dot, alignments=aligned)
-        for kernel, s, aligned in zip(kernels, schedules, alignments, strict=True)
+        kernel_source(kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned)
+        for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)
     ]
     made = compile_kernels(sources, target.gpus, jobs)
     by_arch = tuple(tuple(each[n] for each in made) for n in range(len(target.gpus)))
@@ -65,18 +65,12 @@ def compile_blocks(
 
 def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
     form = Form.HSACO if gpu.kind == "rocm" else Form.CUBIN
-    listed = (
-        GpuKernel(
-            k.symbol,
-            k.image,
-            k.shared,
-            k.warps,
-            k.warp_size,
-            tuple(_PARAMS[p] for p in k.parameters),
-        )
-        for k in kernels
-    )
-    return GpuVariant(_exact_arch(gpu, kernels), form, tuple(listed))
+    return GpuVariant(_exact_arch(gpu, kernels), form, tuple(map(_kernel, kernels)))
+
+
+def _kernel(made: CompiledKernel) -> GpuKernel:
+    params = tuple(_PARAMS[p] for p in made.parameters)
+    return GpuKernel(made.symbol, made.image, made.shared, made.warps, made.warp_size, params)
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
