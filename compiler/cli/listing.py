@@ -12,17 +12,24 @@ from tcc.target import CPU_TRIPLES, Target, x86_profile
 
 
 def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
-    """The LLVM IR of a kernel of the artifact at `path`, or the assembly that it became.
+    """The LLVM IR or Triton source of a kernel of the artifact at `path`, or with `assembly` that which
+    LLVM IR became.
 
-    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, or
-    has no such kernel.
+    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, has
+    no such kernel, or has no assembly because it is for GPUs.
     """
     manifest, listings = read_manifest(path), read_listings(path)
     if not listings:
         raise UserError(
-            "the artifact does not hold its kernels' LLVM IR",
+            "the artifact does not hold its kernels' source",
             where=str(path),
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
+        )
+    if assembly and "gpu" in manifest:
+        raise UserError(
+            "the kernels of GPUs are kept as Triton source only",
+            where="--asm",
+            hint="show that with --ir",
         )
     symbol = f"tcc_kernel_{kernel}" if kernel.isdigit() else kernel
     if symbol not in listings:
