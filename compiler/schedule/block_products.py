@@ -20,8 +20,10 @@ from tcc.schedule.nest import depends, points, product, stride
 
 # The least side of a block that is multiplied as a matrix.
 SIDE = 16
-# The most columns of a product that a unit makes whole, and the elements of such a block.
+# The most columns of a product that a unit makes whole, few of them, and the elements of such a
+# block.
 _COLUMNS = 256
+_FEW_COLUMNS = 64
 _SCORES = 1 << 13
 # Elements of a block of products that are summed without a matrix.
 _PRODUCTS = 1 << 12
@@ -204,4 +206,6 @@ def _chained(
             _sum(blocks, group, stage, 64 if _halves(stage) else 32)
         else:
             blocks.add(summed, _LINEAR)
-    return blocks.schedule([batch, rows], 8 if block * columns >= _SCORES else 4, 2)
+    # Factors of f32 wait in registers for a whole sum: more lanes hold fewer of them.
+    many = block * columns >= _SCORES or columns > _FEW_COLUMNS
+    return blocks.schedule([batch, rows], 8 if many else 4, 2)
