@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def unpack(packed: Path, draws: Mapping[str, Draw], out: Path) -> None:
     with zipfile.ZipFile(packed) as file:
         head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))
         facts = json.loads(file.read("recipe.json"))
-    parts = tuple(Part(**{**part, "axes": tuple(part["axes"])}) for part in facts["parts"])
+    parts = tuple(map(_part, facts["parts"]))
     section = rebuild(parts, Rest(facts["size"], mask, lines), draws)
     if hashlib.sha256(section).hexdigest() != facts["weights_sha256"]:
         raise ValueError(f"{packed}: the weights made from seeds are not those of the artifact")
@@ -73,3 +74,8 @@ def unpack(packed: Path, draws: Mapping[str, Draw], out: Path) -> None:
         file.write(section.data)
         file.write(trailer)
     out.chmod(0o755)
+
+
+def _part(fields: dict[str, Any]) -> Part:
+    panel = fields["panel"] and tuple(fields["panel"])
+    return Part(**{**fields, "panel": panel, "axes": tuple(fields["axes"])})

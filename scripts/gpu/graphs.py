@@ -19,6 +19,8 @@ from gpu.draws import Array, Draw, seed_of, values
 _SMALLEST = 32
 _BIAS = 0.05
 _EMBEDDING = 0.5
+# Of dense layers: below one, because transformers that attend sharply make bf16's rounding large.
+_GAIN = 0.5
 _NORM = (1.0, 0.1)  # gains of layer norms: around one
 
 
@@ -67,9 +69,9 @@ def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[fl
         case "ConvTranspose", 1:
             return 0.0, _uniform(shape[0])
         case "Gemm", 1:
-            return 0.0, _uniform(shape[1 if _attributes(node).get("transB") else 0])
+            return 0.0, _GAIN * _uniform(shape[1 if _attributes(node).get("transB") else 0])
         case "MatMul", 1:
-            return 0.0, _uniform(shape[-2])
+            return 0.0, _GAIN * _uniform(shape[-2])
         case ("MatMul", 0) | ("Transpose", _):
             return 0.0, _uniform(shape[-1])
         case "Gather", 0:

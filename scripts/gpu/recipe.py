@@ -1,8 +1,8 @@
 """How a weight section is made again from seeded arrays.  NumPy only.
 
 `describe` knows nothing of the compiler: it looks for the bytes of each array, in any order of its
-axes and in each float type, as a block or as rows at equal distances (a part of a merged matrix, or
-a padded one).  What it does not find is carried as it is, so that `rebuild` gives the section back
+axes and in each float type, as a block, as panels of one axis, or as rows at equal distances (a
+part of a merged matrix, or a padded one).  What it does not find is carried as it is, so that `rebuild` gives the section back
 byte for byte whatever the compiler did.
 """
 
@@ -23,6 +23,7 @@ _LINE = 64  # the compiler places weights, and rows of large ones, on multiples 
 _HEAD = 8
 _SMALLEST = 1024  # elements: smaller arrays are carried
 _TYPES = ("f32", "bf16", "f16")
+_WIDTHS = (128, 64, 32, 16)
 # An array that begins in more places than this is no random one.
 _MOST_PLACES = 16
 
@@ -30,9 +31,14 @@ _MOST_PLACES = 16
 @dataclass(frozen=True, slots=True)
 class Part:
     """Bytes of a section: the array `source` with its axes in the order `axes`, stored as `dtype`,
-    in `rows` rows of equal length that begin `stride` bytes apart, the first at `offset`."""
+    in `rows` rows of equal length that begin `stride` bytes apart, the first at `offset`.
+
+    With `panel` (an axis and a width) that axis was cut in two first: its panels, and the places
+    within one.
+    """
 
     source: str
+    panel: tuple[int, int] | None
     axes: tuple[int, ...]
     dtype: str
     offset: int
@@ -81,7 +87,7 @@ def rebuild(parts: tuple[Part, ...], rest: Rest, draws: Mapping[str, Draw]) -> A
     for source, found in by_source.items():
         array = values(draws[source])
         for part in found:
-            flat = _bytes(stored(array, part.dtype).transpose(part.axes))
+            flat = _bytes(_cut(stored(array, part.dtype), part.panel).transpose(part.axes))
             _rows(section, part, flat.size // part.rows)[:] = flat.reshape(part.rows, -1)
     return section[: rest.size]
 
@@ -105,15 +111,17 @@ def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterato
     for dtype in _TYPES:
         bits = stored(array, dtype)
         count = _HEAD // bits.itemsize
-        for axes in _orders(bits.shape):
-            view = bits.transpose(axes)
-            places = heads.find(np.array(view.flat[:count]).tobytes())
-            if places:
-                flat = _bytes(view)
-                for place in places:
-                    part = _part_at(place, view.shape, flat, section, heads)
-                    if part is not None:
-                        yield Part(name, axes, dtype, place, *part)
+        known: set[int] = set()
+        for panel, axes in _orders(bits.shape):
+            view = _cut(bits, panel).transpose(axes)
+            places = set(heads.find(np.array(view.flat[:count]).tobytes())) - known
+            flat = _bytes(view) if places else None
+            for place in sorted(places):
+                assert flat is not None
+                found = _part_at(place, view.shape, flat, section, heads)
+                if found is not None:
+                    known.add(place)
+                    yield Part(name, panel, axes, dtype, place, *found)
 
 
 def _part_at(
@@ -130,18 +138,35 @@ def _part_at(
         for second in heads.find(flat[length : length + _HEAD].tobytes()):
             stride = second - place
             fits = stride > length and place + stride * (rows - 1) + length <= section.size
-            part = Part("", (), "", place, rows, stride)
+            part = Part("", None, (), "", place, rows, stride)
             if fits and np.array_equal(_rows(section, part, length), flat.reshape(rows, length)):
                 return rows, stride
     return None
 
 
 @cache
-def _orders(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """All orders of the axes that differ in memory: those of size one stay in front."""
+def _orders(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int] | None, tuple[int, ...]], ...]:
+    """Panels and orders of axes that differ in memory: whole arrays first, axes of size one and
+    the panels in front."""
     ones = tuple(i for i, size in enumerate(shape) if size == 1)
     others = [i for i, size in enumerate(shape) if size != 1]
-    return tuple((*ones, *order) for order in permutations(others))
+    found: list[tuple[tuple[int, int] | None, tuple[int, ...]]]
+    found = [(None, (*ones, *order)) for order in permutations(others)]
+    for axis in others:
+        for width in _WIDTHS:
+            if shape[axis] % width == 0 and shape[axis] > width:
+                # the panels' number takes the axis's place, what follows moves on by one
+                rest = [i + (i >= axis) if i != axis else axis + 1 for i in others]
+                front = (*(i + (i > axis) for i in ones), axis)
+                found += [((axis, width), (*front, *order)) for order in permutations(rest)]
+    return tuple(found)
+
+
+def _cut(array: Array, panel: tuple[int, int] | None) -> Array:
+    if panel is None:
+        return array
+    axis, width = panel
+    return array.reshape(*array.shape[:axis], -1, width, *array.shape[axis + 1 :])
 
 
 def _rows(section: Array, part: Part, length: int) -> Array:
