@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(FOLDER))
+sys.path[0] = str(FOLDER)  # not this file's folder: its names are common
 
 import torch
 from tcc import runtime
@@ -131,7 +131,7 @@ def _module(folder: Path, item: Mapping[str, Any]) -> Any:
 
 
 def _tuple(found: Any) -> tuple[Tensor, ...]:
-    return tuple(found) if isinstance(found, tuple | list) else (found,)
+    return tuple(found) if isinstance(found, tuple) else (found,)
 
 
 def model(request: Mapping[str, Any]) -> dict[str, Any]:
