@@ -172,7 +172,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, default=ROOT / "build" / "gpu_check")
     parser.add_argument("--archs", default="sm_90")
-    parser.add_argument("--only", default="", metavar="A,B", help="items by the start of their name")
+    parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
     chosen = parser.parse_args()
     names = [name for name in chosen.only.split(",") if name]
     index = make_folder(chosen.out, all_items(names), chosen.archs.split(","), compile_with_tcc)

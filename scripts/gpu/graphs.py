@@ -87,7 +87,8 @@ def _uniform(fan_in: int) -> float:
 def graph_json(model: onnx.ModelProto, draws: Mapping[str, Draw]) -> dict[str, Any]:
     """The graph of `model` as JSON: nodes, inputs, outputs, and tensors as draws or literally."""
     graph = model.graph
-    tensors = {t.name: _tensor(numpy_helper.to_array(t), draws.get(t.name)) for t in graph.initializer}
+    held = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    tensors = {name: _tensor(array, draws.get(name)) for name, array in held.items()}
     nodes = []
     for node in graph.node:
         attributes = _attributes(node)

@@ -64,11 +64,14 @@ def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     return worst
 
 
-def device_seconds(run: Run, sets: int, seconds: float) -> tuple[float, str]:
+def device_seconds(
+    run: Run, sets: int, seconds: float, settle: Callable[[], Any] = lambda: None
+) -> tuple[float, str]:
     """Seconds of one run on the device, the median of batches, and how it was taken.
 
     A batch is one graph of runs over all input sets where they can be recorded, else the runs one
-    after the other: then the time of launching counts where it is longer.
+    after the other: then the time of launching counts where it is longer.  After `settle` no run
+    may have to wait for an earlier one: what is recorded cannot wait for what is not.
     """
     for i in range(3):
         run(i % sets)
@@ -81,8 +84,10 @@ def device_seconds(run: Run, sets: int, seconds: float) -> tuple[float, str]:
         for i in range(calls):
             run(i % sets)
 
+    settle()
     how, start = "graph", _recorded(batch)
     if start is None:
+        _settle_again(settle)
         how, start = "events", batch
     start()
     return statistics.median(_events(start, 1) for _ in range(_BATCHES)) / calls, how
@@ -97,6 +102,14 @@ def _recorded(batch: Callable[[], None]) -> Callable[[], None] | None:
         torch.cuda.synchronize()
         return None
     return graph.replay
+
+
+def _settle_again(settle: Callable[[], Any]) -> None:
+    """After a recording that failed: a run that cannot wait for it fails, and forgets it."""
+    try:
+        settle()
+    except RuntimeError:
+        settle()
 
 
 def _events(start: Callable[[], Any], times: int) -> float:

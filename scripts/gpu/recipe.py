@@ -2,8 +2,8 @@
 
 `describe` knows nothing of the compiler: it looks for the bytes of each array, in any order of its
 axes and in each float type, as a block, as panels of one axis, or as rows at equal distances (a
-part of a merged matrix, or a padded one).  What it does not find is carried as it is, so that `rebuild` gives the section back
-byte for byte whatever the compiler did.
+part of a merged matrix, or a padded one).  What it does not find is carried as it is, so that
+`rebuild` gives the section back byte for byte whatever the compiler did.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The lines of a section that hold bytes of no part: which ones (a bit each), and their bytes."""
+    """The lines of a section that hold bytes of no part: a bit for each line, and their bytes."""
 
     size: int
     mask: bytes

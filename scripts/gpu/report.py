@@ -64,7 +64,9 @@ def _device(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kernels(results: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{'kernel':28}{'error':>10}{'us':>10}{'torch us':>10}{'GB/s':>8}{'TFLOP/s':>9}{'share':>8}"
+    yield (
+        f"{'kernel':28}{'error':>10}{'us':>10}{'torch us':>10}{'GB/s':>8}{'TFLOP/s':>9}{'share':>8}"
+    )
     for name, item in results["items"].items():
         if item["facts"]["kind"] == "kernel":
             yield (
@@ -79,7 +81,10 @@ def _kernels(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _models(results: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{'model':28}{'error':>10}{'torch err':>10}{'tcc ms':>10}{'eager ms':>10}{'compile ms':>11}"
+    yield (
+        f"{'model':28}{'error':>10}{'torch err':>10}{'tcc ms':>10}{'eager ms':>10}"
+        f"{'compile ms':>11}"
+    )
     for name, item in results["items"].items():
         if item["facts"]["kind"] == "model":
             yield (

@@ -10,17 +10,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
-
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its names are common
 
 from gpu.budget import Budget
 from gpu.report import failures, table
 
-_WORKER = Path(__file__).with_name("worker.py")
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 _PROBE_SECONDS = 60.0
 
@@ -45,16 +43,17 @@ class Steps(Protocol):
 def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
     """All steps, the most important first: what may be left out when time is short comes last."""
     yield Step("device", {}, 90.0, 10.0)
-    models = [item for item in items if item["kind"] == "model"]
-    models.sort(key=lambda item: item["precision"] != "bf16")
-    yield from (Step("model", item, 60.0, 10.0) for item in models if _half(item))
-    yield from (Step("kernel", i, 30.0, 5.0) for i in items if i["kind"] == "kernel")
-    yield from (Step("model", item, 60.0, 10.0) for item in models if not _half(item))
-    yield from (Step("compiled", item, 120.0, 20.0) for item in models)
+    for urgent in (True, False):
+        chosen = [item for item in items if _is_urgent(item) == urgent]
+        models = [item for item in chosen if item["kind"] == "model"]
+        yield from (Step("model", item, 60.0, 10.0) for item in models)
+        yield from (Step("kernel", i, 30.0, 5.0) for i in chosen if i["kind"] == "kernel")
+        yield from (Step("compiled", item, 110.0, 20.0) for item in models)
 
 
-def _half(item: Mapping[str, Any]) -> bool:
-    return bool(item["precision"] != "f32")
+def _is_urgent(item: Mapping[str, Any]) -> bool:
+    """Whether a goal of speed names it."""
+    return bool(item["precision"] == "bf16" or item["group"] == "memory")
 
 
 def carry_out(
@@ -62,7 +61,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Takes all steps within the budget; the results, which are in `out` after every step."""
     results: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "tcc": index["tcc"], "archs": index["archs"], "refused": index["refused"],
         "device": {}, "items": {i["name"]: {"facts": i} for i in index["items"]}, "skipped": [],
     }  # fmt: skip
@@ -101,10 +100,11 @@ def _line(answer: Mapping[str, Any]) -> str:
 
 
 class Worker:
-    """The worker process; it is started anew after a step that failed or took too long."""
+    """The process of a folder's worker; it is started anew after a step that failed or took too
+    long."""
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
+    def __init__(self, folder: Path, log: Path) -> None:
+        self._folder, self._log = folder, log
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -129,7 +129,8 @@ class Worker:
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_WORKER)],
+                [sys.executable, "-m", "gpu.worker"],
+                cwd=self._folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -143,10 +144,8 @@ class Worker:
     def close(self) -> None:
         """Ends the process and those that it started."""
         if self._process is not None:
-            try:
+            with suppress(ProcessLookupError):  # where it has ended by itself
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it has ended by itself
             self._process.communicate()
             self._process = None
 
@@ -170,14 +169,17 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--only", default="")
     chosen = parser.parse_args()
     budget = Budget(chosen.seconds)
     reason = why_no_gpu()
     if reason is not None:
         print(f"gpu_check: {reason}; nothing was measured")
         return 1
-    worker = Worker(chosen.json.with_suffix(".log"))
+    worker = Worker(chosen.folder, chosen.json.with_suffix(".log"))
     index = json.loads((chosen.folder / "index.json").read_text())
+    names = tuple(name for name in chosen.only.split(",") if name) or ("",)
+    index["items"] = [item for item in index["items"] if item["name"].startswith(names)]
     try:
         results = carry_out(chosen.folder.resolve(), index, worker, budget, chosen.json)
     finally:
