@@ -319,7 +319,7 @@ def test_failures_stop_nothing_and_time_runs_out_on_the_least_important(tmp_path
         "refused": {"late": "no such operator"},
         "items": ITEMS,
     }
-    results = run.carry_out(tmp_path, index, worker, Budget(125.0, clock=clock), out)
+    results = run.carry_out(tmp_path, index, worker, Budget(135.0, clock=clock), out)
     assert worker.asked == [
         "device device", "model net_bf16", "kernel copyish", "kernel wrong", "kernel failing",
         "compiled net_bf16",
