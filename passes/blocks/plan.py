@@ -15,8 +15,8 @@ from functools import partial
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.passes.fuse.blocks import lower_blocks
-from tcc.passes.fuse.blocks_join import blocks_join
+from tcc.passes.blocks.join import blocks_join
+from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
@@ -27,6 +27,8 @@ from tcc.schedule.registers import TYPICAL_CORE
 
 class BlockPlanner(KernelPlanner):
     """Plans block kernels for one device and remembers them by structure."""
+
+    gaps = False  # reads outside are masked, and halos are the host's to fill
 
     def __init__(self, profile: BlockProfile = TYPICAL_DEVICE) -> None:
         super().__init__(TYPICAL_CORE)

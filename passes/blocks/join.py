@@ -10,7 +10,7 @@ from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
 from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
-from tcc.passes.fuse.blocks import lower_blocks
+from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.partition import loads_evenly, row_major_storage
 from tcc.passes.fuse.structure import build_group
