@@ -1,0 +1,187 @@
+"""The half of `scripts/gpu_check` that needs tcc and no GPU: makes the folder to carry."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from environment import ROOT
+from tcc import __version__
+from tcc.driver import compile_model
+from tcc.errors import TccError
+from tcc.options import TOLERANCES, read_options
+
+from gpu.carry import pack
+from gpu.draws import Draw
+from gpu.graphs import graph_json, reseed
+from gpu.kernels import Kernel, kernels
+from models.build import DEFAULT_OUT, build
+from models.manifest import InputSpec, model_spec
+
+MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
+MOST_BYTES = 64 << 20
+# Products in tf32 round their operands to eleven bits.
+_TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
+_RUNTIME = "tcc/runtime"
+_DTYPES = {
+    onnx.TensorProto.FLOAT: "f32", onnx.TensorProto.FLOAT16: "f16",
+    onnx.TensorProto.BFLOAT16: "bf16", onnx.TensorProto.INT64: "i64",
+}  # fmt: skip
+
+Compile = Callable[[onnx.ModelProto, Mapping[str, Any], Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is compiled: a model with its seeded weights, the compile's options, and the facts that
+    go to the index."""
+
+    model: onnx.ModelProto
+    draws: Mapping[str, Draw]
+    options: Mapping[str, Any]
+    facts: dict[str, Any]
+
+
+def target_of(archs: Sequence[str]) -> str:
+    """`cuda:...` or `rocm:...` for these architectures, which are of one vendor."""
+    return f"{'rocm' if archs[0].startswith('gfx') else 'cuda'}:{','.join(archs)}"
+
+
+def compile_with_tcc(model: onnx.ModelProto, options: Mapping[str, Any], out: Path) -> None:
+    compile_model(model, read_options(dict(options)), out)
+
+
+def kernel_item(kernel: Kernel) -> Item:
+    inputs = []
+    for port in kernel.model.graph.input:
+        kind = port.type.tensor_type
+        bound = kernel.indices.get(port.name)
+        inputs.append(
+            {
+                "name": port.name,
+                "shape": [d.dim_value for d in kind.shape.dim],
+                "dtype": _DTYPES[kind.elem_type],
+                "draw": "normal" if bound is None else "integers",
+                "low": 0,
+                "high": 0 if bound is None else bound - 1,
+            }
+        )
+    precision = kernel.options.get("precision", kernel.dtype)
+    facts = {
+        "name": kernel.name, "kind": "kernel", "group": kernel.group, "precision": precision,
+        "tolerance": _TOLERANCES[precision], "inputs": inputs, "graph": kernel.name,
+        "bytes": kernel.bytes, "flops": kernel.flops,
+    }  # fmt: skip
+    return Item(kernel.model, {}, kernel.options, facts)
+
+
+def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
+    """A model of models/ with weights made anew, once in each precision."""
+    model = onnx.load(build(name, DEFAULT_OUT))
+    draws = reseed(model)
+    spec = model_spec(name)
+    for precision in precisions:
+        facts = {
+            "name": f"{name}_{precision}", "kind": "model", "group": "model",
+            "precision": precision, "tolerance": _TOLERANCES[precision],
+            "inputs": [_input(i) for i in spec.inputs], "graph": name, "bytes": 0,
+            "flops": round(2e9 * spec.gmac),
+        }  # fmt: skip
+        yield Item(model, draws, {"precision": precision}, facts)
+
+
+def _input(spec: InputSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype,
+        "draw": spec.generator, "low": spec.low, "high": spec.high,
+    }  # fmt: skip
+
+
+def add(item: Item, target: str, folder: Path, compile_item: Compile) -> dict[str, Any]:
+    """Compiles one item into `folder`; its row of the index.  Raises TccError."""
+    graph = folder / "graphs" / f"{item.facts['graph']}.json"
+    if not graph.exists():
+        graph.write_text(json.dumps(graph_json(item.model, item.draws)))
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        artifact = Path(scratch) / "model.so"
+        compile_item(item.model, {"target": target, **item.options}, artifact)
+        packed = folder / "artifacts" / f"{item.facts['name']}.zip"
+        carried = pack(artifact, item.draws, packed)
+    row = {**item.facts, "carried_bytes": carried, "file_bytes": packed.stat().st_size}
+    print(
+        f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
+        f"{row['file_bytes'] / 1e6:6.2f} MB",
+        flush=True,
+    )
+    return row
+
+
+def make_folder(
+    folder: Path, items: Iterator[Item], archs: Sequence[str], compile_item: Compile
+) -> dict[str, Any]:
+    """Fills `folder`, which is emptied first; the index.  Items that cannot be compiled are listed
+    with the reason."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("graphs", "artifacts", "gpu", _RUNTIME):
+        (folder / name).mkdir(parents=True)
+    index: dict[str, Any] = {"tcc": __version__, "archs": list(archs), "items": [], "refused": {}}
+    for item in items:
+        try:
+            index["items"].append(add(item, target_of(archs), folder, compile_item))
+        except (TccError, ValueError) as error:
+            index["refused"][item.facts["name"]] = str(error)
+            print(f"{item.facts['name']}: {error}", flush=True)
+        (folder / "index.json").write_text(json.dumps(index, indent=1))
+    _copy_programs(folder)
+    return index
+
+
+def _copy_programs(folder: Path) -> None:
+    shutil.copy(ROOT / "scripts" / "gpu_check", folder / "gpu_check")
+    for source in sorted((ROOT / "scripts" / "gpu").glob("*.py")):
+        shutil.copy(source, folder / "gpu" / source.name)
+    for source in sorted((ROOT / "runtime").glob("*.py")):
+        if source.name != "_wheel.py":
+            shutil.copy(source, folder / _RUNTIME / source.name)
+    (folder / "tcc" / "__init__.py").write_text("")
+
+
+def all_items(names: Sequence[str]) -> Iterator[Item]:
+    """Kernels and models; with `names` those whose name begins with one of them."""
+    chosen = tuple(names) or ("",)
+    for kernel in kernels():
+        if kernel.name.startswith(chosen):
+            yield kernel_item(kernel)
+    for model in MODELS:
+        for precision in ("bf16", "f32"):
+            if f"{model}_{precision}".startswith(chosen):
+                yield from model_items(model, (precision,))
+
+
+def main() -> int:
+    """Returns the exit code: 1 where something was not compiled, or the folder is too large."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--out", type=Path, default=ROOT / "build" / "gpu_check")
+    parser.add_argument("--archs", default="sm_90")
+    parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
+    chosen = parser.parse_args()
+    names = [name for name in chosen.only.split(",") if name]
+    index = make_folder(chosen.out, all_items(names), chosen.archs.split(","), compile_with_tcc)
+    size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file())
+    print(
+        f"{chosen.out}: {len(index['items'])} items, {len(index['refused'])} refused, "
+        f"{size / 1e6:.1f} MB",
+        flush=True,
+    )
+    if size > MOST_BYTES:
+        print(f"larger than {MOST_BYTES >> 20} MiB: weights were not found again (see the rows)")
+    return 1 if index["refused"] or not index["items"] or size > MOST_BYTES else 0

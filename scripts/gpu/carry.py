@@ -1,0 +1,81 @@
+"""Artifacts without their seeded weights, as one compressed file each.  NumPy only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpu.draws import Draw
+from gpu.recipe import Part, Rest, describe, rebuild
+
+# The end of an artifact, as runtime/src/weights.c states it: magic, version, offset, size, SHA-256.
+_TRAILER = struct.Struct("<8sQQQ32s")
+_MAGIC = b"TCCWGTS\0"
+
+
+def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
+    """Writes `artifact` to `out` without the weights that come from `draws`.
+
+    Returns how many bytes of its weight section (its kernels among them) are carried.  Raises
+    ValueError where the file does not end as an artifact with weights in it does.
+    """
+    data = artifact.read_bytes()
+    magic, version, offset, size, digest = _TRAILER.unpack(data[-_TRAILER.size :])
+    if magic != _MAGIC or version != 1 or offset + size + _TRAILER.size != len(data):
+        raise ValueError(f"{artifact}: no weights at the end of the file")
+    section = np.frombuffer(data, np.uint8, size, offset)
+    parts, rest = describe(section, draws)
+    facts = {
+        "size": size,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "weights_sha256": digest.hex(),
+        "parts": [asdict(part) for part in parts],
+    }
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as file:
+        for name, content in (
+            ("head", data[:offset]),
+            ("mask", rest.mask),
+            ("lines", rest.lines),
+            ("trailer", data[-_TRAILER.size :]),
+            ("recipe.json", json.dumps(facts)),
+        ):
+            # a ZipInfo of its own has a fixed date
+            file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_LZMA)
+    return len(rest.lines)
+
+
+def unpack(packed: Path, draws: Mapping[str, Draw], out: Path) -> None:
+    """Writes the artifact that `pack` was given to `out`.
+
+    Raises ValueError where its weights, or the whole file, are not what was packed.
+    """
+    with zipfile.ZipFile(packed) as file:
+        head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))
+        facts = json.loads(file.read("recipe.json"))
+    parts = tuple(map(_part, facts["parts"]))
+    section = rebuild(parts, Rest(facts["size"], mask, lines), draws)
+    if hashlib.sha256(section).hexdigest() != facts["weights_sha256"]:
+        raise ValueError(f"{packed}: the weights made from seeds are not those of the artifact")
+    whole = hashlib.sha256(head)
+    whole.update(section)
+    whole.update(trailer)
+    if whole.hexdigest() != facts["sha256"]:
+        raise ValueError(f"{packed}: the file is damaged")
+    with out.open("wb") as file:
+        file.write(head)
+        file.write(section.data)
+        file.write(trailer)
+    out.chmod(0o755)
+
+
+def _part(fields: dict[str, Any]) -> Part:
+    panel = fields["panel"] and tuple(fields["panel"])
+    return Part(**{**fields, "panel": panel, "axes": tuple(fields["axes"])})

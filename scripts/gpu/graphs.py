@@ -1,0 +1,132 @@
+"""ONNX graphs as JSON, with seeded arrays in place of float weights.  Needs onnx."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from gpu.draws import Array, Draw, seed_of, values
+
+# Smaller float initialisers are scalars and tables of the architecture, and stay as they are.
+_SMALLEST = 32
+_BIAS = 0.05
+_EMBEDDING = 0.5
+# Of dense layers: below one, because transformers that attend sharply make bf16's rounding large.
+_GAIN = 0.5
+_NORM = (1.0, 0.1)  # gains of layer norms: around one
+
+
+def reseed(model: onnx.ModelProto) -> dict[str, Draw]:
+    """Replaces the float initialisers of `model`, in place, by seeded arrays; returns these.
+
+    Matrices and filters are scaled by their fan-in, so that signals survive.  Batch norms get unit
+    gain and variance, random means and shifts: folded into a filter they leave its values alone.
+    What has few different values or infinities (masks) stays.
+    """
+    users = {
+        name: (node, place)
+        for node in reversed(model.graph.node)
+        for place, name in enumerate(node.input)
+    }
+    draws: dict[str, Draw] = {}
+    for tensor in model.graph.initializer:
+        held = numpy_helper.to_array(tensor)
+        if tensor.name not in users or held.dtype != np.float32 or held.size < _SMALLEST:
+            continue
+        if not np.isfinite(held).all() or _few(held):
+            continue
+        node, place = users[tensor.name]
+        offset, spread = _scale(node, place, held.shape)
+        draw = Draw(seed_of(tensor.name), held.shape, offset, spread)
+        tensor.CopyFrom(numpy_helper.from_array(values(draw), tensor.name))
+        draws[tensor.name] = draw
+    return draws
+
+
+def _few(held: Array) -> bool:
+    return held.ndim > 1 and np.unique(held.reshape(-1)[:4096]).size <= 2
+
+
+def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Offset and spread of an initialiser that is operand `place` of `node`."""
+    match node.op_type, place:
+        case "BatchNormalization", 1:
+            return 1.0, 0.0
+        case "BatchNormalization", 4:
+            return float(np.float32(1) - np.float32(_attributes(node).get("epsilon", 1e-5))), 0.0
+        case "LayerNormalization", 1:
+            return _NORM
+        case "Conv", 1:
+            return 0.0, _uniform(prod(shape[1:]))
+        case "ConvTranspose", 1:
+            return 0.0, _uniform(shape[0])
+        case "Gemm", 1:
+            return 0.0, _GAIN * _uniform(shape[1 if _attributes(node).get("transB") else 0])
+        case "MatMul", 1:
+            return 0.0, _GAIN * _uniform(shape[-2])
+        case ("MatMul", 0) | ("Transpose", _):
+            return 0.0, _uniform(shape[-1])
+        case "Gather", 0:
+            return 0.0, _EMBEDDING
+    return 0.0, _BIAS if len(shape) == 1 else _EMBEDDING
+
+
+def _uniform(fan_in: int) -> float:
+    """The half width of the uniform distribution whose variance is one over the fan-in."""
+    return sqrt(3 / fan_in)
+
+
+def graph_json(model: onnx.ModelProto, draws: Mapping[str, Draw]) -> dict[str, Any]:
+    """The graph of `model` as JSON: nodes, inputs, outputs, and tensors as draws or literally."""
+    graph = model.graph
+    held = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    tensors = {name: _tensor(array, draws.get(name)) for name, array in held.items()}
+    nodes = []
+    for node in graph.node:
+        attributes = _attributes(node)
+        if node.op_type == "Constant":
+            tensors[node.output[0]] = _tensor(_constant(attributes), None)
+            continue
+        nodes.append(
+            {"op": node.op_type, "in": list(node.input), "out": list(node.output), "at": attributes}
+        )
+    return {
+        "opset": next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
+        "inputs": [i.name for i in graph.input if i.name not in tensors],
+        "outputs": [o.name for o in graph.output],
+        "nodes": nodes,
+        "tensors": tensors,
+    }
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {
+        name: value.decode() if isinstance(value, bytes)
+        else value if isinstance(value, int | float | str | onnx.TensorProto)
+        else list(value)
+        for name, value in found.items()
+    }  # fmt: skip
+
+
+def _constant(attributes: Mapping[str, Any]) -> Array:
+    (value,) = attributes.values()
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    kind = np.float32 if np.asarray(value).dtype.kind == "f" else np.int64
+    return np.asarray(value, kind)
+
+
+def _tensor(array: Array, draw: Draw | None) -> dict[str, Any]:
+    if draw is not None:
+        return {"draw": asdict(draw)}
+    packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": packed}

@@ -1,0 +1,138 @@
+"""The single kernels that are checked, each as a small ONNX model.  Needs onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+import onnx.parser
+
+_NAMES = {"f32": "float", "f16": "float16", "bf16": "bfloat16"}
+_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+# Of kernels that memory bounds: one that caches hold, one that they do not, one that is long.
+_MEGABYTES = (8, 128, 512)
+_WIDTH = 4096
+_DEPTHS = (1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel's model, what its run computes and moves at least, and the compile's options.
+
+    `group` says what its speed is compared with: copies ("memory"), cuBLAS or rocBLAS ("matrix"),
+    or nothing ("other").  `indices` are inputs of integers, with the bound they stay below.
+    """
+
+    name: str
+    group: str
+    dtype: str
+    model: onnx.ModelProto
+    bytes: int
+    flops: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)
+
+
+def kernels() -> Iterator[Kernel]:
+    """All of them, the most important first."""
+    yield from _attention()
+    yield from _products()
+    yield from _memory()
+    yield from _convolutions()
+
+
+def _model(dtype: str, inputs: str, outputs: str, body: str) -> onnx.ModelProto:
+    """A model from ONNX's text form, in which T stands for the element type."""
+    text = f'<ir_version: 10, opset_import: ["" : 23]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    return onnx.parser.parse_model(text.replace("T[", f"{_NAMES[dtype]}["))
+
+
+def _memory() -> Iterator[Kernel]:
+    for megabytes in _MEGABYTES:
+        for dtype in ("f32", "bf16") if megabytes == 128 else ("f32",):
+            rows = (megabytes << 20) // (_WIDTH * _BYTES[dtype])
+            yield from _memory_of(dtype, megabytes, rows)
+
+
+def _memory_of(dtype: str, megabytes: int, rows: int) -> Iterator[Kernel]:
+    x, row = f"T[{rows},{_WIDTH}]", f"T[{_WIDTH}]"
+    one = megabytes << 20
+    cases = {
+        "elementwise": (f"{x} a, {x} b", f"{x} y", "m = Mul(a, b) s = Sub(m, a) y = Relu(s)", 3),
+        "softmax": (f"{x} a", f"{x} y", "y = Softmax<axis = -1>(a)", 2),
+        "layernorm": (
+            f"{x} a, {row} scale, {row} shift",
+            f"{x} y",
+            "y = LayerNormalization<axis = -1>(a, scale, shift)",
+            2,
+        ),
+        "transpose": (
+            f"{x} a", f"T[{_WIDTH},{rows}] y", "y = Transpose<perm = [1, 0]>(a)", 2,
+        ),
+        "gather": (
+            f"{x} a, int64[{rows}] index", f"{x} y", "y = Gather<axis = 0>(a, index)", 2,
+        ),
+        "reduce_rows": (
+            f"{x} a",
+            f"T[{rows}] y",
+            "axes = Constant<value_ints = [1]>() y = ReduceSum<keepdims = 0>(a, axes)",
+            1,
+        ),
+        "reduce_columns": (
+            f"{x} a",
+            f"T[{_WIDTH}] y",
+            "axes = Constant<value_ints = [0]>() y = ReduceSum<keepdims = 0>(a, axes)",
+            1,
+        ),
+    }  # fmt: skip
+    for name, (inputs, outputs, body, times) in cases.items():
+        model = _model(dtype, inputs, outputs, body)
+        indices = {"index": rows} if name == "gather" else {}
+        title = f"{name}_{dtype}_{megabytes}mb"
+        yield Kernel(title, "memory", dtype, model, times * one, indices=indices)
+
+
+def _product(name: str, dtype: str, m: int, n: int, k: int, **options: Any) -> Kernel:
+    body = f"T[{m},{k}] a, T[{k},{n}] b", f"T[{m},{n}] y", "y = MatMul(a, b)"
+    moved = (m * k + k * n + m * n) * _BYTES[dtype]
+    return Kernel(name, "matrix", dtype, _model(dtype, *body), moved, 2 * m * n * k, options)
+
+
+def _products() -> Iterator[Kernel]:
+    for k in reversed(_DEPTHS):
+        yield _product(f"gemm_bf16_k{k}", "bf16", 8192, 8192, k)
+    for m in (1, 16):
+        yield _product(f"decode_bf16_m{m}", "bf16", m, 8192, 8192)
+        yield _product(f"decode_bf16_m{m}_wide", "bf16", m, 14336, 4096)
+    for k in reversed(_DEPTHS):
+        yield _product(f"gemm_f16_k{k}", "f16", 8192, 8192, k)
+        yield _product(f"gemm_tf32_k{k}", "f32", 8192, 8192, k, precision="tf32")
+        yield _product(f"gemm_f32_k{k}", "f32", 8192, 8192, k)
+
+
+def _convolutions() -> Iterator[Kernel]:
+    for dtype in ("bf16", "f32"):
+        batch, channels, size = 32, 256, 56
+        x = f"T[{batch},{channels},{size},{size}]"
+        body = (
+            f"{x} a, T[{channels},{channels},3,3] w",
+            f"{x} y",
+            "y = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(a, w)",
+        )
+        elements = batch * channels * size * size
+        moved = (2 * elements + channels * channels * 9) * _BYTES[dtype]
+        flops = 2 * elements * channels * 9
+        yield Kernel(f"conv3x3_{dtype}", "other", dtype, _model(dtype, *body), moved, flops)
+
+
+def _attention() -> Iterator[Kernel]:
+    heads, length, width = 64, 4096, 128
+    x = f"T[1,{heads},{length},{width}]"
+    for causal in (0, 1):
+        body = f"y = Attention<is_causal = {causal}>(q, k, v)"
+        model = _model("bf16", f"{x} q, {x} k, {x} v", f"{x} y", body)
+        flops = 4 * heads * length * length * width // (2 if causal else 1)
+        name = "attention_causal_bf16" if causal else "attention_bf16"
+        yield Kernel(name, "other", "bf16", model, 8 * heads * length * width, flops)

@@ -1,0 +1,194 @@
+"""The half of `gpu_check` that needs a GPU: bounded steps, results after each one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu.budget import Budget
+from gpu.report import failures, table
+
+_PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+_PROBE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request to the worker: at most `wanted` seconds, not begun with less than `least`."""
+
+    task: str
+    item: Mapping[str, Any]
+    wanted: float
+    least: float
+
+
+class Steps(Protocol):
+    """What answers requests."""
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """`{"result": ...}`, or `{"failed": why}` after at most `seconds`."""
+
+
+def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+    """All steps, the most important first: what may be left out when time is short comes last."""
+    yield Step("device", {}, 90.0, 10.0)
+    for urgent in (True, False):
+        chosen = [item for item in items if _is_urgent(item) == urgent]
+        models = [item for item in chosen if item["kind"] == "model"]
+        yield from (Step("model", item, 60.0, 10.0) for item in models)
+        yield from (Step("kernel", i, 30.0, 5.0) for i in chosen if i["kind"] == "kernel")
+        yield from (Step("compiled", item, 110.0, 20.0) for item in models)
+
+
+def _is_urgent(item: Mapping[str, Any]) -> bool:
+    """Whether a goal of speed names it."""
+    return bool(item["precision"] == "bf16" or item["group"] == "memory")
+
+
+def carry_out(
+    folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
+) -> dict[str, Any]:
+    """Takes all steps within the budget; the results, which are in `out` after every step."""
+    results: dict[str, Any] = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tcc": index["tcc"], "archs": index["archs"], "refused": index["refused"],
+        "device": {}, "items": {i["name"]: {"facts": i} for i in index["items"]}, "skipped": [],
+    }  # fmt: skip
+    for step in plan(index["items"]):
+        name = step.item.get("name", "device")
+        seconds = budget.grant(step.wanted, step.least)
+        if seconds is None:
+            results["skipped"].append(f"{step.task} {name}")
+        else:
+            request = {"task": step.task, "item": step.item, "folder": str(folder)}
+            answer = steps.ask(request, seconds)
+            _keep(results, step, answer)
+            print(f"{budget.spent():6.1f} s  {step.task} {name}: {_line(answer)}", flush=True)
+        results["spent_seconds"] = budget.spent()
+        beside = out.with_name(f".{out.name}.part")
+        beside.write_text(json.dumps(results, indent=1) + "\n")
+        beside.replace(out)
+    return results
+
+
+def _keep(results: dict[str, Any], step: Step, answer: Mapping[str, Any]) -> None:
+    place = results["items"][step.item["name"]] if step.item else results["device"]
+    if "failed" in answer:
+        place.setdefault("failed", {})[step.task] = answer["failed"]
+    else:
+        place.update(answer["result"])
+
+
+def _line(answer: Mapping[str, Any]) -> str:
+    if "failed" in answer:
+        return f"failed: {answer['failed']}".splitlines()[0][:150]
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in answer["result"].items()
+    )
+
+
+class Worker:
+    """The process of a folder's worker; it is started anew after a step that failed or took too
+    long."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self._folder, self._log = folder, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer: dict[str, Any] = {"failed": f"took more than {seconds:.0f} s"}
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            with selectors.DefaultSelector() as ready:
+                ready.register(process.stdout, selectors.EVENT_READ)
+                if ready.select(seconds):
+                    line = process.stdout.readline()
+                    answer = json.loads(line) if line else {"failed": self._end(process)}
+        except BrokenPipeError:
+            answer = {"failed": self._end(process)}
+        if "failed" in answer:
+            self.close()  # the device's context may be broken
+        return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gpu.worker"],
+                cwd=self._folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self._process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> str:
+        return f"the process ended with code {process.wait()} (see {self._log.name})"
+
+    def close(self) -> None:
+        """Ends the process and those that it started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):  # where it has ended by itself
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+            self._process = None
+
+
+def why_no_gpu() -> str | None:
+    """Why nothing can be measured here, in one sentence; None where there is a GPU."""
+    try:
+        found = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"torch did not answer within {_PROBE_SECONDS:.0f} s"
+    if found.returncode:
+        return "torch cannot be imported: " + (found.stderr.strip().splitlines() or ["?"])[-1]
+    return None if int(found.stdout.split()[-1]) else "torch sees no GPU on this machine"
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=480.0)
+    parser.add_argument("--only", default="")
+    chosen = parser.parse_args()
+    budget = Budget(chosen.seconds)
+    reason = why_no_gpu()
+    if reason is not None:
+        print(f"gpu_check: {reason}; nothing was measured")
+        return 1
+    worker = Worker(chosen.folder, chosen.json.with_suffix(".log"))
+    index = json.loads((chosen.folder / "index.json").read_text())
+    names = tuple(name for name in chosen.only.split(",") if name) or ("",)
+    index["items"] = [item for item in index["items"] if item["name"].startswith(names)]
+    try:
+        results = carry_out(chosen.folder.resolve(), index, worker, budget, chosen.json)
+    finally:
+        worker.close()
+    text = table(results)
+    chosen.json.with_suffix(".txt").write_text(text)
+    print(text)
+    return 1 if failures(results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,312 @@
+"""Runs the graphs of `graphs.py` in PyTorch: as a module of plain torch functions.
+
+A graph becomes a torch.fx module, whose forward is straight-line Python: it runs eagerly without an
+interpreter, and torch.compile sees an ordinary module.
+"""
+
+from __future__ import annotations
+
+import base64
+import operator
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+
+from gpu.draws import Draw, values
+
+
+def draws_of(graph: Mapping[str, Any]) -> dict[str, Draw]:
+    """The seeded tensors of a graph."""
+    found = {name: t["draw"] for name, t in graph["tensors"].items() if "draw" in t}
+    return {n: Draw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in found.items()}
+
+
+def build(graph: Mapping[str, Any]) -> fx.GraphModule:
+    """A module that takes the graph's inputs in order and returns a tuple of its outputs.
+
+    Raises ValueError for an operator that is not known here.
+    """
+    return _Builder(graph).build()
+
+
+class _Builder:
+    def __init__(self, graph: Mapping[str, Any]) -> None:
+        self._graph = graph
+        self._root = torch.nn.Module()
+        self._fx = fx.Graph()
+        self._values: dict[str, fx.Node] = {}
+
+    def build(self) -> fx.GraphModule:
+        for i, name in enumerate(self._graph["inputs"]):
+            self._values[name] = self._fx.placeholder(f"in{i}")
+        for node in self._graph["nodes"]:
+            self._node(node)
+        self._fx.output(tuple(self._value(name) for name in self._graph["outputs"]))
+        self._fx.eliminate_dead_code()
+        return fx.GraphModule(self._root, self._fx).eval()
+
+    def _node(self, node: Mapping[str, Any]) -> None:
+        op, attributes = node["op"], dict(node["at"])
+        if op not in FUNCTIONS:
+            raise ValueError(f"the operator {op} is not known to the reference in torch")
+        function, literal = FUNCTIONS[op]
+        operands = [
+            None if not name else self._literal(name) if place in literal else self._value(name)
+            for place, name in enumerate(node["in"])
+        ]
+        if op == "Split":
+            attributes["count"] = len(node["out"])
+        made = self._fx.call_function(function, tuple(operands), attributes)
+        if op == "Split":
+            for place, name in enumerate(node["out"]):
+                self._values[name] = self._fx.call_function(operator.getitem, (made, place))
+        else:
+            self._values[node["out"][0]] = made
+
+    def _value(self, name: str) -> fx.Node:
+        if name not in self._values:
+            place = f"w{len(self._values)}"
+            self._root.register_buffer(place, tensor_of(self._graph["tensors"][name]))
+            self._values[name] = self._fx.get_attr(place)
+        return self._values[name]
+
+    def _literal(self, name: str) -> list[Any]:
+        if name not in self._graph["tensors"]:
+            raise ValueError(f"'{name}' decides a shape, but is not a constant")
+        found: list[Any] = tensor_of(self._graph["tensors"][name]).reshape(-1).tolist()
+        return found
+
+
+def tensor_of(stored: Mapping[str, Any]) -> Tensor:
+    """A tensor of a graph, on the CPU."""
+    if "draw" in stored:
+        draw = Draw(**{**stored["draw"], "shape": tuple(stored["draw"]["shape"])})
+        return torch.from_numpy(values(draw))
+    data = zlib.decompress(base64.b64decode(stored["data"]))
+    array = np.frombuffer(data, stored["dtype"]).reshape(stored["shape"])
+    return torch.from_numpy(array.copy())
+
+
+# ---- operators ----------------------------------------------------------------------------------
+
+
+def _reshape(x: Tensor, shape: Sequence[int], allowzero: int = 0) -> Tensor:
+    keep = not allowzero
+    return x.reshape([x.shape[i] if keep and n == 0 else n for i, n in enumerate(shape)])
+
+
+def _flatten(x: Tensor, axis: int = 1) -> Tensor:
+    return x.reshape(prod(x.shape[:axis]), -1)
+
+
+def _transpose(x: Tensor, perm: Sequence[int] | None = None) -> Tensor:
+    return x.permute(tuple(perm) if perm is not None else tuple(range(x.ndim))[::-1])
+
+
+def _gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Tensor:
+    a, b = a.T if transA else a, b.T if transB else b
+    if c is not None and alpha == beta == 1.0:
+        return torch.addmm(c, a, b)
+    product = a @ b if alpha == 1.0 else alpha * (a @ b)
+    return product if c is None else product + beta * c
+
+
+def _padding(pads: Sequence[int] | None, auto_pad: str) -> Sequence[int]:
+    if auto_pad not in ("NOTSET", "VALID"):
+        raise ValueError(f"auto_pad {auto_pad} is not known to the reference in torch")
+    half = len(pads or ()) // 2
+    if pads and list(pads[:half]) != list(pads[half:]):
+        raise ValueError("uneven padding is not known to the reference in torch")
+    return tuple((pads or ())[:half]) or (0,)
+
+
+_CONVOLUTIONS = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+_TRANSPOSED = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
+
+
+def _conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    strides: Sequence[int] = (1,),
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] = (1,),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+) -> Tensor:
+    padding = _padding(pads, auto_pad)
+    return _CONVOLUTIONS[x.ndim](x, w, b, tuple(strides), padding, tuple(dilations), group)
+
+
+def _conv_transpose(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
+    strides: Sequence[int] = (1,),
+    pads: Sequence[int] | None = None,
+    output_padding: Sequence[int] = (0,),
+    dilations: Sequence[int] = (1,),
+    group: int = 1,
+    kernel_shape: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+) -> Tensor:
+    padding, extra = _padding(pads, auto_pad), tuple(output_padding)
+    function = _TRANSPOSED[x.ndim]
+    return function(x, w, b, tuple(strides), padding, extra, group, tuple(dilations))
+
+
+def _max_pool(
+    x: Tensor,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] = (1, 1),
+    pads: Sequence[int] | None = None,
+    dilations: Sequence[int] = (1, 1),
+    ceil_mode: int = 0,
+    auto_pad: str = "NOTSET",
+) -> Tensor:
+    padding = _padding(pads, auto_pad)
+    kernel, steps = tuple(kernel_shape), tuple(strides)
+    return F.max_pool2d(x, kernel, steps, padding, tuple(dilations), bool(ceil_mode))
+
+
+def _batch_norm(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+) -> Tensor:
+    return F.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon)
+
+
+def _layer_norm(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    return F.layer_norm(x, x.shape[axis:], scale, bias, epsilon)
+
+
+def _gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
+    axis %= x.ndim
+    index = torch.where(index < 0, index + x.shape[axis], index)
+    if axis == 0 and x.ndim == 2:
+        return F.embedding(index, x)
+    flat = x.index_select(axis, index.reshape(-1))
+    return flat.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+
+
+def _gather_nd(x: Tensor, index: Tensor, batch_dims: int = 0) -> Tensor:
+    if batch_dims:
+        raise ValueError("GatherND over batches is not known to the reference in torch")
+    return x[tuple(index.unbind(-1))]
+
+
+_TYPES = {
+    1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 10: torch.float16,
+    11: torch.float64, 16: torch.bfloat16,
+}  # fmt: skip
+
+
+def _cast(x: Tensor, to: int, saturate: int = 1) -> Tensor:
+    return x.to(_TYPES[to])
+
+
+def _split(
+    x: Tensor,
+    sizes: Sequence[int] | None = None,
+    axis: int = 0,
+    num_outputs: int = 0,
+    count: int = 0,
+) -> tuple[Tensor, ...]:
+    parts = -(-x.shape[axis] // count)
+    return torch.split(x, list(sizes) if sizes else parts, axis)
+
+
+def _concat(*parts: Tensor, axis: int) -> Tensor:
+    return torch.cat(parts, axis)
+
+
+def _softmax(x: Tensor, axis: int = -1) -> Tensor:
+    return torch.softmax(x, axis)
+
+
+def _where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(condition, x, y)
+
+
+def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def reduce(
+        x: Tensor,
+        axes: Sequence[int] | None = None,
+        keepdims: int = 1,
+        noop_with_empty_axes: int = 0,
+    ) -> Tensor:
+        return function(x, tuple(axes or range(x.ndim)), bool(keepdims))
+
+    reduce.__name__ = f"reduce_{function.__name__}"
+    return reduce
+
+
+def _unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
+    total = x.ndim + len(axes)
+    for axis in sorted(a % total for a in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+def _global_average_pool(x: Tensor) -> Tensor:
+    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: int = 0) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=bool(is_causal))
+
+
+# Of each operator: the function, and the operands that must be constants.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
+    **{
+        name: (function, frozenset())
+        for name, function in {
+            "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div,
+            "Pow": torch.pow, "And": torch.logical_and, "Not": torch.logical_not,
+            "Relu": torch.relu, "Sigmoid": torch.sigmoid, "Tanh": torch.tanh, "Erf": torch.erf,
+            "Exp": torch.exp, "Sqrt": torch.sqrt, "Neg": torch.neg, "IsNaN": torch.isnan,
+            "Where": _where, "MatMul": torch.matmul, "Gemm": _gemm, "Conv": _conv,
+            "ConvTranspose": _conv_transpose, "MaxPool": _max_pool,
+            "GlobalAveragePool": _global_average_pool, "BatchNormalization": _batch_norm,
+            "LayerNormalization": _layer_norm, "Softmax": _softmax, "Gather": _gather,
+            "GatherND": _gather_nd, "Cast": _cast, "Transpose": _transpose, "Flatten": _flatten,
+            "Concat": _concat, "Attention": _attention,
+        }.items()
+    },
+    **{
+        name: (function, frozenset({1}))
+        for name, function in {
+            "Reshape": _reshape, "Split": _split, "Unsqueeze": _unsqueeze,
+            "ReduceSum": _reduce(torch.sum), "ReduceMean": _reduce(torch.mean),
+            "ReduceMax": _reduce(torch.amax),
+        }.items()
+    },
+}  # fmt: skip
