@@ -81,13 +81,14 @@ def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) ->
     m, n = points(tuple(first)), points(tuple(second))
     if main.body[0].dtype is not F32 or not _fills(m, n, points(tuple(batch)), profile):
         return _narrow(group, main, batch, first, second, profile)
-    bm, bn = _sides(m, n, points(tuple(batch)), profile)
+    halves = _halves(main)
+    bm, bn = _sides(m, n, points(tuple(batch)), halves, profile)
     blocks = Blocks()
     blocks.add(first, bm)
     blocks.add(second, bn)
     for stage in group.stages:
         _sum(blocks, group, stage, 64 if _halves(stage) else 32)
-    return blocks.schedule([batch, first, second], 8 if bm * bn > 1 << 13 else 4, 3)
+    return blocks.schedule([batch, first, second], 8 if bm * bn > 1 << 13 else 4, 4 if halves else 3)
 
 
 def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
@@ -115,23 +116,27 @@ def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> Non
 
 
 _SIDES = (
-    (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (64, 16),
+    (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (64, 16),
     (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# What a row and a column of a block cost to bring, in products.
-_BRING = 24
+# What a row and a column of a block cost to bring, in products: of f32 without matrix units, and of
+# halves with them.
+_BRING, _BRING_HALVES = 24, 128
+# The most results that the registers of a unit hold: of f32, whose operands lie there too.
+_ACC, _ACC_HALVES = 1 << 14, 1 << 15
 
 
-def _sides(m: int, n: int, batch: int, profile: BlockProfile) -> tuple[int, int]:
+def _sides(m: int, n: int, batch: int, halves: bool, profile: BlockProfile) -> tuple[int, int]:
     """Rows and columns of a block: the fewest rounds of units times what one costs."""
+    bring, most = (_BRING_HALVES, _ACC_HALVES) if halves else (_BRING, _ACC)
 
     def cost(sides: tuple[int, int]) -> tuple[int, int]:
         bm, bn = sides
         units = batch * -(-m // bm) * -(-n // bn)
         rounds = -(-units // profile.processors)
-        return rounds * (bm * bn + _BRING * (bm + bn)), units
+        return rounds * (bm * bn + bring * (bm + bn)), units
 
-    return min(_SIDES, key=cost)
+    return min((s for s in _SIDES if s[0] * s[1] <= most), key=cost)
 
 
 def _narrow(
