@@ -18,19 +18,19 @@ from tcc.ops.normalization import NormAttrs
 from tcc.ops.pool import PoolAttrs
 from tcc.ops.reduce import ArgAttrs, ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.fuse.blocks import NotBlocks, blocks_fit, lower_blocks
-from tcc.passes.fuse.blocks_join import blocks_join
+from tcc.passes.blocks.join import blocks_join
+from tcc.passes.blocks.lower import NotBlocks, blocks_fit, lower_blocks
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockSchedule
 
 from tests.ops.test_matrix import CASES
+from tests.passes.fuse.models import Model
 
-from . import block_tiles
-from .block_tiles import Built, statements
-from .models import Model
-from .test_block_tiles import REFUSED, composed
+from . import tiles
+from .test_tiles import REFUSED, composed
+from .tiles import Built, statements
 
 N = symbol("n", 0)
 
@@ -165,7 +165,7 @@ NEVER_EMPTY = ("columns", "open_rows", "attention", "causal", "shared")
 def built(graph: Graph) -> tuple[Built, tuple[Value, ...]]:
     """The block kernel of a whole graph, and what it reads."""
     expr, values = compose(graph.nodes, graph.outputs)
-    return block_tiles.build(expr), values
+    return tiles.build(expr), values
 
 
 def arrays(graph: Graph, size: int) -> dict[str, Array]:
@@ -189,7 +189,7 @@ def test_kernel_agrees_with_graph(name: str, size: int) -> None:
     inputs = arrays(graph, size)
     given = [inputs[v.name] if v in graph.inputs else graph.constant(v) for v in values]
     types = [v.type for v in graph.outputs]
-    actual = block_tiles.run_kernel(made.kernel, types, given, {"n": size})
+    actual = tiles.run_kernel(made.kernel, types, given, {"n": size})
     wanted = evaluate_graph(graph, inputs)
     for value, array in zip(graph.outputs, actual, strict=True):
         np.testing.assert_allclose(array, wanted[value.name], rtol=2e-5, atol=2e-5)
@@ -278,18 +278,18 @@ def test_totals_read_elsewhere_are_refused_and_cut_into_kernels() -> None:
     assert refused
     for case in refused[:4]:
         expr, _ = composed(case)
-        assert not blocks_fit(block_tiles.group_of(expr))
+        assert not blocks_fit(tiles.group_of(expr))
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t is not None)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
         pieces = split(expr, operands, results, lambda e: blocks_join(e, (False,) * len(e.params)))
         assert len(pieces) > 1
-        assert all(blocks_fit(block_tiles.group_of(p.expr)) for p in pieces)
+        assert all(blocks_fit(tiles.group_of(p.expr)) for p in pieces)
 
 
 def test_parallel_axes_have_to_be_the_shared_loops() -> None:
     expr, _ = compose((graph := chain()).nodes, graph.outputs)
     with pytest.raises(NotBlocks, match="parallel axes"):
-        lower_blocks(block_tiles.group_of(expr), BlockSchedule((), (), 4, 2))
+        lower_blocks(tiles.group_of(expr), BlockSchedule((), (), 4, 2))
 
 
 # ---- what joins ---------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from tcc.ir.tile import (
     lanes,
 )
 from tcc.ir.types import I32, I64, DType
-from tcc.passes.fuse.blocks_axes import Frame, Part
+from tcc.passes.blocks.axes import Frame, Part
 from tcc.schedule.blocks import NotBlocks
 
 # The most elements of a block.

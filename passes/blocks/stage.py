@@ -16,8 +16,8 @@ from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.scalar import Cast, Read, Scalar, literal
 from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
 from tcc.ir.types import BF16, F16, F32
-from tcc.passes.fuse.blocks_axes import Axis, Frame, Part
-from tcc.passes.fuse.blocks_body import Body, Emitter
+from tcc.passes.blocks.axes import Axis, Frame, Part
+from tcc.passes.blocks.body import Body, Emitter
 from tcc.schedule.nest import depends, product
 
 # The smallest side of a block that is multiplied as a matrix.

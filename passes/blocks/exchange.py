@@ -37,8 +37,8 @@ from tcc.ir.scalar import (
 )
 from tcc.ir.tile import Block, Guard, Scope
 from tcc.ir.types import I64
-from tcc.passes.fuse.blocks_axes import Axis, Frame, Part, axis
-from tcc.passes.fuse.blocks_body import Made, matched
+from tcc.passes.blocks.axes import Axis, Frame, Part, axis
+from tcc.passes.blocks.body import Made, matched
 from tcc.schedule.blocks import BlockSchedule, NotBlocks
 
 # Formulas put in for reads: more means that stages nest without end in sight.

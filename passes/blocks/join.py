@@ -11,7 +11,7 @@ from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
 from tcc.ir.scalar import Cast, Read, Scalar
 from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
-from tcc.passes.fuse.blocks import lower_blocks
+from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.partition import row_major_storage, steps_evenly
 from tcc.passes.fuse.structure import build_group

@@ -15,8 +15,8 @@ from functools import partial
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.passes.fuse.blocks import lower_blocks
-from tcc.passes.fuse.blocks_join import blocks_join
+from tcc.passes.blocks.join import blocks_join
+from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile

@@ -12,14 +12,14 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.verify_blocks import verify_blocks
 from tcc.ir.verify_program import verify_program
 from tcc.ir.verify_tile import verify_kernel
+from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.in_place import update_in_place
 from tcc.passes.lower_graph import lower_program, place_graph
 from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_blocks import BlockPlanner
 from tcc.passes.plan_memory import plan_memory
 
-from .models import MODELS
-from .test_programs import SIZES, Array, check, symbols
+from tests.passes.fuse.models import MODELS
+from tests.passes.fuse.test_programs import SIZES, Array, check, symbols
 
 
 def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:

@@ -6,7 +6,7 @@
           store max(acc, 0) where both are inside
 
 One unit makes one block of the parallel axes.  Stages exchange blocks; what they read away from the
-point just computed is made again there if it is pointwise (`blocks_exchange`), else the group is
+point just computed is made again there if it is pointwise (`exchange`), else the group is
 refused with `NotBlocks`.  A walk is a loop that carries the totals and rescales them.
 """
 
@@ -19,10 +19,10 @@ from tcc.ir.group import GroupStage, Rescale, TileGroup, Walk
 from tcc.ir.index import Index, as_int, const, free_vars, iterator
 from tcc.ir.scalar import StageRef, apply, argument, literal
 from tcc.ir.tile import Block, Scope, TileBuffer, TileKernel
-from tcc.passes.fuse.blocks_axes import Axis, Frame, Part, axis
-from tcc.passes.fuse.blocks_body import Emitter, Made, matched, names
-from tcc.passes.fuse.blocks_exchange import Axes, exchanged
-from tcc.passes.fuse.blocks_stage import Stage, in_steps
+from tcc.passes.blocks.axes import Axis, Frame, Part, axis
+from tcc.passes.blocks.body import Emitter, Made, matched, names
+from tcc.passes.blocks.exchange import Axes, exchanged
+from tcc.passes.blocks.stage import Stage, in_steps
 from tcc.schedule.blocks import (
     TYPICAL_DEVICE,
     BlockProfile,

@@ -15,12 +15,12 @@ from tcc.ir.tile import Loop, Stmt, TileKernel
 from tcc.ir.types import TensorType
 from tcc.ir.verify_blocks import verify_blocks
 from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.fuse.blocks import lower_blocks
+from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.blocks import BlockSchedule
 from tcc.schedule.choose_blocks import choose_blocks
 
-from .tiles import Array, run_kernel
+from tests.passes.fuse.tiles import Array, run_kernel
 
 Chooser = Callable[[TileGroup], BlockSchedule]
 
