@@ -56,12 +56,14 @@ _LARGE = 1 << 14
 class Precision:
     """`floats` is what floats may be stored as (f32, bf16, f16); `bits` the width of quantised
     weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16; `uses` how often
-    a run may use a weight that is narrow without pairs (`tcc.schedule.storage.most_uses`)."""
+    a run may use a weight that is narrow without pairs (`tcc.schedule.storage.most_uses`);
+    `everywhere` whether all that kernels exchange is narrow, for bandwidth is what they wait for."""
 
     floats: DType = F32
     bits: int = 0
     pairs: bool = False
     uses: float = inf
+    everywhere: bool = False
 
 
 FULL = Precision()
@@ -159,8 +161,9 @@ class _Narrowing:
 
     def _activations(self) -> set[Value]:
         """Values to store narrow: those that a product of pairs reads, and what shares their
-        storage."""
-        if self.precision.floats is not BF16 or not self.precision.pairs:
+        storage; or all."""
+        everywhere = self.precision.everywhere
+        if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
         able = {v for v in results if v.type.dtype is F32} - _pinned(self.placed)
@@ -168,7 +171,7 @@ class _Narrowing:
             for node in _all_reads(kernel):
                 if not _exact(node):
                     able.discard(_operand(kernel, node))
-        wanted = {
+        wanted = set(able) if everywhere else {
             v
             for found in self.products.values()
             for p in found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -72,25 +71,11 @@ class CompiledKernel:
 
 
 def kernel_source(
-    kernel: TileKernel,
-    name: str,
-    *,
-    warps: int,
-    stages: int,
-    dot: str,
-    align: Sequence[int] | None = None,
+    kernel: TileKernel, name: str, *, warps: int, stages: int, dot: str
 ) -> KernelSource:
-    """The source of a block kernel; see `triton_source` for `dot` and for what is raised.
-
-    `align`: the alignment of each buffer in bytes, where launches promise more than the kernel
-    asks for.  Wide loads need 16.
-    """
+    """The source of a block kernel; see `triton_source` for `dot` and for what is raised."""
     text = triton_source(kernel, name, dot=dot)
-    known = [b.align for b in kernel.buffers] if align is None else align
-    pointers = (
-        Parameter(pointer_type(b.dtype), a, _is_narrow(b))
-        for b, a in zip(kernel.buffers, known, strict=True)
-    )
+    pointers = (Parameter(pointer_type(b.dtype), b.align, _is_narrow(b)) for b in kernel.buffers)
     sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
     return KernelSource(name, text, (*pointers, *sizes), warps, stages)
 

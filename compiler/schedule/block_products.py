@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.types import F32
+from tcc.ir.types import BF16, F16, F32
 from tcc.schedule.block_axes import (
     Blocks,
     most_positions,
@@ -22,7 +22,7 @@ from tcc.schedule.nest import depends, points, product, stride
 SIDE = 16
 # The most columns of a product that a unit makes whole, and the elements of such a block.
 _COLUMNS = 256
-_SCORES = 1 << 13
+_SCORES, _SCORES_HALVES = 1 << 13, 1 << 14
 # Elements of a block of products that are summed without a matrix.
 _PRODUCTS = 1 << 12
 # Steps of a sum of unknown length that are taken at once.
@@ -99,8 +99,8 @@ def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
 
 
 def _halves(stage: GroupStage) -> bool:
-    """Whether a product's operands take two bytes an element."""
-    return bool(stage.accesses) and all(n.dtype.bytes == 2 for n in stage.accesses)
+    """Whether a product multiplies halves: then its other operand is rounded too, if need be."""
+    return any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
 def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> None:
@@ -188,9 +188,12 @@ def _chained(
     if group.walk is not None:
         columns = max(columns, 64)
     count = points(tuple(rows))
+    halves = any(map(_halves, group.stages))
+    scores = _SCORES_HALVES if halves else _SCORES
     block = SIDE if count >= SIDE else power(count)
     units = points(tuple(batch)) * count
-    while block < 64 and block < count and block * 2 * columns <= _SCORES:
+    most = 128 if halves else 64
+    while block < most and block < count and block * 2 * columns <= scores:
         if units < 2 * block * profile.processors:
             break
         block *= 2
