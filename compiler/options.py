@@ -19,10 +19,12 @@ from tcc.errors import UserError
 Shape = tuple[int, ...]
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
-PRECISIONS = ("f32", "bf16", "f16")
+PRECISIONS = ("f32", "tf32", "bf16", "f16")
 WEIGHTS = ("int8", "int4")
 # How far results may lie from f32's, relative to the largest: what `tcc verify` allows.
-TOLERANCES = MappingProxyType({"f32": 1e-4, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3})
+TOLERANCES = MappingProxyType(
+    {"f32": 1e-4, "tf32": 2e-3, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,13 @@ class Options:
     """The choices of one compile.  Make one with `read_options`, which checks the values."""
 
     target: str = field(
-        default="cpu", metadata=_flag("--target", "KIND", "What to compile for.", _text)
+        default="cpu",
+        metadata=_flag(
+            "--target",
+            "KIND",
+            "What to compile for: cpu, cuda, rocm, or architectures as in cuda:sm_80,sm_90.",
+            _text,
+        ),
     )
     cpu: str = field(
         default="host",
@@ -230,7 +238,8 @@ class Options:
         metadata=_flag(
             "--precision",
             "TYPE",
-            "f32; bf16: weights, and where the processor multiplies bf16 what they are multiplied "
+            "f32; tf32: products of f32 on a GPU's matrix units, rounded to 11 bits; "
+            "bf16: weights, and where the processor multiplies bf16 what they are multiplied "
             "with, stored in bf16, sums in f32; f16: weights stored in f16, arithmetic in f32.  "
             "What would be slower so stays f32.",
             _one_of(PRECISIONS, str),
@@ -244,6 +253,16 @@ class Options:
             "int8 or int4: weights of matrix products as integers with a scale for every 32, "
             "arithmetic in f32.",
             _one_of(WEIGHTS, str),
+        ),
+    )
+    allow_host: bool = field(
+        default=False,
+        metadata=_flag(
+            "--allow-host",
+            "",
+            "Lets a program for GPUs call functions that only the host has, with copies there and "
+            "back.",
+            _switch,
         ),
     )
     jobs: int = field(
@@ -270,7 +289,8 @@ class Options:
         metadata=_flag(
             "--keep-ir",
             "",
-            "Keeps the kernels' LLVM IR in the artifact, for tcc inspect --ir and --asm.",
+            "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect --ir and "
+            "--asm.",
             _switch,
         ),
     )

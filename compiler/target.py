@@ -1,13 +1,13 @@
 """Target: what the code is made for, as data.
 
-`KINDS` is the one list of targets and `CPUS` the one list of named processors; passes and cost
-models read a `Target`'s fields and never ask which backend will use it.  The processor of this
-machine is found by the CPU backend (`detect`), which hands over an `x86_profile`.
+`KINDS` is the one list of targets, `CPUS` that of named processors and `GPUS` that of GPUs; passes
+and cost models read a `Target`'s fields and never ask which backend will use it.  The processor of
+this machine is found by the CPU backend (`detect`), which hands over an `x86_profile`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -182,54 +182,6 @@ CPUS = MappingProxyType(
     )
 )
 
-# kind, architecture -> LLVM triple; the first architecture of a kind is its default.
-_NO_ARCHS: Mapping[str, str] = MappingProxyType({})
-KINDS = MappingProxyType({"cpu": MappingProxyType({"x86-64": "x86_64-unknown-linux-gnu"})})
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What one artifact is compiled for; `text` is how a command line would say it."""
-
-    kind: str
-    arch: str
-    triple: str
-    profile: Profile
-
-    @property
-    def text(self) -> str:
-        return f"{self.kind}:{self.arch} ({self.profile.cpu})"
-
-
-def known_targets() -> tuple[str, ...]:
-    """Every spelling that `parse_target` takes."""
-    full = (f"{kind}:{arch}" for kind, archs in KINDS.items() for arch in archs)
-    return (*KINDS, *full)
-
-
-def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
-    """The target that `--target text --cpu cpu` names; `detect` is called for `--cpu host` only.
-
-    Raises UserError, listing what there is, for a target or a processor that is not known.
-    """
-    kind, _, arch = text.partition(":")
-    archs = KINDS.get(kind, _NO_ARCHS)
-    arch = arch or next(iter(archs), "")
-    if arch not in archs or text.endswith(":"):
-        raise UserError(
-            f"unknown target {text!r}",
-            where="--target",
-            hint=f"known targets: {', '.join(known_targets())}",
-        )
-    if cpu != "host" and cpu not in CPUS:
-        raise UserError(
-            f"unknown processor {cpu!r}",
-            where="--cpu",
-            hint=f"known processors: host, {', '.join(CPUS)}",
-        )
-    profile = detect() if cpu == "host" else CPUS[cpu]
-    return Target(kind, arch, archs[arch], profile)
-
 
 # ---- GPUs ---------------------------------------------------------------------------------------
 
@@ -352,18 +304,79 @@ GPU_DEFAULTS = MappingProxyType(
 )
 
 
-def parse_gpu_target(text: str) -> tuple[GpuProfile, ...]:
-    """The architectures that `cuda`, `rocm`, `cuda:sm_90` or `cuda:sm_80,sm_90` name, in order.
+# ---- targets ------------------------------------------------------------------------------------
 
-    Raises UserError, listing what there is, for any that is not known.
+# Architecture -> LLVM triple; the first is the default.  Programs for GPUs run on a host like it.
+CPU_TRIPLES = MappingProxyType({"x86-64": "x86_64-unknown-linux-gnu"})
+KINDS = ("cpu", *GPU_DEFAULTS)
+_GPU_HOST = "x86-64-v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one artifact is compiled for.
+
+    Kernels run on the processor `profile`, or where there are `gpus` on these: one program with
+    kernels for each, run by a host of the processor `profile`.
+    """
+
+    kind: str
+    archs: tuple[str, ...]
+    triple: str
+    profile: Profile
+    gpus: tuple[GpuProfile, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As a command line would say it, with the processor."""
+        archs = f"{self.kind}:{','.join(self.archs)}"
+        return archs if self.gpus else f"{archs} ({self.profile.cpu})"
+
+
+def known_targets() -> tuple[str, ...]:
+    """Every spelling that `parse_target` takes, but for lists of architectures."""
+    return ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *GPU_DEFAULTS, *GPUS)
+
+
+def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
+    """The target that `--target text --cpu cpu` names: `cpu`, `cpu:x86-64`, `cuda`, `cuda:sm_90`,
+    `cuda:sm_80,sm_90`, `rocm`, ...; `detect` is called for kernels of `--cpu host` only.
+
+    Raises UserError, listing what there is, for a target or a processor that is not known, and for
+    a processor beside a GPU.
     """
     kind, colon, listed = text.partition(":")
-    archs = tuple(dict.fromkeys(listed.split(","))) if colon else GPU_DEFAULTS.get(kind, ())
-    found = tuple(GPUS[f"{kind}:{arch}"] for arch in archs if f"{kind}:{arch}" in GPUS)
-    if not found or len(found) != len(archs):
+    if cpu != "host" and cpu not in CPUS:
         raise UserError(
-            f"unknown target {text!r}",
-            where="--target",
-            hint=f"known targets: {', '.join((*GPU_DEFAULTS, *GPUS))}",
+            f"unknown processor {cpu!r}",
+            where="--cpu",
+            hint=f"known processors: host, {', '.join(CPUS)}",
         )
-    return found
+    if kind in GPU_DEFAULTS:
+        gpus = _gpus(text, tuple(dict.fromkeys(listed.split(","))) if colon else ())
+        if cpu != "host":
+            raise UserError(f"code for {kind} is not made for a processor", where="--cpu")
+        host = next(iter(CPU_TRIPLES.values()))
+        return Target(kind, tuple(g.arch for g in gpus), host, CPUS[_GPU_HOST], gpus)
+    arch = listed if colon else next(iter(CPU_TRIPLES))
+    if kind != "cpu" or arch not in CPU_TRIPLES:
+        raise _unknown(text)
+    profile = detect() if cpu == "host" else CPUS[cpu]
+    return Target(kind, (arch,), CPU_TRIPLES[arch], profile)
+
+
+def _gpus(text: str, archs: tuple[str, ...]) -> tuple[GpuProfile, ...]:
+    """The architectures that `text` lists; those of the kind where it lists none."""
+    kind, _, _ = text.partition(":")
+    names = [f"{kind}:{arch}" for arch in archs or GPU_DEFAULTS[kind]]
+    if not all(name in GPUS for name in names):
+        raise _unknown(text)
+    return tuple(GPUS[name] for name in names)
+
+
+def _unknown(text: str) -> UserError:
+    return UserError(
+        f"unknown target {text!r}",
+        where="--target",
+        hint=f"known targets: {', '.join(known_targets())}",
+    )

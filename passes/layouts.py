@@ -88,8 +88,13 @@ class _Halo:
     fill: float
 
 
-def assign_layouts(graph: Graph, groups: Sequence[Group], lowers: Lowers | None = None) -> Placed:
-    """Layouts for all values that the groups of `graph` store; `lowers` as of `split`."""
+def assign_layouts(
+    graph: Graph, groups: Sequence[Group], lowers: Lowers | None = None, gaps: bool = True
+) -> Placed:
+    """Layouts for all values that the groups of `graph` store; `lowers` as of `split`.
+
+    `gaps`: values may have halos, and planes may be set apart.
+    """
     users = graph.users()
     steps: list[Step] = []
     windows: set[Value] = set()
@@ -116,13 +121,13 @@ def assign_layouts(graph: Graph, groups: Sequence[Group], lowers: Lowers | None 
     for join in reversed(joins):  # parts of what others see lie as those see it
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
-    halos = _of_wholes(_halos(graph, steps), joins, pinned)
+    halos = _of_wholes(_halos(graph, steps), joins, pinned) if gaps else {}
     steps, padded = _pad_pinned(steps, pinned, halos)
     last |= padded
     layouts: dict[Value, Layout] = {}
     for value in (*_stored(graph, steps), *(j.whole for j in joins)):
         layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
-    for value in _crowded(steps, joins, pinned):
+    for value in _crowded(steps, joins, pinned) if gaps else ():
         if layouts[value].fill is None:
             layouts[value] = set_apart(layouts[value], LINE // value.type.dtype.bytes)
     for join in reversed(joins):

@@ -264,7 +264,12 @@ class Frame:
         """A frame for a body: it sees the buffers of the graphs around it."""
         planner = self.context.planner
         placed = place_graph(
-            graph, self.context.precision, self.constants, planner.registers, planner.lowers
+            graph,
+            self.context.precision,
+            self.constants,
+            planner.registers,
+            planner.lowers,
+            planner.gaps,
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         placed = choose_layouts(placed, planner, constants)
@@ -297,14 +302,16 @@ def place_graph(
     outer: Mapping[Value, Graph] | None = None,
     registers: CoreRegisters = TYPICAL_CORE,
     lowers: Lowers | None = None,
+    gaps: bool = True,
 ) -> Placed:
     """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
-    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`."""
+    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`, and `gaps` is
+    as of `assign_layouts`."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
     groups = partition(graph, registers, lowers)
     if outer is not None:
         groups = unite(graph, groups, constants, registers, lowers)
-    return narrowed(assign_layouts(graph, groups, lowers), precision, constants)
+    return narrowed(assign_layouts(graph, groups, lowers, gaps), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:

@@ -52,6 +52,19 @@ def check_runnable(graph: Graph) -> None:
         raise _refusal(missing)
 
 
+def check_without_calls(graph: Graph, kind: str) -> None:
+    """Raises `UserError` with every node of `graph` that only a C function computes, bodies
+    included: a target `kind` without them."""
+    called = [node for node in walk_nodes(graph) if node.op.name in CALLS]
+    if called:
+        lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in called]
+        raise UserError(
+            f"the model has nodes that {kind} cannot run",
+            why="\n    ".join(("there is only a function of the host for", *lines)),
+            hint="--allow-host runs these on the host, with copies there and back",
+        )
+
+
 def _refusal(nodes: tuple[Node, ...] | list[Node]) -> UserError:
     lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in nodes]
     return UserError(

@@ -62,10 +62,12 @@ _Structure: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 class KernelPlanner:
     """Plans kernels for one target and remembers them by structure.
 
-    `lowers` is what the target asks of kernels, see `partition`.
+    `lowers` is what the target asks of kernels, see `partition`; `gaps` whether values may lie with
+    gaps, see `assign_layouts`.
     """
 
     lowers: Lowers | None = None
+    gaps = True
 
     def __init__(self, registers: Registers, pricer: Pricer | None = None) -> None:
         """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`

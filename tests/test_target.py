@@ -15,7 +15,7 @@ from tcc.target import (
     GPUS,
     ISA,
     Profile,
-    parse_gpu_target,
+    Target,
     parse_target,
     x86_profile,
 )
@@ -45,7 +45,7 @@ def test_spellings_of_the_host_cpu_mean_the_same() -> None:
     assert plain.triple == "x86_64-unknown-linux-gnu"
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "cpu:", "cpu:riscv", "cuda:sm_90", "CPU"])
+@pytest.mark.parametrize("text", ["", "gpu", "cpu:", "cpu:riscv", "CPU"])
 def test_unknown_targets_name_the_known_ones(text: str) -> None:
     with pytest.raises(UserError, match="unknown target") as caught:
         parse_target(text, "host", no_detection)
@@ -148,24 +148,34 @@ def test_cache_sizes_come_from_data_and_unified_caches(tmp_path: Path) -> None:
 # ---- GPUs ---------------------------------------------------------------------------------------
 
 
+def gpu_target(text: str) -> Target:
+    return parse_target(text, "host", no_detection)
+
+
 def test_a_bare_kind_is_a_fixed_list_of_architectures() -> None:
-    assert [p.text for p in parse_gpu_target("rocm")] == [
-        f"rocm:{arch}" for arch in GPU_DEFAULTS["rocm"]
-    ]
+    target = gpu_target("rocm")
+    assert target.archs == GPU_DEFAULTS["rocm"]
+    assert [g.text for g in target.gpus] == [f"rocm:{arch}" for arch in GPU_DEFAULTS["rocm"]]
     assert {f"{kind}:{a}" for kind, archs in GPU_DEFAULTS.items() for a in archs} <= set(GPUS)
 
 
 def test_architectures_are_named_one_by_one() -> None:
-    (one,) = parse_gpu_target("cuda:sm_90")
-    assert (one.arch, one.warp, one.shared) == ("sm_90", 32, 232448)
-    assert [p.arch for p in parse_gpu_target("cuda:sm_90,sm_80,sm_90")] == ["sm_90", "sm_80"]
+    target = gpu_target("cuda:sm_90,sm_80,sm_90")
+    assert target.text == "cuda:sm_90,sm_80"
+    assert [(g.arch, g.warp) for g in target.gpus] == [("sm_90", 32), ("sm_80", 32)]
+    assert target.profile is CPUS["x86-64-v2"], "the host's part runs anywhere"
 
 
 @pytest.mark.parametrize("text", ["vulkan", "cuda:", "cuda:sm_90,", "cuda:gfx942", "rocm:sm_90"])
 def test_an_unknown_gpu_is_refused_with_a_list(text: str) -> None:
     with pytest.raises(UserError, match="unknown target") as caught:
-        parse_gpu_target(text)
+        gpu_target(text)
     assert "rocm:gfx942" in caught.value.hint
+
+
+def test_a_processor_beside_a_gpu_is_refused() -> None:
+    with pytest.raises(UserError, match="not made for a processor"):
+        parse_target("cuda", "x86-64-v3", no_detection)
 
 
 def test_profiles_are_in_their_units() -> None:

@@ -34,24 +34,30 @@ class MachineCode:
 def machine_code(kernel: CompiledKernel) -> MachineCode:
     """The facts of a compiled kernel.  Raises ToolError where NVIDIA's tools cannot read it."""
     if kernel.arch.startswith("gfx"):
-        return _rocm(kernel.assembly)
-    return _cuda(kernel.image)
+        matrix = _counted(_ROCM_MATRIX, kernel.assembly)
+    else:
+        matrix = _counted(_CUDA_MATRIX, _of_cubin("nvdisasm", "-c", kernel.image))
+    return MachineCode(kernel.registers, kernel.private, matrix)
 
 
-def _rocm(assembly: str) -> MachineCode:
+def rocm_usage(assembly: str) -> tuple[int, int]:
+    """Registers and private memory that AMD's assembly states."""
     registers = _number(r"^ +\.vgpr_count: +(\d+)", assembly)
-    private = _number(r"^ +\.private_segment_fixed_size: +(\d+)", assembly)
-    return MachineCode(registers, private, _counted(_ROCM_MATRIX, assembly))
+    return registers, _number(r"^ +\.private_segment_fixed_size: +(\d+)", assembly)
 
 
-def _cuda(image: bytes) -> MachineCode:
+def cuda_usage(image: bytes) -> tuple[int, int]:
+    """Registers and private memory that a cubin states.  Raises ToolError as `machine_code`."""
+    usage = _of_cubin("cuobjdump", "--dump-resource-usage", image)
+    private = _number(r"\bSTACK:(\d+)", usage) + _number(r"\bLOCAL:(\d+)", usage)
+    return _number(r"\bREG:(\d+)", usage), private
+
+
+def _of_cubin(tool: str, option: str, image: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(image)
-        usage = _output("cuobjdump", "--dump-resource-usage", path)
-        listing = _output("nvdisasm", "-c", path)
-    private = _number(r"\bSTACK:(\d+)", usage) + _number(r"\bLOCAL:(\d+)", usage)
-    return MachineCode(_number(r"\bREG:(\d+)", usage), private, _counted(_CUDA_MATRIX, listing))
+        return _output(tool, option, path)
 
 
 def _counted(pattern: re.Pattern[str], text: str) -> tuple[tuple[str, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -56,7 +57,7 @@ class CompiledKernel:
     `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly.  `shared` is the dynamic
     shared memory of a launch in bytes, `warps` of `warp_size` lanes its block, `parameters` what
     it passes, in order.  `stages` is how deep loads are pipelined: fewer than asked for where
-    shared memory is short.
+    shared memory is short.  `registers` and `private` are as of `MachineCode`.
     """
 
     arch: str
@@ -68,14 +69,30 @@ class CompiledKernel:
     warp_size: int
     stages: int
     parameters: tuple[ParameterKind, ...]
+    registers: int
+    private: int
 
 
 def kernel_source(
-    kernel: TileKernel, name: str, *, warps: int, stages: int, dot: str
+    kernel: TileKernel,
+    name: str,
+    *,
+    warps: int,
+    stages: int,
+    dot: str,
+    alignments: Sequence[int] | None = None,
 ) -> KernelSource:
-    """The source of a block kernel; see `triton_source` for `dot` and for what is raised."""
+    """The source of a block kernel; see `triton_source` for `dot` and for what is raised.
+
+    `alignments` are those of its buffers in bytes; None: what the buffers say.
+    """
     text = triton_source(kernel, name, dot=dot)
-    pointers = (Parameter(pointer_type(b.dtype), b.align, _is_narrow(b)) for b in kernel.buffers)
+    pointers = (
+        Parameter(pointer_type(b.dtype), align, _is_narrow(b))
+        for b, align in zip(
+            kernel.buffers, alignments or [b.align for b in kernel.buffers], strict=True
+        )
+    )
     sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
     return KernelSource(name, text, (*pointers, *sizes), warps, stages)
 

@@ -13,14 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, is_aligned, launch_parameters
 from tcc.backends.workers import serve
+from tcc.errors import ToolError
 from tcc.target import GpuProfile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
 
-_FAILURES = (TritonError, RuntimeError, ValueError, TypeError, subprocess.SubprocessError)
+_FAILURES = (
+    ToolError,
+    TritonError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    subprocess.SubprocessError,
+)
 
 
 def main() -> None:
@@ -78,6 +87,7 @@ def _compile(
         options=options,
     )
     image, assembly = ("hsaco", "amdgcn") if rocm else ("cubin", "ptx")
+    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(made.asm[image])
     return CompiledKernel(
         profile.arch,
         made.metadata.name,
@@ -88,6 +98,7 @@ def _compile(
         profile.warp,
         stages,
         launch_parameters(source),
+        *usage,
     )
 
 

@@ -11,6 +11,7 @@ import click
 from tcc.artifact import read_manifest
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.gpu_builds import build_lines
 from tcc.cli.kernel_facts import kernel_facts
 from tcc.cli.kernel_table import contraction_line, kernel_rows, table_lines
 from tcc.cli.listing import kernel_listing
@@ -22,7 +23,11 @@ from tcc.options import Options
 
 @click.command()
 @click.argument("artifact", type=PATH)
-@click.option("--kernels", is_flag=True, help="What each kernel does, and its predicted time.")
+@click.option(
+    "--kernels",
+    is_flag=True,
+    help="What each kernel does, its predicted time, and how it was compiled for GPUs.",
+)
 @click.option("--measure", is_flag=True, help="Runs the model, and adds each kernel's time.")
 @click.option(
     "--runs", default=20, show_default=True, type=click.IntRange(1), help="Runs to measure."
@@ -30,7 +35,9 @@ from tcc.options import Options
 @input_flag
 @seed_flag
 @threads_flag
-@click.option("--ir", metavar="KERNEL", help="Prints a kernel's LLVM IR; needs --keep-ir.")
+@click.option(
+    "--ir", metavar="KERNEL", help="Prints a kernel's LLVM IR or Triton source; needs --keep-ir."
+)
 @click.option("--asm", metavar="KERNEL", help="Prints a kernel's assembly; needs --keep-ir.")
 @json_flag
 def inspect(
@@ -76,7 +83,7 @@ def inspect(
     if as_json:
         click.echo(json.dumps([row.record() for row in rows]))
         return
-    for line in (*table_lines(rows), contraction_line(facts, times)):
+    for line in (*table_lines(rows), contraction_line(facts, times), *build_lines(manifest, path)):
         if line is not None:
             click.echo(line)
 

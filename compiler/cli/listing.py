@@ -8,21 +8,28 @@ from typing import Any
 from tcc.artifact import read_listings, read_manifest
 from tcc.backends.cpu.compile import kernel_assembly
 from tcc.errors import UserError
-from tcc.target import KINDS, Target, x86_profile
+from tcc.target import CPU_TRIPLES, Target, x86_profile
 
 
 def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
-    """The LLVM IR of a kernel of the artifact at `path`, or the assembly that it became.
+    """The LLVM IR or Triton source of a kernel of the artifact at `path`, or with `assembly` that which
+    LLVM IR became.
 
-    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, or
-    has no such kernel.
+    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, has
+    no such kernel, or has no assembly because it is for GPUs.
     """
     manifest, listings = read_manifest(path), read_listings(path)
     if not listings:
         raise UserError(
-            "the artifact does not hold its kernels' LLVM IR",
+            "the artifact does not hold its kernels' source",
             where=str(path),
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
+        )
+    if assembly and "gpu" in manifest:
+        raise UserError(
+            "the kernels of GPUs are kept as Triton source only",
+            where="--asm",
+            hint="show that with --ir",
         )
     symbol = f"tcc_kernel_{kernel}" if kernel.isdigit() else kernel
     if symbol not in listings:
@@ -40,7 +47,7 @@ def _target(manifest: dict[str, Any], path: Path) -> Target:
     """What the artifact's code was made for; its caches do not matter any more."""
     try:
         cpu, triple = manifest["target"]["cpu"], manifest["target"]["triple"]
-        arch = next(a for a, known in KINDS["cpu"].items() if known == triple)
+        arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
         profile = x86_profile(str(cpu), map(str, manifest["features"]), l1=0, l2=0, l3=0)
     except (KeyError, TypeError, StopIteration) as error:
         raise UserError(
@@ -48,4 +55,4 @@ def _target(manifest: dict[str, Any], path: Path) -> Target:
             where=str(path),
             hint="compile the model again",
         ) from error
-    return Target("cpu", arch, triple, profile)
+    return Target("cpu", (arch,), triple, profile)

@@ -28,6 +28,8 @@ from tcc.schedule.registers import TYPICAL_CORE
 class BlockPlanner(KernelPlanner):
     """Plans block kernels for one device and remembers them by structure."""
 
+    gaps = False  # reads outside are masked, and halos are the host's to fill
+
     def __init__(self, profile: BlockProfile = TYPICAL_DEVICE) -> None:
         super().__init__(TYPICAL_CORE)
         self.profile = profile

@@ -1,0 +1,153 @@
+"""A graph as code for the cores of one processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tcc.backends.cpu.compile import compile_kernels
+from tcc.errors import UserError
+from tcc.generated import Generated
+from tcc.ir.graph import Graph
+from tcc.ir.types import DTYPES
+from tcc.options import Options
+from tcc.passes.lower_graph import KernelTable
+from tcc.passes.lower_model import Lowered, lower_for_cpu
+from tcc.passes.plan_kernels import Bound, KernelPlanner
+from tcc.passes.precision import Precision
+from tcc.passes.winograd import Limits
+from tcc.passes.winograd_price import RegionPrices
+from tcc.schedule.choose import Registers
+from tcc.schedule.cost import Pricer
+from tcc.schedule.machine import Machine, machine_for
+from tcc.schedule.machine_file import machine_digest, read_machine
+from tcc.schedule.schedule import Schedule
+from tcc.schedule.storage import most_uses
+from tcc.schedule.work import contraction_flops
+from tcc.target import Target
+
+
+class CpuCode:
+    """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
+
+    def __init__(self, target: Target, options: Options, constants: int) -> None:
+        """Raises UserError for options that the target does not have."""
+        _check(options)
+        self.target, self.options, self.constants = target, options, constants
+        self.machine = resolve_machine(options, target)
+        self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
+
+    @property
+    def limits(self) -> Limits | None:
+        """What bounds algorithms that trade rounding for speed."""
+        return winograd_limits(self.target, self.machine, self.options, self.constants)
+
+    @property
+    def priced(self) -> int:
+        """How many schedules' prices were compared."""
+        return self.planner.priced
+
+    def check(self, graph: Graph) -> None:
+        """Nothing that can be run cannot be run here."""
+
+    def lower(self, graph: Graph) -> Lowered:
+        """The program and its kernels."""
+        bits = {None: 0, "int8": 8, "int4": 4}[self.options.weights]
+        floats = DTYPES[self.options.precision]
+        uses = most_uses(self.machine, floats, self.constants)
+        pairs = self.target.profile.multiplies_pairs
+        return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
+
+    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+        """Machine code under `names`."""
+        code = compile_kernels(lowered.kernels, names, self.target, self.options.jobs)
+        facts = self._facts(lowered.table, names, lowered.weights.size)
+        return Generated(code.objects, code.scratch, code.listings, facts)
+
+    def _facts(self, kernels: KernelTable, names: Sequence[str], weights: int) -> dict[str, Any]:
+        machine, pricer = self.machine, Pricer(self.machine, weights)
+        listed = [
+            {"symbol": name, "source": loc, **_cost(pricer, bound)}
+            for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
+        ]
+        return {
+            "machine": {
+                "name": machine.name,
+                "sha256": machine_digest(machine),
+                "cores": machine.cores,
+                "flops_per_second": machine.peak,
+                "bytes_per_second": machine.memory.read_all,
+            },
+            "variants": [{"features": list(self.target.profile.features), "kernels": listed}],
+        }
+
+
+def _check(options: Options) -> None:
+    if options.precision == "tf32":
+        raise UserError("tf32 is a precision of GPUs", where="--precision")
+    if options.allow_host:
+        raise UserError("all code is the host's already", where="--allow-host")
+
+
+def resolve_machine(options: Options, target: Target) -> Machine:
+    """The constants that schedules are chosen by: of the file that the options name, else the
+    shipped ones of the target's processor.
+
+    Raises UserError for a file that is damaged, or describes a machine with other vectors.
+    """
+    if options.machine is None:
+        return machine_for(target.profile)
+    machine = read_machine(options.machine)
+    profile = target.profile
+    if (machine.lanes, machine.registers) != (profile.lanes(32), profile.vector_registers):
+        raise UserError(
+            "the machine file is for a processor with other vectors",
+            where=f"--machine {options.machine}",
+            why=f"it has {machine.registers} vectors of {machine.lanes} f32, {profile.cpu} has "
+            f"{profile.vector_registers} of {profile.lanes(32)}",
+            hint="calibrate on such a machine, or choose its processor with --cpu",
+        )
+    return machine
+
+
+def schedule_planner(machine: Machine, constants: int | None) -> KernelPlanner:
+    """A planner that prices schedules, for a model with so many bytes of constants; None: without
+    prices."""
+    return KernelPlanner(
+        Registers(
+            machine.lanes,
+            machine.registers,
+            machine.l2.size,
+            machine.cores,
+            machine.fmas,
+            machine.loads,
+            machine.fma_latency,
+            machine.l1,
+        ),
+        None if constants is None else Pricer(machine, constants),
+    )
+
+
+def winograd_limits(
+    target: Target, machine: Machine, options: Options, constants: int
+) -> Limits | None:
+    """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
+    constants; None where they are off."""
+    if options.numerics == "strict":
+        return None
+    direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
+    # As large as the constants may become: they come from memory where that is what forms cost.
+    planner = schedule_planner(machine, round(constants * options.weight_growth))
+    return Limits(RegionPrices(planner, direct), options.weight_growth)
+
+
+def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
+    """What one launch does and is predicted to take; open sizes count as typical ones."""
+    assert isinstance(bound.schedule, Schedule)
+    price = pricer.price(bound.group, bound.schedule)
+    return {
+        "flops": price.flops,
+        "contraction_flops": contraction_flops(bound.group),
+        "bytes": price.bytes,
+        "seconds": float(f"{price.seconds:.4g}"),
+    }

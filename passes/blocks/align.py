@@ -1,0 +1,49 @@
+"""What block kernels may count on of the addresses that they are given.
+
+    launch k(arena, weight), launch k(arena, arena)     ->  both buffers of k: 16 bytes
+    launch k(arena, input)                              ->  the caller's array: its elements' size
+
+Wide loads need it.  What the runtime places lies at multiples of 64 bytes; a caller's array and a
+view into another buffer lie anywhere.
+Requires a program and its kernels, in order.  Establishes the alignment of each kernel's buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.ir.program import Arena, Branch, Dynamic, Instr, Launch, Loop, Program, State, Weight
+from tcc.ir.tile import TileKernel
+
+# The widest access of a lane, in bytes.
+_WIDE = 16
+
+
+def buffer_alignments(
+    program: Program, kernels: Sequence[TileKernel]
+) -> tuple[tuple[int, ...], ...]:
+    """For each buffer of each kernel the alignment in bytes that all launches in `program` keep."""
+    placed = [isinstance(b.place, Arena | Weight | Dynamic | State) for b in program.buffers]
+    wide = [[True] * len(kernel.buffers) for kernel in kernels]
+    for launch in _launches(program.body):
+        for place, buffer in enumerate(launch.buffers):
+            wide[launch.kernel][place] &= placed[buffer]
+    return tuple(
+        tuple(_WIDE if w else b.align for w, b in zip(found, kernel.buffers, strict=True))
+        for found, kernel in zip(wide, kernels, strict=True)
+    )
+
+
+def _launches(body: Sequence[Instr]) -> list[Launch]:
+    found: list[Launch] = []
+    for instr in body:
+        match instr:
+            case Launch():
+                found.append(instr)
+            case Branch():
+                found += (*_launches(instr.then), *_launches(instr.otherwise))
+            case Loop():
+                found += _launches(instr.body)
+            case _:
+                continue
+    return found

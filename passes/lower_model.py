@@ -1,0 +1,65 @@
+"""A graph becomes what its target runs: a host program and kernels.
+
+    cpu    layouts by price, results over operands that die, shared halos
+    gpu    block kernels, nothing beside the elements, no result over an operand
+
+Requires a graph that is ready to be partitioned.  Establishes a program whose memory is planned,
+and one kernel for each of its kernel numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tcc.ir.graph import Graph
+from tcc.ir.program import Program
+from tcc.ir.tile import TileKernel
+from tcc.passes.blocks.align import buffer_alignments
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.choose_layouts import choose_layouts
+from tcc.passes.in_place import update_in_place
+from tcc.passes.layouts import Placed
+from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
+from tcc.passes.lower_node import lower_node
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.plan_memory import plan_memory
+from tcc.passes.precision import Precision
+from tcc.passes.share_halos import share_halos
+from tcc.passes.thin import thinned
+from tcc.passes.weights import WeightTable
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A placed graph and its program, whose kernels have no names yet.
+
+    `kernels` are in the order of the program's numbers, as `table` is; `alignments` are those of
+    their buffers in bytes, where the target asks for them.
+    """
+
+    placed: Placed
+    program: Program
+    kernels: tuple[TileKernel, ...]
+    table: KernelTable
+    weights: WeightTable
+    alignments: tuple[tuple[int, ...], ...] = ()
+
+
+def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) -> Lowered:
+    """`graph` for the cores of one processor."""
+    placed = place_graph(graph, precision, registers=planner.registers)
+    placed = thinned(choose_layouts(placed, planner, placed.graph.constants))
+    program, table, weights = lower_program(placed, planner, lower_node, precision)
+    program, kernels = update_in_place(program, table.bounds)
+    return Lowered(placed, plan_memory(share_halos(program)), kernels, table, weights)
+
+
+def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> Lowered:
+    """`graph` as block kernels."""
+    placed = place_graph(
+        graph, precision, registers=planner.registers, lowers=planner.lowers, gaps=planner.gaps
+    )
+    program, table, weights = lower_program(placed, planner, lower_node, precision)
+    kernels = tuple(b.kernel for b in table.bounds)
+    alignments = buffer_alignments(program, kernels)
+    return Lowered(placed, plan_memory(program), kernels, table, weights, alignments)
