@@ -171,6 +171,7 @@ class _Narrowing:
             for node in _all_reads(kernel):
                 if not _exact(node):
                     able.discard(_operand(kernel, node))
+            able -= set(_summed(kernel) if everywhere else ())
         wanted = set(able) if everywhere else {
             v
             for found in self.products.values()
@@ -353,6 +354,15 @@ def _all_reads(kernel: Kernel) -> Iterator[Read]:
     """The reads of operands."""
     for stage in kernel.expr.stages:
         yield from (r for r in reads(stage) if isinstance(r.source, int))
+
+
+def _summed(kernel: Kernel) -> Iterator[Value]:
+    """The operands whose elements are summed as they are: parts of sums among them, whose rounding
+    would be that of all their terms."""
+    for stage in kernel.expr.stages:
+        for node in stage.body if stage.monoid == "sum" else ():
+            if isinstance(node, Read) and isinstance(node.source, int):
+                yield _operand(kernel, node)
 
 
 def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Product]:
