@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.index import Index, Var, as_int, free_vars, iterator, of_atom, substitute
+from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
 from tcc.ir.scalar import Apply, IndexValue, Read, Scalar, StageRef, index_value, read, transform
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
@@ -22,8 +22,8 @@ from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
 # Products worth a part, and the fewest parts that are worth a second kernel.
 _LONG = 256
 _FEWEST = 4
-# Results of a unit along either side.
-_SIDE = 64
+# Results of a unit along either side, and steps of a sum that it takes at once.
+_SIDE = _STEP = 64
 
 
 def divide_sums(
@@ -60,7 +60,7 @@ def _parts(stage: Stage, profile: BlockProfile) -> tuple[Var, int] | None:
     most = min(2 * profile.processors // units, _trips(stage.reduce) // _LONG)
     cut = max(stage.reduce, key=lambda v: _trips([v]))
     parts = 1
-    while 2 * parts <= most and _trips([cut]) % (2 * parts) == 0:
+    while 2 * parts <= most and _trips([cut]) % (2 * parts * _STEP) == 0:
         parts *= 2
     return (cut, parts) if parts >= _FEWEST else None
 
@@ -69,11 +69,17 @@ _WHERE = ((True, True), (True, False), (False, True))
 
 
 def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, Stage]:
-    """The stage of parts, stage `number`, and that of their sums."""
+    """The stage of parts, stage `number`, and that of their sums.
+
+    Parts take the place of a first loop of one trip, so that images of one batch stay images.
+    """
     size = _trips([cut]) // parts
     part, rest = iterator("part", parts), iterator(cut.name, size)
     (first,), (last,) = free_vars(part), free_vars(rest)
     moved = {cut: part * size + rest}
+    kept = stage.iters
+    if len(kept) > 1 and _trips(kept[:1]) == 1:
+        moved, kept = {**moved, kept[0]: const(0)}, kept[1:]
 
     def leaf(node: Scalar) -> Scalar:
         match node:
@@ -87,10 +93,10 @@ def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, St
 
     reduce = tuple(last if v is cut else v for v in stage.reduce)
     made = tuple(transform(s, leaf) for s in stage.body)
-    at: tuple[Index, ...] = (part, *map(of_atom, stage.iters))
+    at: tuple[Index, ...] = (part, *map(of_atom, kept))
     sums = read(StageRef(number, 0), at, stage.body[0].dtype)
     return (
-        replace(stage, iters=(first, *stage.iters), reduce=reduce, body=made),
+        replace(stage, iters=(first, *kept), reduce=reduce, body=made),
         replace(stage, reduce=(first,), body=(sums,)),
     )
 
