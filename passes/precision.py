@@ -57,7 +57,7 @@ class Precision:
     """`floats` is what floats may be stored as (f32, bf16, f16); `bits` the width of quantised
     weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16; `uses` how often
     a run may use a weight that is narrow without pairs (`tcc.schedule.storage.most_uses`);
-    `everywhere` whether all that kernels exchange is narrow, for bandwidth is what they wait for."""
+    `everywhere` whether all that kernels exchange is narrow."""
 
     floats: DType = F32
     bits: int = 0
@@ -172,12 +172,10 @@ class _Narrowing:
                 if not _exact(node):
                     able.discard(_operand(kernel, node))
             able -= set(_summed(kernel) if everywhere else ())
-        wanted = set(able) if everywhere else {
-            v
-            for found in self.products.values()
-            for p in found
-            if (v := _paired_with(p, self.placed.layouts)) in able
-        }
+        paired = (
+            _paired_with(p, self.placed.layouts) for found in self.products.values() for p in found
+        )
+        wanted = set(able) if everywhere else {v for v in paired if v in able}
         # A whole and its parts are one storage: of one type, narrow only if all of them can be.
         for shared in _storages(self.placed.wholes):
             if not shared <= able:

@@ -51,8 +51,9 @@ def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
 
     Its parameters are the buffers in order, then the sizes, as int64; the launch is a grid of one
     dimension with one program for each unit.  `dot` is how f32 operands of a Contract are
-    multiplied: "ieee", "tf32", or rounded to "bf16" or "f16" before.  Raises UserError for a function that GPUs have none of, and
-    InternalError for statements that a block kernel must not hold.
+    multiplied: "ieee", "tf32", or rounded to "bf16" or "f16" before.  Raises UserError for a
+    function that GPUs have none of, and InternalError for statements that a block kernel must not
+    hold.
     """
     printer = _Printer(name, dot)
     printer.kernel(kernel)

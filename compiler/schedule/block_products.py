@@ -88,7 +88,9 @@ def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) ->
     blocks.add(second, bn)
     for stage in group.stages:
         _sum(blocks, group, stage, 64 if _halves(stage) else 32)
-    return blocks.schedule([batch, first, second], 8 if bm * bn > 1 << 13 else 4, 4 if halves else 3)
+    return blocks.schedule(
+        [batch, first, second], 8 if bm * bn > 1 << 13 else 4, 4 if halves else 3
+    )
 
 
 def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
@@ -116,8 +118,8 @@ def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> Non
 
 
 _SIDES = (
-    (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (64, 16),
-    (16, 32), (32, 16), (16, 16),
+    (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
+    (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
 # What a row and a column of a block cost to bring, in products: of f32 without matrix units, and of
 # halves with them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tcc.ir.group import TileGroup
-from tcc.ir.index import Var, free_vars
+from tcc.ir.index import Var
 from tcc.schedule.block_axes import Blocks, most_positions, own_axis, power, reduced_axis
 from tcc.schedule.block_products import choose_product, main_product
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule

@@ -26,9 +26,7 @@ _FEWEST = 4
 _SIDE = _STEP = 64
 
 
-def divide_sums(
-    expr: Expr, profile: BlockProfile = TYPICAL_DEVICE
-) -> tuple[Expr, int] | None:
+def divide_sums(expr: Expr, profile: BlockProfile = TYPICAL_DEVICE) -> tuple[Expr, int] | None:
     """`expr` with its only sum of products in parts, and the stage that makes them, behind which
     to cut; None where results are enough to keep the device busy."""
     totals = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
