@@ -26,7 +26,7 @@ from tcc.options import Options
 @click.option(
     "--kernels",
     is_flag=True,
-    help="What each kernel does, its predicted time, and how it was compiled for GPUs.",
+    help="What each kernel does, and its predicted time.",
 )
 @click.option("--measure", is_flag=True, help="Runs the model, and adds each kernel's time.")
 @click.option(
@@ -36,7 +36,7 @@ from tcc.options import Options
 @seed_flag
 @threads_flag
 @click.option(
-    "--ir", metavar="KERNEL", help="Prints a kernel's LLVM IR or Triton source; needs --keep-ir."
+    "--ir", metavar="KERNEL", help="Prints a kernel's LLVM IR or Triton; needs --keep-ir."
 )
 @click.option("--asm", metavar="KERNEL", help="Prints a kernel's assembly; needs --keep-ir.")
 @json_flag

@@ -12,7 +12,7 @@ from tcc.target import CPU_TRIPLES, Target, x86_profile
 
 
 def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
-    """The LLVM IR or Triton source of a kernel of the artifact at `path`, or with `assembly` that which
+    """The LLVM IR or Triton source of a kernel of the artifact at `path`; or with `assembly` what
     LLVM IR became.
 
     `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, has

@@ -1,0 +1,61 @@
+"""Whole models as block kernels, run by the evaluators, against ONNX Runtime: no GPU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tcc.debug import Trace
+from tcc.frontends import load_model
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.graph import Graph
+from tcc.ir.program import CallOp, Launch
+from tcc.ir.verify_blocks import verify_blocks
+from tcc.ir.verify_program import verify_program
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.lower_model import Lowered, lower_for_gpu
+from tcc.passes.pipeline import run_pipeline
+from tcc.passes.precision import FULL
+
+from tests.e2e.agreement import Array, assert_agree, expected, session
+
+from .small_models import MODELS, SHAPES
+
+
+def lowered(name: str) -> tuple[Graph, Lowered]:
+    graph = run_pipeline(load_model(MODELS[name](), {}), 2, Trace(None, None))
+    return graph, lower_for_gpu(graph, BlockPlanner(), FULL)
+
+
+def weights_of(made: Lowered) -> Array:
+    parts = [np.frombuffer(memoryview(part()).cast("B"), np.uint8) for part in made.weights.parts()]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_model_agrees(name: str) -> None:
+    graph, made = lowered(name)
+    names = tuple(f"k{n}" for n in range(len(made.kernels)))
+    program = made.program
+    assert not any(isinstance(i, CallOp) for i in program.body), "halos are not filled by the host"
+    verify_program(replace(program, kernels=names))
+    for kernel in made.kernels:
+        verify_blocks(kernel)
+    runner = session(MODELS[name]())
+    for number, shape in enumerate(SHAPES[name]):
+        x = np.random.default_rng(number).standard_normal(shape).astype(np.float32)
+        results = evaluate_program(program, made.kernels, [x], weights_of(made))
+        got = dict(zip((v.name for v in graph.outputs), results, strict=True))
+        assert_agree(got, expected(runner, {"x": x}))
+
+
+def test_only_memory_that_the_runtime_places_counts_as_aligned() -> None:
+    _, made = lowered("attention")
+    callers = {n for n, b in enumerate(made.program.buffers) if b.label in ("x", "y")}
+    seen = set()
+    for instr in made.program.body:
+        if isinstance(instr, Launch):
+            for buffer, align in zip(instr.buffers, made.alignments[instr.kernel], strict=True):
+                seen.add((buffer in callers, align))
+    assert seen == {(True, 4), (False, 16)}

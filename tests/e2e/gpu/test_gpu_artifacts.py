@@ -1,0 +1,128 @@
+"""Artifacts for GPUs, made without one: what they hold, what is refused, and equal bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import helper
+from tcc import cli
+from tcc.artifact import read_manifest
+from tcc.cli.listing import kernel_listing
+from tcc.driver import compile_model
+from tcc.errors import UserError
+from tcc.options import read_options
+
+from tests.backends.gpu.running import NEEDS_TRITON
+from tests.e2e.agreement import FLOAT, INT64, model_of, value
+
+from .small_models import MODELS
+
+pytestmark = NEEDS_TRITON
+TARGETS = {"cuda:sm_90": "cubin", "rocm:gfx942": "hsaco"}
+
+
+def made(model: onnx.ModelProto, out: Path, **options: Any) -> dict[str, Any]:
+    compile_model(model, read_options({"jobs": 2, "name": "m", **options}), out)
+    return read_manifest(out)
+
+
+@pytest.fixture(scope="module", params=list(TARGETS))
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("gpu") / "network.so"
+    made(MODELS["network"](), out, target=request.param, keep_ir=True)
+    return out
+
+
+@pytest.mark.parametrize("target", list(TARGETS))
+def test_equal_models_give_equal_bytes(target: str, tmp_path: Path) -> None:
+    for out, jobs in (("a.so", 1), ("b.so", 2)):
+        made(MODELS["attention"](), tmp_path / out, target=target, jobs=jobs)
+    assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
+
+
+def test_the_manifest_says_what_became_of_each_kernel(artifact: Path) -> None:
+    manifest = read_manifest(artifact)
+    target = manifest["target"]["text"]
+    (variant,) = manifest["variants"]
+    assert target == f"{manifest['target']['text'].partition(':')[0]}:{variant['arch']}"
+    assert manifest["gpu"]["variants"][0]["form"] == TARGETS[target]
+    assert len(variant["kernels"]) == manifest["kernel_count"]
+    for kernel in variant["kernels"]:
+        assert kernel["registers"] > 0
+        assert kernel["private"] == 0
+        assert kernel["warps"] >= 1
+    assert "fill_halo" not in manifest["steps"]
+
+
+def test_inspect_shows_builds_and_sources(
+    artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(["inspect", str(artifact), "--kernels"]) == 0
+    shown = capsys.readouterr().out
+    assert "shared bytes" in shown
+    assert read_manifest(artifact)["variants"][0]["arch"] + ":" in shown
+    assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 0
+    assert "@triton.jit" in capsys.readouterr().out
+
+
+def test_assembly_is_not_kept(artifact: Path) -> None:
+    with pytest.raises(UserError, match="Triton source only"):
+        kernel_listing(artifact, "0", assembly=True)
+
+
+def test_without_a_gpu_the_driver_is_missed(artifact: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    with pytest.raises(UserError, match="driver was found"):
+        tcc.load(artifact)
+
+
+def test_several_architectures_share_one_program(tmp_path: Path) -> None:
+    manifest = made(MODELS["network"](), tmp_path / "m.so", target="cuda:sm_80,sm_90")
+    assert [v["arch"] for v in manifest["variants"]] == ["sm_80", "sm_90"]
+    assert [v["arch"] for v in manifest["gpu"]["variants"]] == ["sm_80", "sm_90a"]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_other_precisions_compile(precision: str, tmp_path: Path) -> None:
+    model = MODELS["attention"]()
+    manifest = made(model, tmp_path / "m.so", target="cuda:sm_90", precision=precision)
+    assert manifest["precision"] == precision
+
+
+def largest() -> onnx.ModelProto:
+    return model_of(
+        [helper.make_node("TopK", ["x", "k"], ["y", "i"], name="best")],
+        [value("x", FLOAT, [64])],
+        [value("y", FLOAT, [3]), value("i", INT64, [3])],
+        {"k": np.array([3])},
+    )
+
+
+def test_functions_of_the_host_are_refused_by_name_unless_allowed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cuda cannot run") as caught:
+        made(largest(), tmp_path / "m.so", target="cuda:sm_90")
+    assert "top_k at best" in caught.value.why
+    assert "--allow-host" in caught.value.hint
+    manifest = made(largest(), tmp_path / "m.so", target="cuda:sm_90", allow_host=True)
+    assert "top_k" in manifest["steps"]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"precision": "tf32"}, "precision of GPUs"),
+        ({"allow_host": True}, "host's already"),
+        ({"target": "cuda", "cpu": "x86-64-v3"}, "not made for a processor"),
+        ({"target": "rocm", "machine": "machine.json"}, "not GPUs"),
+    ],
+)
+def test_options_of_the_other_kind_are_refused(
+    options: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=what):
+        made(MODELS["network"](), tmp_path / "m.so", **options)
