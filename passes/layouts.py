@@ -36,7 +36,7 @@ from tcc.ir.scalar import Read, Scalar, read, transform
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, Lowers, classify
-from tcc.passes.fuse.split import split
+from tcc.passes.fuse.split import Divides, split
 from tcc.passes.planes import LINE, crowded
 from tcc.passes.weights import Rounded
 
@@ -89,9 +89,14 @@ class _Halo:
 
 
 def assign_layouts(
-    graph: Graph, groups: Sequence[Group], lowers: Lowers | None = None, gaps: bool = True
+    graph: Graph,
+    groups: Sequence[Group],
+    lowers: Lowers | None = None,
+    gaps: bool = True,
+    divides: Divides | None = None,
 ) -> Placed:
-    """Layouts for all values that the groups of `graph` store; `lowers` as of `split`.
+    """Layouts for all values that the groups of `graph` store; `lowers` and `divides` as of
+    `split`.
 
     `gaps`: values may have halos, and planes may be set apart.
     """
@@ -110,12 +115,17 @@ def assign_layouts(
             continue
         expr, operands = compose(group.members, results := group.results(graph, users))
         judge = None if lowers is None else partial(_alone, lowers)
-        for part in split(expr, operands, results, judge):
+        pieces = split(expr, operands, results, judge, divides)
+        for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(Step(kernel, None))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
+        if divides is not None:  # parts of sums are images too
+            planes = [shape[1:] for shape in shapes]
+            made = [v for p in pieces for v in p.results]
+            windows.update(v for v in made if v.type.shape[1:] in planes)
     wholes = {p.value: join for join in joins for p in join.parts}
     pinned = _pinned(graph, steps)
     for join in reversed(joins):  # parts of what others see lie as those see it

@@ -55,6 +55,7 @@ from tcc.ir.scalar import index_value
 from tcc.ir.types import I64, TensorType, dtype_of, element_count
 from tcc.passes.choose_layouts import choose_layouts
 from tcc.passes.fuse.partition import Lowers, partition
+from tcc.passes.fuse.split import Divides
 from tcc.passes.fuse.unite import unite
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
@@ -270,6 +271,7 @@ class Frame:
             planner.registers,
             planner.lowers,
             planner.gaps,
+            planner.divides,
         )
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
         placed = choose_layouts(placed, planner, constants)
@@ -303,15 +305,16 @@ def place_graph(
     registers: CoreRegisters = TYPICAL_CORE,
     lowers: Lowers | None = None,
     gaps: bool = True,
+    divides: Divides | None = None,
 ) -> Placed:
     """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
-    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`, and `gaps` is
-    as of `assign_layouts`."""
+    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`; `gaps` and
+    `divides` are as of `assign_layouts`."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
     groups = partition(graph, registers, lowers)
     if outer is not None:
         groups = unite(graph, groups, constants, registers, lowers)
-    return narrowed(assign_layouts(graph, groups, lowers, gaps), precision, constants)
+    return narrowed(assign_layouts(graph, groups, lowers, gaps, divides), precision, constants)
 
 
 def storage_count(where: Layout) -> Index:

@@ -57,7 +57,12 @@ def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) ->
 def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> Lowered:
     """`graph` as block kernels."""
     placed = place_graph(
-        graph, precision, registers=planner.registers, lowers=planner.lowers, gaps=planner.gaps
+        graph,
+        precision,
+        registers=planner.registers,
+        lowers=planner.lowers,
+        gaps=planner.gaps,
+        divides=planner.divides,
     )
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     kernels = tuple(b.kernel for b in table.bounds)

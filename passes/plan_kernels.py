@@ -23,6 +23,7 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.types import BF16, element_count
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.partition import Lowers
+from tcc.passes.fuse.split import Divides
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layouts import Kernel
 from tcc.schedule.blocks import BlockSchedule
@@ -63,11 +64,12 @@ class KernelPlanner:
     """Plans kernels for one target and remembers them by structure.
 
     `lowers` is what the target asks of kernels, see `partition`; `gaps` whether values may lie with
-    gaps, see `assign_layouts`.
+    gaps, see `assign_layouts`; `divides` cuts long sums, see `split`.
     """
 
     lowers: Lowers | None = None
     gaps = True
+    divides: Divides | None = None
 
     def __init__(self, registers: Registers, pricer: Pricer | None = None) -> None:
         """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`

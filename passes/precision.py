@@ -56,12 +56,14 @@ _LARGE = 1 << 14
 class Precision:
     """`floats` is what floats may be stored as (f32, bf16, f16); `bits` the width of quantised
     weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16; `uses` how often
-    a run may use a weight that is narrow without pairs (`tcc.schedule.storage.most_uses`)."""
+    a run may use a weight that is narrow without pairs (`tcc.schedule.storage.most_uses`);
+    `everywhere` whether all that kernels exchange is narrow."""
 
     floats: DType = F32
     bits: int = 0
     pairs: bool = False
     uses: float = inf
+    everywhere: bool = False
 
 
 FULL = Precision()
@@ -159,8 +161,9 @@ class _Narrowing:
 
     def _activations(self) -> set[Value]:
         """Values to store narrow: those that a product of pairs reads, and what shares their
-        storage."""
-        if self.precision.floats is not BF16 or not self.precision.pairs:
+        storage; or all."""
+        everywhere = self.precision.everywhere
+        if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
         able = {v for v in results if v.type.dtype is F32} - _pinned(self.placed)
@@ -168,12 +171,11 @@ class _Narrowing:
             for node in _all_reads(kernel):
                 if not _exact(node):
                     able.discard(_operand(kernel, node))
-        wanted = {
-            v
-            for found in self.products.values()
-            for p in found
-            if (v := _paired_with(p, self.placed.layouts)) in able
-        }
+            able -= set(_summed(kernel) if everywhere else ())
+        paired = (
+            _paired_with(p, self.placed.layouts) for found in self.products.values() for p in found
+        )
+        wanted = set(able) if everywhere else {v for v in paired if v in able}
         # A whole and its parts are one storage: of one type, narrow only if all of them can be.
         for shared in _storages(self.placed.wholes):
             if not shared <= able:
@@ -350,6 +352,15 @@ def _all_reads(kernel: Kernel) -> Iterator[Read]:
     """The reads of operands."""
     for stage in kernel.expr.stages:
         yield from (r for r in reads(stage) if isinstance(r.source, int))
+
+
+def _summed(kernel: Kernel) -> Iterator[Value]:
+    """The operands whose elements are summed as they are: parts of sums among them, whose rounding
+    would be that of all their terms."""
+    for stage in kernel.expr.stages:
+        for node in stage.body if stage.monoid == "sum" else ():
+            if isinstance(node, Read) and isinstance(node.source, int):
+                yield _operand(kernel, node)
 
 
 def _products(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Product]:

@@ -46,10 +46,10 @@ def compile_blocks(
 ) -> GpuCode:
     """Code of each kernel for each of the target's GPUs, by up to `jobs` processes.
 
-    `alignments` are those of the kernels' buffers.  Products of f32 are tf32's where `precision` is
-    tf32, else exact.  Raises what `compile_kernels` raises.
+    `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
+    f32, else its own.  Raises what `compile_kernels` raises.
     """
-    dot = "tf32" if precision == "tf32" else "ieee"
+    dot = "ieee" if precision == "f32" else precision
     sources = [
         kernel_source(kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned)
         for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)

@@ -65,17 +65,12 @@ def sign(x):
 
 @triton.jit
 def exp(x):
-    """2**n * 2**f with n the integer nearest to x / ln2 and f what is left, from two parts of
-    1 / ln2.  The power is taken as two factors, as one alone leaves the range too early."""
-    x = below(above(x, -104.0), 89.0)
-    shifted = tl.fma(x, 1.44269502162933349609375, 12582912.0)  # n in the last bits
-    n = shifted - 12582912.0
-    f = tl.fma(x, 1.9259629911266175e-08, tl.fma(x, 1.44269502162933349609375, -n))
-    integer = shifted.to(tl.int32, bitcast=True) - 0x4B400000
-    positive = integer > 0
-    rest = tl.where(positive, integer - 64, integer + 64)
-    half = tl.where(positive, 18446744073709551616.0, 5.421010862427522e-20)  # 2**64, 2**-64
-    return tl.exp2(f) * power_of_two(rest) * half
+    """2**t * (1 + e) with t the float nearest to x / ln2, and e = x - t ln2 what it lacks, ln2 in
+    two parts.  Where 2**t leaves the range there is no e."""
+    t = x * 1.44269502162933349609375
+    e = tl.fma(t, 1.904654323148236017e-09, tl.fma(t, -0.693147182464599609375, x))
+    power = tl.exp2(t)
+    return tl.where((t < 128.0) & (t > -160.0), tl.fma(power, e, power), power)
 
 
 @triton.jit

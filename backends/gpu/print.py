@@ -8,6 +8,7 @@ Triton places shared memory, stages and instructions; order, sizes and traffic a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 from tcc.backends.gpu.dtypes import NARROW_FLOATS, literal_text, type_name
@@ -38,9 +39,10 @@ from tcc.ir.tile import (
     Sync,
     TileKernel,
 )
-from tcc.ir.types import BOOL, F32, F64, Kind
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, Kind
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
+_ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
 
@@ -49,8 +51,9 @@ def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
 
     Its parameters are the buffers in order, then the sizes, as int64; the launch is a grid of one
     dimension with one program for each unit.  `dot` is how f32 operands of a Contract are
-    multiplied: "ieee" or "tf32".  Raises UserError for a function that GPUs have none of, and
-    InternalError for statements that a block kernel must not hold.
+    multiplied: "ieee", "tf32", or rounded to "bf16" or "f16" before.  Raises UserError for a
+    function that GPUs have none of, and InternalError for statements that a block kernel must not
+    hold.
     """
     printer = _Printer(name, dot)
     printer.kernel(kernel)
@@ -253,7 +256,11 @@ class _Printer:
             raise _no_block_kernel(f"sums of {length} products, where {least} are the least")
         if wide is not dtype:
             acc = f"{acc}.to({type_name(wide)})"
-        options = f', input_precision="{self._dot}"' if node.a.dtype is F32 else ""
+        options = ""
+        if node.a.dtype is F32 and (rounded := _ROUNDED.get(self._dot)):
+            a, b = f"{a}.to({rounded})", f"{b}.to({rounded})"
+        elif node.a.dtype is F32:
+            options = f', input_precision="{self._dot}"'
         text = f"tl.dot({a}, {b}, {acc}{options}, out_dtype={type_name(wide)})"
         text = f"{text}.to({type_name(dtype)})" if wide is not dtype else text
         order = [*batch, *rows, *columns]

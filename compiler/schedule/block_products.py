@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.types import F32
+from tcc.ir.types import BF16, F16, F32
 from tcc.schedule.block_axes import (
     Blocks,
     most_positions,
@@ -24,7 +24,7 @@ SIDE = 16
 # block.
 _COLUMNS = 256
 _FEW_COLUMNS = 64
-_SCORES = 1 << 13
+_SCORES, _SCORES_HALVES = 1 << 13, 1 << 14
 # Elements of a block of products that are summed without a matrix.
 _PRODUCTS = 1 << 12
 # Steps of a sum of unknown length that are taken at once.
@@ -83,13 +83,16 @@ def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) ->
     m, n = points(tuple(first)), points(tuple(second))
     if main.body[0].dtype is not F32 or not _fills(m, n, points(tuple(batch)), profile):
         return _narrow(group, main, batch, first, second, profile)
-    bm, bn = _sides(m, n, points(tuple(batch)), profile)
+    halves = _halves(main)
+    bm, bn = _sides(m, n, points(tuple(batch)), halves, profile)
     blocks = Blocks()
     blocks.add(first, bm)
     blocks.add(second, bn)
     for stage in group.stages:
         _sum(blocks, group, stage, 64 if _halves(stage) else 32)
-    return blocks.schedule([batch, first, second], 8 if bm * bn > 1 << 13 else 4, 3)
+    return blocks.schedule(
+        [batch, first, second], 8 if bm * bn > 1 << 13 else 4, 4 if halves else 3
+    )
 
 
 def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
@@ -100,8 +103,8 @@ def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
 
 
 def _halves(stage: GroupStage) -> bool:
-    """Whether a product's operands take two bytes an element."""
-    return bool(stage.accesses) and all(n.dtype.bytes == 2 for n in stage.accesses)
+    """Whether a product multiplies halves: then its other operand is rounded too, if need be."""
+    return any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
 def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> None:
@@ -117,23 +120,27 @@ def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> Non
 
 
 _SIDES = (
-    (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32), (32, 32), (16, 64), (64, 16),
-    (16, 32), (32, 16), (16, 16),
+    (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
+    (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# What a row and a column of a block cost to bring, in products.
-_BRING = 24
+# What a row and a column of a block cost to bring, in products: of f32 without matrix units, and of
+# halves with them.
+_BRING, _BRING_HALVES = 24, 128
+# The most results that the registers of a unit hold: of f32, whose operands lie there too.
+_ACC, _ACC_HALVES = 1 << 14, 1 << 15
 
 
-def _sides(m: int, n: int, batch: int, profile: BlockProfile) -> tuple[int, int]:
+def _sides(m: int, n: int, batch: int, halves: bool, profile: BlockProfile) -> tuple[int, int]:
     """Rows and columns of a block: the fewest rounds of units times what one costs."""
+    bring, most = (_BRING_HALVES, _ACC_HALVES) if halves else (_BRING, _ACC)
 
     def cost(sides: tuple[int, int]) -> tuple[int, int]:
         bm, bn = sides
         units = batch * -(-m // bm) * -(-n // bn)
         rounds = -(-units // profile.processors)
-        return rounds * (bm * bn + _BRING * (bm + bn)), units
+        return rounds * (bm * bn + bring * (bm + bn)), units
 
-    return min(_SIDES, key=cost)
+    return min((s for s in _SIDES if s[0] * s[1] <= most), key=cost)
 
 
 def _narrow(
@@ -185,9 +192,12 @@ def _chained(
     if group.walk is not None:
         columns = max(columns, 64)
     count = points(tuple(rows))
+    halves = any(map(_halves, group.stages))
+    scores = _SCORES_HALVES if halves else _SCORES
     block = SIDE if count >= SIDE else power(count)
     units = points(tuple(batch)) * count
-    while block < 64 and block < count and block * 2 * columns <= _SCORES:
+    most = 128 if halves else 64
+    while block < most and block < count and block * 2 * columns <= scores:
         if units < 2 * block * profile.processors:
             break
         block *= 2

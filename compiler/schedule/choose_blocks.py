@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tcc.ir.group import TileGroup
-from tcc.ir.index import Var, free_vars
+from tcc.ir.index import Var
 from tcc.schedule.block_axes import Blocks, most_positions, own_axis, power, reduced_axis
 from tcc.schedule.block_products import choose_product, main_product
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
@@ -123,7 +123,8 @@ def _side_by_side(group: TileGroup) -> bool:
     reads = [a for n, a in stage.accesses.items() if isinstance(n.source, int)]
     if not stage.reduce or not reads:
         return False
-    widest = max(reads, key=lambda a: len(set(free_vars(a.offset)) & set(stage.reduce)))
+    loops = (*stage.iters, *stage.reduce)
+    widest = max(reads, key=lambda a: points(tuple(v for v in loops if stride(a, v) != 0)))
     if any(stride(widest, v) == 1 for v in group.common if trips(v) >= 16):
         return True
     last = most_positions(stage.reduce)
@@ -139,10 +140,13 @@ def _columns(group: TileGroup, profile: BlockProfile) -> BlockSchedule:
         blocks.add(common, min(256, _linear(points(group.common), profile)))
         return blocks.schedule([common], 4, 2)
     columns = 64 if points(group.common) >= 64 * profile.processors else 32
-    blocks.add(common, columns)
+    # Neighbours along one loop need no division.
+    alone = trips(common[-1]) % columns == 0
+    parallel = [common[:-1], common[-1:]] if alone else [common]
+    blocks.add(parallel[-1], columns)
     for each in group.stages:
         loops = reduced_axis(group, each)
         limit = most_positions(loops)
         steps = 64 if columns == 32 else 32
         blocks.add(loops, steps if limit is None else min(steps, power(limit)))
-    return blocks.schedule([common], 4, 2)
+    return blocks.schedule(parallel, 4, 2)

@@ -1,10 +1,10 @@
 """What block kernels may count on of the addresses that they are given.
 
     launch k(arena, weight), launch k(arena, arena)     ->  both buffers of k: 16 bytes
-    launch k(arena, input)                              ->  the caller's array: its elements' size
+    launch k(arena, view)                               ->  the view: its elements' size
 
-Wide loads need it.  What the runtime places lies at multiples of 64 bytes; a caller's array and a
-view into another buffer lie anywhere.
+Wide loads need it.  What the runtime places lies at multiples of 64 bytes, and it copies callers'
+arrays that do not lie at multiples of 16; a view into another buffer lies anywhere.
 Requires a program and its kernels, in order.  Establishes the alignment of each kernel's buffers.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcc.ir.program import Arena, Branch, Dynamic, Instr, Launch, Loop, Program, State, Weight
+from tcc.ir.program import Alias, Branch, Instr, Launch, Loop, Program
 from tcc.ir.tile import TileKernel
 
 # The widest access of a lane, in bytes.
@@ -23,7 +23,7 @@ def buffer_alignments(
     program: Program, kernels: Sequence[TileKernel]
 ) -> tuple[tuple[int, ...], ...]:
     """For each buffer of each kernel the alignment in bytes that all launches in `program` keep."""
-    placed = [isinstance(b.place, Arena | Weight | Dynamic | State) for b in program.buffers]
+    placed = [not isinstance(b.place, Alias) for b in program.buffers]
     wide = [[True] * len(kernel.buffers) for kernel in kernels]
     for launch in _launches(program.body):
         for place, buffer in enumerate(launch.buffers):

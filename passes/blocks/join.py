@@ -9,10 +9,11 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
+from tcc.ir.scalar import Cast, Read, Scalar
 from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
 from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.combine import read_plainly
-from tcc.passes.fuse.partition import loads_evenly, row_major_storage
+from tcc.passes.fuse.partition import row_major_storage, steps_evenly
 from tcc.passes.fuse.structure import build_group
 from tcc.schedule.block_products import is_matrix_product
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
@@ -36,7 +37,7 @@ def blocks_join(
     operands, results = row_major_storage(expr, constants)
     try:
         loops = build_group(expr, operands, results, collapsed=False)
-        if not all(map(loads_evenly, loops.stages)):
+        if not all(map(_multiplies_loads, loops.stages)):
             return False
         group = build_group(expr, operands, results)
         schedule = choose_blocks(group, profile)
@@ -49,6 +50,20 @@ def blocks_join(
         )
     except TccError:
         return False
+
+
+def _multiplies_loads(stage: GroupStage) -> bool:
+    """Whether a sum of products multiplies elements as they lie, or what they are in another
+    type: anything else would be computed once for every block that it meets."""
+    factors = product(stage)
+    if factors is None:
+        return True
+    plain = all(isinstance(_loaded(s), Read) for s in (factors.a, factors.b))
+    return (plain or factors.a is factors.b) and steps_evenly(stage)
+
+
+def _loaded(factor: Scalar) -> Scalar:
+    return _loaded(factor.arg) if isinstance(factor, Cast) else factor
 
 
 def _keeps_busy(group: TileGroup, schedule: BlockSchedule, profile: BlockProfile) -> bool:

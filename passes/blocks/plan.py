@@ -15,6 +15,7 @@ from functools import partial
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
+from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.join import blocks_join
 from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
@@ -34,6 +35,7 @@ class BlockPlanner(KernelPlanner):
         super().__init__(TYPICAL_CORE)
         self.profile = profile
         self.lowers = partial(blocks_join, profile=profile)
+        self.divides = partial(divide_sums, profile=profile)
 
     def bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]

@@ -368,6 +368,11 @@ def loads_evenly(stage: GroupStage) -> bool:
         return True
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in (factors.a, factors.b)):
         return False  # a factor is read once for every element it meets
+    return steps_evenly(stage)
+
+
+def steps_evenly(stage: GroupStage) -> bool:
+    """Whether elements that a stage loads lie at even distances along every loop."""
     loops = (*stage.iters, *stage.reduce)
     return all(
         linear_in(access.offset, var) is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeAlias
 
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.graph import Value
@@ -20,6 +21,8 @@ from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.held import too_large
 from tcc.passes.fuse.partial import alone, in_parts
+
+Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +39,24 @@ def split(
     operands: tuple[Value, ...],
     results: tuple[Value, ...],
     lowers: Callable[[Expr], bool] | None = None,
+    divides: Divides | None = None,
 ) -> tuple[Piece, ...]:
     """`expr` as kernels in the order in which they run; values between them are new.
 
     `lowers` may ask for more cuts: of several stages, those that it denies are cut behind totals.
+    `divides` may rewrite a kernel and say behind which stage to cut it then.
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
-    return _split(in_parts(expr), operands, results, names, lowers)
+    pieces = _split(in_parts(expr), operands, results, names, lowers)
+    if divides is None:
+        return pieces
+    found = ((p, divides(p.expr)) for p in pieces)
+    halves = (
+        (p,) if cut is None else _cut(cut[0], cut[1], p.operands, p.results, names)
+        for p, cut in found
+    )
+    return tuple(piece for half in halves for piece in half)
 
 
 def _split(
@@ -59,6 +72,21 @@ def _split(
         number = _first_total(expr)
     if number is None:
         return (Piece(expr, operands, results),)
+    halves = (
+        _split(p.expr, p.operands, p.results, names, lowers)
+        for p in _cut(expr, number, operands, results, names)
+    )
+    return tuple(piece for half in halves for piece in half)
+
+
+def _cut(
+    expr: Expr,
+    number: int,
+    operands: tuple[Value, ...],
+    results: tuple[Value, ...],
+    names: Iterator[str],
+) -> tuple[Piece, Piece]:
+    """`expr` as the kernel of what stage `number` needs and the kernel of the rest."""
     stage = expr.stages[number]
     own = [n for n, out in enumerate(expr.outputs) if out.stage == number]
     stored = {expr.outputs[n].component: results[n] for n in own}
@@ -77,8 +105,7 @@ def _split(
         (*operands, *held),
         tuple(results[n] for n in rest),
     )
-    halves = (_split(p.expr, p.operands, p.results, names, lowers) for p in (first, second))
-    return tuple(piece for half in halves for piece in half)
+    return first, second
 
 
 def _first_total(expr: Expr) -> int:

@@ -181,7 +181,7 @@ def special(count: int) -> np.ndarray:
 
 ERF = np.vectorize(math.erf, otypes=[np.float64])
 BOUNDS = [
-    ("exp", np.exp, 2.0, (bit_patterns, spread(-104, 89), spread(-1, 1))),
+    ("exp", np.exp, 3.0, (bit_patterns, spread(-104, 89), spread(-1, 1))),
     ("expm1", np.expm1, 2.0, (bit_patterns, spread(-20, 89), spread(-1, 1))),
     ("tanh", np.tanh, 3.0, (bit_patterns, spread(-10, 10), spread(-0.5, 0.5))),
     ("log", np.log, 1.0, (bit_patterns, spread(0, 10), spread(0.9, 1.1))),
@@ -267,7 +267,7 @@ def test_bit_for_bit(group: str, results: Results) -> None:
 
 
 def test_error_bounds(results: Results) -> None:
-    """Of Triton's interpreter, whose exp2 is within half a unit; a device's adds two to exp."""
+    """Of Triton's interpreter, whose exp2 is two units off, as a device's is."""
     for (name, reference, bound, _), (job, got) in zip(CASES, results["bounds"], strict=True):
         x = job.arrays[:-1]
         with np.errstate(all="ignore"):
