@@ -309,7 +309,8 @@ def _fed(
 ) -> bool:
     """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
     come from the second-level cache each time."""
-    size, most = max((trips(v), n) for v, n in blocks.items() if v in rows_of(stage, sides))
+    rows = rows_of(stage, sides)
+    size, most = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
     vectors = -(-blocks.get(sides.vector, 1) // lanes_of(stage, registers))
     cycles = size / -(-size // most) * vectors / registers.fmas
     return panel <= FED * cycles

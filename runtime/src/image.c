@@ -7,6 +7,7 @@
  * it is.  An executable's own file cannot be written to as long as it runs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,6 +43,15 @@ static void find_own_path(void) {
 }
 
 const char *tcc_image_path(void) { return own_path; }
+
+/* Keeps the file's number taken, also when its last name is gone: the dynamic linker knows libraries
+ * by that number, and would take a later file that got it for this one.  The page is never read. */
+static void keep_number(void) {
+    int file = open(own_path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    mmap(NULL, 1, PROT_NONE, MAP_PRIVATE, file, 0);
+    close(file);
+}
 
 /* Not memcpy: sanitizers forbid it what lies between variables. */
 __attribute__((no_sanitize("address"))) static void copy_words(uint64_t *to, uintptr_t from,
@@ -116,5 +126,6 @@ static int copy_object(struct dl_phdr_info *object, size_t size, void *unused) {
 
 __attribute__((constructor)) static void keep_image(void) {
     find_own_path();
+    keep_number();
     dl_iterate_phdr(copy_object, NULL);
 }
