@@ -21,3 +21,10 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Fakes:
 @pytest.fixture(scope="session")
 def linked(fakes: Fakes, tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     return Artifacts(tmp_path_factory.mktemp("gpu"), fakes.kernels)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """These tests go first: each forks, which takes seconds once a worker has loaded thousands of
+    kernels.  The others keep their order."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: here not in item.path.parents)
