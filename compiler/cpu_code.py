@@ -52,7 +52,7 @@ class CpuCode:
 
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
-        bits = {None: 0, "int8": 8, "int4": 4}[self.options.weights]
+        bits = self.options.weight_bits
         floats = DTYPES[self.options.precision]
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs

@@ -44,9 +44,10 @@ class GpuCode:
 
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
-        bits = {None: 0, "int8": 8, "int4": 4}[self.options.weights]
         floats = DTYPES.get(self.options.precision, F32)  # tf32 is stored as f32
-        stored = Precision(floats, bits, pairs=True, everywhere=floats is not F32)
+        stored = Precision(
+            floats, self.options.weight_bits, pairs=True, everywhere=floats is not F32
+        )
         return lower_for_gpu(graph, self.planner, stored)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:

@@ -20,7 +20,8 @@ Shape = tuple[int, ...]
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
 PRECISIONS = ("f32", "tf32", "bf16", "f16")
-WEIGHTS = ("int8", "int4")
+# Weights as integers, and the bits of one.
+WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
 # How far results may lie from f32's, relative to the largest: what `tcc verify` allows.
 TOLERANCES = MappingProxyType(
     {"f32": 1e-4, "tf32": 2e-3, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3}
@@ -252,7 +253,7 @@ class Options:
             "TYPE",
             "int8 or int4: weights of matrix products as integers with a scale for every 32, "
             "arithmetic in f32.",
-            _one_of(WEIGHTS, str),
+            _one_of(tuple(WEIGHTS), str),
         ),
     )
     allow_host: bool = field(
@@ -298,6 +299,11 @@ class Options:
         default=False,
         metadata=_flag("--time-passes", "", "Prints how long every pass took.", _switch),
     )
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of a weight that is stored as an integer; 0: none is."""
+        return 0 if self.weights is None else WEIGHTS[self.weights]
 
 
 FLAGS = tuple(Flag(item.name, *item.metadata["flag"]) for item in fields(Options))

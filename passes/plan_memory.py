@@ -28,6 +28,7 @@ from tcc.ir.program import (
     Register,
     View,
     buffers_of,
+    walk_instructions,
 )
 from tcc.passes.merge_buffers import Life, born_behind, laid_over
 from tcc.passes.place_buffers import ALIGN, place_buffers
@@ -38,7 +39,9 @@ def plan_memory(program: Program) -> Program:
     lives = _lives(program.body)
     program = _without_idle(program, lives)
     known = {
-        i.target: i.a for i in _walk(program.body) if isinstance(i, Let) and i.op is IntOp.CONST
+        i.target: i.a
+        for i in walk_instructions(program.body)
+        if isinstance(i, Let) and i.op is IntOp.CONST
     }
     arenas = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Arena)]
     static = {n: known[_size(program, n)] for n in arenas if _size(program, n) in known}
@@ -68,23 +71,13 @@ def _size(program: Program, buffer: BufferId) -> Register:
 # ---- liveness -----------------------------------------------------------------------------------
 
 
-def _walk(body: Sequence[Instr]) -> Iterator[Instr]:
-    for instr in body:
-        yield instr
-        if isinstance(instr, Branch):
-            yield from _walk(instr.then)
-            yield from _walk(instr.otherwise)
-        elif isinstance(instr, Loop):
-            yield from _walk(instr.body)
-
-
 def _lives(body: Sequence[Instr]) -> dict[BufferId, Life]:
     """From the first to the last touch of each buffer, through the views of it."""
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
     _scan(body, 0, touches, loops)
     # Views of views were aimed later: backwards, lives spread to the innermost base.
-    for view in reversed([i for i in _walk(body) if isinstance(i, View)]):
+    for view in reversed([i for i in walk_instructions(body) if isinstance(i, View)]):
         touches[view.base] |= touches[view.buffer]
     for at in touches.values():
         _through_loops(at, loops)

@@ -45,6 +45,7 @@ from tcc.ir.program import (
     View,
     Weight,
     buffers_of,
+    walk_instructions,
 )
 from tcc.ir.tile import Scope, TileBuffer, TileKernel
 from tcc.ir.types import BF16, DType
@@ -185,7 +186,9 @@ class _Host:
             self._forget(dead, instr)
 
     def _views(self) -> list[tuple[BufferId, BufferId]]:
-        return [(i.buffer, i.base) for i in _walk(self._program.body) if isinstance(i, View)]
+        return [
+            (i.buffer, i.base) for i in walk_instructions(self._program.body) if isinstance(i, View)
+        ]
 
     def _step(self, instr: Instr, outside: Sequence[Instr]) -> None:
         registers = self._registers
@@ -248,7 +251,7 @@ class _Host:
                 break
             # What a trip leaves behind may be read by the next one.
             for instr in node.body:
-                self._step(instr, _walk(self._program.body))
+                self._step(instr, tuple(walk_instructions(self._program.body)))
             self._registers[node.counter] += 1
 
     # ---- work ------------------------------------------------------------------------------
@@ -335,18 +338,6 @@ def _typed(data: Array, buffer: TileBuffer, sizes: Mapping[str, Any]) -> Array:
 # ---- lives ------------------------------------------------------------------------------------
 
 
-def _walk(body: Sequence[Instr]) -> list[Instr]:
-    found: list[Instr] = []
-    for instr in body:
-        found.append(instr)
-        match instr:
-            case Branch():
-                found += _walk(instr.then) + _walk(instr.otherwise)
-            case Loop():
-                found += _walk(instr.body)
-    return found
-
-
 def _last_uses(
     body: Sequence[Instr],
     outside: Sequence[Instr],
@@ -368,7 +359,7 @@ def _used(
     body: Sequence[Instr], views: Sequence[tuple[BufferId, BufferId]]
 ) -> dict[BufferId, None]:
     """The buffers that `body` touches, itself or through views of them."""
-    found = dict.fromkeys(b for i in _walk(body) for b in buffers_of(i))
+    found = dict.fromkeys(b for i in walk_instructions(body) for b in buffers_of(i))
     for _ in views:
         found.update({base: None for alias, base in views if alias in found})
     return found

@@ -21,6 +21,7 @@ their offsets; the caller's arrays are aligned to one element.  `verify_program`
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -290,22 +291,25 @@ def prologue_length(program: Program) -> int:
     return len(program.body)
 
 
-def steps_of(body: tuple[Instr, ...]) -> tuple[int | str, ...]:
-    """Launches (their kernel's number) and calls (their function's name) in order of the text."""
-    found: list[int | str] = []
+def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
+    """Every instruction in order of the text, those of bodies behind the one that has them."""
     for instr in body:
+        yield instr
         match instr:
-            case Launch():
-                found.append(instr.kernel)
-            case CallOp():
-                found.append(instr.op)
             case Branch():
-                found += (*steps_of(instr.then), *steps_of(instr.otherwise))
+                yield from walk_instructions(instr.then)
+                yield from walk_instructions(instr.otherwise)
             case Loop():
-                found += steps_of(instr.body)
-            case _:
-                continue
-    return tuple(found)
+                yield from walk_instructions(instr.body)
+
+
+def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
+    """Launches (their kernel's number) and calls (their function's name) in order of the text."""
+    return tuple(
+        instr.kernel if isinstance(instr, Launch) else instr.op
+        for instr in walk_instructions(body)
+        if isinstance(instr, Launch | CallOp)
+    )
 
 
 def buffers_of(instr: Instr) -> tuple[BufferId, ...]:

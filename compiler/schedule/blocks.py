@@ -21,15 +21,14 @@ class BlockSchedule:
 
     `blocks`: positions of a block along an axis; an axis is named by its loops, outermost first,
     joined by `+`.  Loops in none of them go one element at a time.  `parallel`: the axes of the
-    grid, outermost first; together they are the loops that all stages share.  `warps` of a unit,
-    `stages` of loads in flight, and `split` parts of a sum that different units take.
+    grid, outermost first; together they are the loops that all stages share.  `warps` of a unit
+    and `stages` of loads in flight.
     """
 
     blocks: tuple[tuple[str, int], ...]
     parallel: tuple[str, ...]
     warps: int
     stages: int
-    split: int = 1
 
 
 @dataclass(frozen=True, slots=True)

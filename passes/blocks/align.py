@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tcc.ir.program import Alias, Branch, Instr, Launch, Loop, Program
+from tcc.ir.program import Alias, Launch, Program, walk_instructions
 from tcc.ir.tile import TileKernel
 
 # The widest access of a lane, in bytes.
@@ -25,25 +25,11 @@ def buffer_alignments(
     """For each buffer of each kernel the alignment in bytes that all launches in `program` keep."""
     placed = [not isinstance(b.place, Alias) for b in program.buffers]
     wide = [[True] * len(kernel.buffers) for kernel in kernels]
-    for launch in _launches(program.body):
-        for place, buffer in enumerate(launch.buffers):
-            wide[launch.kernel][place] &= placed[buffer]
+    for instr in walk_instructions(program.body):
+        if isinstance(instr, Launch):
+            for place, buffer in enumerate(instr.buffers):
+                wide[instr.kernel][place] &= placed[buffer]
     return tuple(
         tuple(_WIDE if w else b.align for w, b in zip(found, kernel.buffers, strict=True))
         for found, kernel in zip(wide, kernels, strict=True)
     )
-
-
-def _launches(body: Sequence[Instr]) -> list[Launch]:
-    found: list[Launch] = []
-    for instr in body:
-        match instr:
-            case Launch():
-                found.append(instr)
-            case Branch():
-                found += (*_launches(instr.then), *_launches(instr.otherwise))
-            case Loop():
-                found += _launches(instr.body)
-            case _:
-                continue
-    return found
