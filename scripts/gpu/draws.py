@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -42,6 +43,12 @@ def values(draw: Draw) -> Array:
     unit *= np.float32(draw.spread)
     unit += np.float32(draw.offset)
     return unit.reshape(draw.shape)
+
+
+@cache
+def kept(draw: Draw) -> Array:
+    """`values(draw)`, made once in a process: nobody writes to it."""
+    return values(draw)
 
 
 def stored(array: Array, dtype: str) -> Array:

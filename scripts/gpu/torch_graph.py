@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from gpu.draws import Draw, values
+from gpu.draws import Draw, kept
 
 
 def draws_of(graph: Mapping[str, Any]) -> dict[str, Draw]:
@@ -87,7 +87,7 @@ def tensor_of(stored: Mapping[str, Any]) -> Tensor:
     """A tensor of a graph, on the CPU."""
     if "draw" in stored:
         draw = Draw(**{**stored["draw"], "shape": tuple(stored["draw"]["shape"])})
-        return torch.from_numpy(values(draw))
+        return torch.from_numpy(kept(draw))
     data = zlib.decompress(base64.b64decode(stored["data"]))
     array = np.frombuffer(data, stored["dtype"]).reshape(stored["shape"])
     return torch.from_numpy(array.copy())
