@@ -54,7 +54,7 @@ def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
             return row.to(dtype).expand(shape).contiguous()
         case "image":
             return torch.rand(shape, generator=generator, device=device).to(dtype)
-        case "normal":
+        case "normal" | "latent":
             return torch.randn(shape, generator=generator, device=device).to(dtype)
     raise ValueError(f"inputs cannot be drawn as {spec['draw']!r}")
 

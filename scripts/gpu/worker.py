@@ -5,6 +5,7 @@ It is a process of its own, so that a step that hangs or breaks the device's con
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -65,7 +66,8 @@ def kernel(request: Request, where: Device) -> dict[str, Any]:
     result: dict[str, Any] = {"error": _kernel_error(module, reference, sets[0], item)}
     works = [
         Work(lambda i: module(*sets[i]), len(sets)),
-        Work(lambda i: reference(*sets[i]), len(sets)),
+        # what torch returns as a view must be written, as it is here
+        Work(lambda i: [x.contiguous() for x in reference(*sets[i])], len(sets)),
     ]
     if item["group"] == "memory":
         works.append(_copy(where, item["bytes"]))
@@ -186,9 +188,24 @@ def _compiled(request: Request, where: Device, mode: str, name: str) -> dict[str
     return {f"{name}_seconds": seconds, f"{name}_after": spent}
 
 
+def jax(request: Request, where: Device) -> dict[str, Any]:
+    """The latency of the item's graph in JAX, and that it is the same graph."""
+    # it needs jax, which the other steps do not
+    seconds_of = importlib.import_module("gpu.jax_worker").seconds_of
+    item = request["item"]
+    reference = _reference(request, where)
+    inputs = [draw(spec, where.name, 1) for spec in item["inputs"]]
+    exact = [x.float() if x.is_floating_point() else x for x in inputs]
+    with _tf32(False), torch.inference_mode():
+        wanted = [x.cpu() for x in reference(*exact)]
+    found = seconds_of(request, [x.cpu().numpy() for x in exact], where.seconds)
+    outputs = [torch.from_numpy(x.copy()) for x in found.pop("outputs")]
+    return {**found, "jax_error": error(outputs, wanted)}
+
+
 TASKS: dict[str, Callable[[Request, Device], dict[str, Any]]] = {
     "device": device, "kernel": kernel, "model": model, "compiled": compiled,
-    "autotuned": autotuned,
+    "autotuned": autotuned, "jax": jax,
 }  # fmt: skip
 
 
