@@ -62,6 +62,7 @@ typedef struct tcc_gpu_driver {
     int (*stream_destroy)(void *stream);
     int (*stream_wait)(void *stream); /* the host waits */
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+    int (*stream_capture)(void *stream, int *out_status); /* 0: nobody records it */
     int (*event_create)(void **out_event, unsigned flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
@@ -87,7 +88,8 @@ typedef struct tcc_gpu_driver {
     /* HIP only */
     int (*set_device)(int ordinal);
     int (*get_device)(int *out_ordinal);
-    int (*device_properties)(void *properties, int ordinal);
+    int (*device_properties)(void *properties, int ordinal); /* NULL: older than ROCm 6 */
+    int (*device_properties_5)(void *properties, int ordinal); /* the struct that ROCm 6 replaced */
 } tcc_gpu_driver;
 
 /* The driver of `platform`, ready to use; looked up once.  Fails with TCC_UNSUPPORTED where there is

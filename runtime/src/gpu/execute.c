@@ -53,7 +53,7 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
                 launch(gpu->functions[code->as.launch.index], (unsigned)units, 1, 1,
                        kernel->threads, 1, 1, kernel->shared, device->queue, device->params, NULL),
                 "kernel '%.128s' cannot be started", kernel->symbol);
-    if (TCC_UNLIKELY(gpu->wait))
+    if (TCC_UNLIKELY(gpu->wait && !device->recorded))
         TCC_GPU_TRY(gpu->driver, stream_wait(device->queue), "kernel '%.128s' failed",
                     kernel->symbol);
     return TCC_OK;
@@ -89,6 +89,8 @@ static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t si
         memcpy(out_bytes, host + offset, (size_t)size);
         return TCC_OK;
     }
+    TCC_RETURN_IF_ERROR(
+        tcc_gpu_unless_recorded(device, "it reads data of the device to decide what runs"));
     TCC_GPU_TRY(device->gpu->driver,
                 copy_to_host(device->word, instance->spans[buffer].data + offset, (size_t)size,
                              device->queue),
@@ -98,7 +100,11 @@ static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t si
     return TCC_OK;
 }
 
-static tcc_status settle(tcc_run *run) { return tcc_gpu_wait(run->instance->device); }
+static tcc_status settle(tcc_run *run) {
+    const tcc_gpu_instance *device = run->instance->device;
+    TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(device, "times of its kernels are taken"));
+    return tcc_gpu_wait(device);
+}
 
 static tcc_status output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
     if (run->instance->device->phase == TCC_PHASE_ENQUEUE) return TCC_OK;
@@ -132,6 +138,8 @@ static tcc_status resize(tcc_run *run, int32_t id, int64_t size, int64_t keep) {
     if (!span->data || (size_t)size > capacity) {
         size_t grown = (size_t)size > capacity + capacity / 2 ? (size_t)size : capacity + capacity / 2;
         void *memory = NULL;
+        TCC_RETURN_IF_ERROR(
+            tcc_gpu_unless_recorded(device, "an array gets its size while it runs"));
         TCC_RETURN_IF_ERROR(take_memory(device, (grown + 255) / 256 * 256 + 256, &memory));
         char *old = span->data;
         *span = (tcc_span){memory, span->size};
@@ -189,6 +197,7 @@ static tcc_status bring(tcc_run *run, const tcc_op_tensor *there, tcc_op_tensor 
 static tcc_status call(tcc_run *run, tcc_op op, const tcc_op_call *arguments) {
     const tcc_gpu_instance *device = run->instance->device;
     int32_t count = arguments->n_inputs + arguments->n_outputs;
+    TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(device, "a function of it runs on the host"));
     void *room = NULL;
     TCC_RETURN_IF_ERROR(tcc_pool_take(&run->instance->pool,
                                       (size_t)count * sizeof(tcc_op_tensor) + 1, &room));

@@ -42,6 +42,11 @@ typedef struct tcc_gpu_array {
 
 /* Makes `array` hold at least `size` bytes; what it held may be lost.  `what` names it in errors. */
 tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size, const char *what);
+/* The same for an instance's array: what graphs of callers use stays where it is until the end. */
+tcc_status tcc_gpu_grow(tcc_gpu_instance *device, tcc_gpu_array *array, size_t size,
+                        const char *what);
+/* Fails where the run in progress goes into a graph of its caller; `what` it would do. */
+tcc_status tcc_gpu_unless_recorded(const tcc_gpu_instance *device, const char *what);
 void tcc_gpu_release_array(const tcc_gpu *gpu, tcc_gpu_array *array);
 
 /* ---- instance.c -------------------------------------------------------------------------------------- */
@@ -51,6 +56,12 @@ enum {
     TCC_PHASE_RESOLVE, /* addresses and sizes only */
     TCC_PHASE_ENQUEUE  /* everything but what resolving did */
 };
+
+/* Memory that was replaced, but that graphs of callers use. */
+typedef struct tcc_gpu_kept {
+    struct tcc_gpu_kept *next;
+    tcc_gpu_array array;
+} tcc_gpu_kept;
 
 /* A recorded run, or one that was seen once (`executable` is NULL). */
 typedef struct tcc_gpu_graph {
@@ -68,6 +79,9 @@ struct tcc_gpu_instance {
     void *capture; /* only for recording */
     void *event;   /* the end of the last run */
     bool pending;  /* that run may not be over */
+    bool recorded; /* the caller records the run in progress: nothing may wait or take memory */
+    bool replayed; /* graphs of callers use this instance's memory */
+    tcc_gpu_kept *kept;
     int32_t phase;
     bool host_arrays; /* the run has arrays in the host's memory */
     tcc_device results; /* where outputs that the caller did not give are wanted */

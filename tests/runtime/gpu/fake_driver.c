@@ -18,7 +18,8 @@
 #define TAG UINT64_C(0x5A00000000000000)
 #define TAG_MASK UINT64_C(0xFF00000000000000)
 enum { INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_IMAGE = 200,
-       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900 };
+       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900, NOT_OF_CAPTURE = 905,
+       CAPTURED_EVENT = 907 };
 
 /* ---- settings and books ------------------------------------------------------------------------ */
 
@@ -156,7 +157,7 @@ typedef struct stream {
     int number;
     int error;
 } stream;
-typedef struct event { stream *stream; long at; } event;
+typedef struct event { stream *stream; long at; bool captured; } event;
 static stream legacy = {.last = &legacy.first};
 static stream *all[256] = {&legacy};
 
@@ -221,6 +222,15 @@ static void run_until(stream *stream, long until) {
     }
 }
 
+/* While a stream is captured nobody takes or gives memory, or waits. */
+static bool is_capturing(void) {
+    for (int i = 0; i < 256; i++)
+        if (all[i] && all[i]->capturing) return true;
+    return false;
+}
+#define NOT_IN_CAPTURE                                                                             \
+    if (is_capturing()) return CAPTURE_FORBIDS
+
 static void run_all(void) {
     for (int i = 0; i < 256; i++)
         if (all[i]) run_until(all[i], all[i]->queued);
@@ -256,10 +266,18 @@ static int settle(stream *stream) {
 #ifdef HIP
 EXPORT int hipSetDevice(int ordinal) { CALLED("%d", ordinal); the.current = ordinal; return 0; }
 EXPORT int hipGetDevice(int *out) { CALLED(" "); *out = the.current; return 0; }
+#ifndef ROCM5
 EXPORT int hipGetDevicePropertiesR0600(char *properties, int ordinal) {
     CALLED("%d", ordinal);
     memset(properties, 0x7F, 1472);
     strcpy(properties + 1160, the.arch);
+    return 0;
+}
+#endif
+EXPORT int hipGetDeviceProperties(char *properties, int ordinal) {
+    CALLED("%d", ordinal);
+    memset(properties, 0x7F, 792);
+    strcpy(properties + 396, the.arch);
     return 0;
 }
 static bool has_context(void) { return the.current == 0 || the.current == 1; }
@@ -383,11 +401,13 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
 EXPORT int NAME(cuMemAlloc_v2, hipMalloc)(void **out, size_t bytes) {
     CALLED("%zu", bytes);
     NEEDS_CONTEXT;
+    NOT_IN_CAPTURE;
     return take(out, bytes);
 }
 EXPORT int NAME(cuMemFree_v2, hipFree)(void *memory) {
     CALLED(" ");
     NEEDS_CONTEXT;
+    NOT_IN_CAPTURE;
     run_all();
     return give(memory);
 }
@@ -406,6 +426,7 @@ EXPORT int NAME(cuMemFreeAsync, hipFreeAsync)(void *memory, void *stream) {
 EXPORT int NAME(cuMemHostAlloc, hipHostMalloc)(void **out, size_t bytes, unsigned flags) {
     CALLED("%zu %u", bytes, flags);
     NEEDS_CONTEXT;
+    NOT_IN_CAPTURE;
     *out = malloc(bytes);
     the.hosts++;
     return 0;
@@ -476,8 +497,16 @@ EXPORT int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *handle) {
     NEEDS_CONTEXT;
     return settle(stream_of(handle));
 }
+EXPORT int NAME(cuStreamIsCapturing, hipStreamIsCapturing)(void *handle, int *out) {
+    CALLED("stream=%d", number_of(handle));
+    NEEDS_CONTEXT;
+    *out = stream_of(handle)->capturing;
+    return 0;
+}
 EXPORT int NAME(cuStreamWaitEvent, hipStreamWaitEvent)(void *handle, event *event, unsigned flags) {
     CALLED("stream=%d of=%d flags=%u", number_of(handle), event->stream->number, flags);
+    if (stream_of(handle)->capturing != event->captured)
+        return event->captured ? CAPTURED_EVENT : NOT_OF_CAPTURE;
     if (event->stream == stream_of(handle)) return 0;
     return add(handle, (work){.kind = WAIT, .stream = event->stream, .until = event->at});
 }
@@ -497,11 +526,14 @@ EXPORT int NAME(cuEventDestroy_v2, hipEventDestroy)(event *event) {
 EXPORT int NAME(cuEventRecord, hipEventRecord)(event *event, void *handle) {
     CALLED("stream=%d", number_of(handle));
     event->stream = stream_of(handle);
+    event->captured = event->stream->capturing;
     event->at = event->stream->queued;
     return 0;
 }
 EXPORT int NAME(cuEventSynchronize, hipEventSynchronize)(event *event) {
     CALLED("of=%d", event->stream->number);
+    NOT_IN_CAPTURE;
+    if (event->captured) return CAPTURED_EVENT;
     run_until(event->stream, event->at);
     return 0;
 }
@@ -596,4 +628,22 @@ EXPORT void *fake_stream(void) {
     the.streams--; /* not the model's */
     return error ? NULL : made;
 }
+/* A caller's graph around what a model does. */
+EXPORT int fake_begin(void *handle) {
+    if (is_capturing()) return CAPTURE_FORBIDS;
+    settle(handle);
+    ((stream *)handle)->capturing = true;
+    return 0;
+}
+EXPORT void *fake_end(stream *stream) {
+    work *made = calloc(1, sizeof *made);
+    made->kind = GRAPH;
+    made->list = stream->first;
+    stream->first = NULL;
+    stream->last = &stream->first;
+    stream->queued = stream->done;
+    stream->capturing = false;
+    return made;
+}
+EXPORT int fake_replay(work *executable, void *stream) { return add(stream, *executable); }
 EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }
