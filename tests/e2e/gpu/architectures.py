@@ -34,7 +34,7 @@ class _Builder:
     def weight(self, *shape: int, scale: float | None = None) -> str:
         """Drawn so that what it multiplies keeps its size; `scale` is another deviation."""
         fan = shape[0] if len(shape) == 2 else int(np.prod(shape[1:]))
-        drawn = self._rng.standard_normal(shape) * (scale or 1.5 / np.sqrt(fan))
+        drawn = self._rng.standard_normal(shape) * (scale or 1 / np.sqrt(fan))
         return self.constant(drawn.astype(np.float32))
 
     def shape(self, *sizes: int) -> str:
