@@ -9,19 +9,30 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import triton
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
-from tcc.backends.gpu.source import CompiledKernel, KernelSource, is_aligned, launch_parameters
+from tcc.backends.gpu.source import (
+    HOPPER,
+    CompiledKernel,
+    KernelSource,
+    is_aligned,
+    launch_parameters,
+)
+from tcc.backends.gpu.tensor_maps import TensorMap
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
+from triton.experimental.gluon._runtime import GluonASTSource
 
+_SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
     ToolError,
     TritonError,
@@ -41,6 +52,11 @@ def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel 
     source, profile = request
     with tempfile.TemporaryDirectory() as folder:
         try:
+            if source.hopper is not None and profile.arch == HOPPER:
+                kernel = _compile(_load(source.hopper, Path(folder)), source.hopper, profile, 1)
+                # Values that leave the registers cost more than Gluon brings.
+                if kernel.shared <= profile.shared and not kernel.private:
+                    return kernel, ""
             function = _load(source, Path(folder))
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages)
@@ -56,7 +72,7 @@ def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel 
 
 def _load(source: KernelSource, folder: Path) -> Any:
     """The Triton function of the source."""
-    path = folder / "kernel.py"
+    path = folder / f"kernel{len(source.maps)}.py"
     path.write_text(source.text)
     spec = importlib.util.spec_from_file_location("kernel", path)
     assert spec is not None
@@ -81,8 +97,9 @@ def _compile(
     options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
     if not rocm:
         options["enable_reflect_ftz"] = False
+    language = GluonASTSource if source.maps else ASTSource
     made = triton.compile(
-        ASTSource(fn=function, signature=signature, constexprs={}, attrs=attributes),
+        language(fn=function, signature=signature, constexprs={}, attrs=attributes),
         target=_target(profile),
         options=options,
     )
@@ -99,6 +116,16 @@ def _compile(
         stages,
         launch_parameters(source),
         *usage,
+        _boxed(source.maps, made.metadata.tensordesc_meta) if source.maps else (),
+        bool(source.maps),
+    )
+
+
+def _boxed(maps: Sequence[TensorMap], made: Sequence[dict[str, Any]]) -> tuple[TensorMap, ...]:
+    """The maps with the boxes that single instructions move."""
+    return tuple(
+        replace(each, box=tuple(facts["block_size"]), swizzle=_SWIZZLES[facts["swizzle"]])
+        for each, facts in zip(maps, made, strict=True)
     )
 
 

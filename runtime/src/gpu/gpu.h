@@ -16,6 +16,9 @@ struct tcc_gpu {
     void **modules;   /* by image */
     void **functions; /* by kernel */
     char *weights;
+    int processors;    /* where kernels stay: as many programs are enough */
+    int32_t most_maps; /* of one kernel */
+    int driver_version;
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
@@ -29,6 +32,14 @@ typedef struct tcc_gpu_scope {
 /* Makes the model's device the calling thread's, until tcc_gpu_leave puts the old one back. */
 tcc_status tcc_gpu_enter(const tcc_gpu *gpu, tcc_gpu_scope *out_scope);
 void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope);
+
+/* ---- tensor_maps.c: arrays as the copy engine sees them ---------------------------------------------- */
+
+/* Whether the driver can make the maps that the variant's kernels take; counts them. */
+tcc_status tcc_gpu_check_maps(tcc_gpu *gpu);
+/* Makes the map of the array at `data`. */
+tcc_status tcc_gpu_encode_map(const tcc_gpu *gpu, const tcc_gpu_kernel *kernel,
+                              const tcc_gpu_map *map, char *data, tcc_gpu_tensor_map *out);
 
 /* ---- memory.c: memory of an instance on the device ------------------------------------------------- */
 
@@ -78,6 +89,8 @@ struct tcc_gpu_instance {
     void *word;         /* pinned: what the host reads */
     uint64_t *values;   /* of a launch's parameters */
     void **params;
+    tcc_gpu_tensor_map *maps; /* those of a launch, in memory of `map_room` */
+    void *map_room;
     int64_t *key;
     tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
     uint64_t runs;
