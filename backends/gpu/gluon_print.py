@@ -12,7 +12,7 @@ Gluon too; layouts follow from the accumulator's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -28,7 +28,8 @@ from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.tile import Loop, Store, TileBuffer
 
-_HEADER = """import triton.experimental.gluon.language as tl
+_HEADER = """import triton.language
+import triton.experimental.gluon.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
@@ -70,9 +71,14 @@ def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> 
         return None
     copying, multiplying = _Copies(name, shape, plan), _Products(name, shape, plan, warps)
     parts = [copying.text(), multiplying.text(), _kernel_text(name, shape, plan)]
-    used = function_text(multiplying.used).replace("@triton.jit", "@gluon.jit")
-    text = _HEADER + used + "\n\n".join(parts)
+    text = _HEADER + _functions(multiplying.used) + "\n\n".join(parts)
     return GluonText(text, tuple(plan.maps.values()))
+
+
+def _functions(names: Iterable[str]) -> str:
+    """The library's functions, as Gluon takes them."""
+    text = function_text(names).replace("@triton.jit", "@gluon.jit")
+    return text.replace("tl.PropagateNan", "triton.language.PropagateNan")
 
 
 # ---- what is shared -----------------------------------------------------------------------------
@@ -168,7 +174,7 @@ class _Part(Printer):
         super().__init__(name, "ieee", (*_RESERVED, *_RING, *_OWN, *names))
         self.shape, self.plan = shape, plan
         self._pointers = plan.pointers
-        self._indices = Indices(self._writer, index_type(shape.kernel), self._used)
+        self._indices = Indices(self._writer, index_type(shape.kernel), self._used, "layout")
 
     def lines(self, parameters: Sequence[str]) -> str:
         writer = self._writer

@@ -134,6 +134,8 @@ def _is_epilogue(after: Sequence[Stmt]) -> bool:
     for node in after:
         if not isinstance(node, Load | Store | Compute | Broadcast):
             return False
+        if len((node.block if isinstance(node, Store) else node.out).shape) != 2:
+            return False
         if isinstance(node, Load) and (node.buffer.scope is Scope.OUTPUT or node.indirect):
             return False
     return any(isinstance(node, Store) for node in after)

@@ -63,11 +63,18 @@ def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel 
                 if kernel.shared <= profile.shared:
                     return kernel, ""
         except _FAILURES as error:
-            return None, str(error)
+            return None, _reason(error)
     return (
         None,
         f"{kernel.shared} bytes of shared memory, where {profile.arch} has {profile.shared}",
     )
+
+
+def _reason(error: BaseException) -> str:
+    """What the innermost of a chain of errors says: the others say where functions are called."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
 
 
 def _load(source: KernelSource, folder: Path) -> Any:
