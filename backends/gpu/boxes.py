@@ -73,9 +73,7 @@ def box_of(node: Load | Store) -> Box | None:
         return None
     if block.shape[inner] * width < _LEAST_ROW:
         return None
-    axes = {
-        n: _Axis(steps[n], block.shape[n], const(0), None) for n in (outer, inner)
-    }
+    axes = {n: _Axis(steps[n], block.shape[n], const(0), None) for n in (outer, inner)}
     left = _guarded(node.guards, block.shape, axes, rest)
     if left is None:
         return None

@@ -74,7 +74,9 @@ def compile_blocks(
     by_arch = tuple(tuple(each[n] for each in made) for n in range(len(target.gpus)))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     variants = tuple(map(_variant, target.gpus, by_arch))
-    listings = tuple(s.text if s.hopper is None else s.hopper.text + "\n\n" + s.text for s in sources)
+    listings = tuple(
+        s.text if s.hopper is None else s.hopper.text + "\n\n" + s.text for s in sources
+    )
     return GpuCode(GpuImages(platform, variants, allow_host), listings, by_arch)
 
 

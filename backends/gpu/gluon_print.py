@@ -112,7 +112,10 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
             return None
         boxes.pop()
     writer = Writer((*_RESERVED, *_OWN, *_RING))
-    maps = {f"{s}_map": tensor_map(buffers, o.buffer, o.box) for s, o in (("a", shape.a), ("b", shape.b))}
+    maps = {
+        f"{s}_map": tensor_map(buffers, o.buffer, o.box)
+        for s, o in (("a", shape.a), ("b", shape.b))
+    }
     tiles = {}
     for number, (node, box) in enumerate(boxes):
         name = f"out{number}_map"

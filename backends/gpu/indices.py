@@ -77,9 +77,7 @@ def span_of(index: Index, shape: tuple[int, ...], bound: Mapping[Var, Sequence[i
 class Indices:
     """Prints the index expressions of one kernel; `used` collects the library's functions."""
 
-    def __init__(
-        self, writer: Writer, dtype: str, used: dict[str, None], layout: str = ""
-    ) -> None:
+    def __init__(self, writer: Writer, dtype: str, used: dict[str, None], layout: str = "") -> None:
         """`layout`, if any, is that of the blocks of two axes: Gluon asks for one."""
         self.dtype, self._layout = dtype, layout
         self._used = used

@@ -163,5 +163,3 @@ def _stored(node: Store, contract: Contract, aligned: set[TileBuffer]) -> Box | 
         return None
     box = box_of(node) if node.buffer in aligned else None
     return None if box is None or box.turned else box
-
-

@@ -42,6 +42,7 @@ from tcc.ir.tile import (
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, Kind
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
+_RANKED = Span(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -337,7 +338,7 @@ class Printer:
             text = f"tl.sum(tl.reshape({text}, [1]), 0).to({type_name(node.out.dtype)})"
         self._define(node.out, text)
 
-    def _spread(self, text: str, out: Block, span: Span = Span(frozenset(), True)) -> str:
+    def _spread(self, text: str, out: Block, span: Span = _RANKED) -> str:
         return self._broadcast(text, out.shape, type_name(out.dtype), span)
 
     def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:

@@ -1,4 +1,4 @@
-"""Runs the Gluon that tcc prints, in NumPy, with everything that is asynchronous as late as it may be.
+"""Runs the Gluon that tcc prints, in NumPy; what is asynchronous happens as late as it may.
 
 Statements that synchronise are points where another part may go on: the text's functions become
 generators.  A copy fills its buffer with NaN when it is started and brings the data when the
@@ -113,19 +113,18 @@ def _operators() -> None:
         "lshift": np.left_shift, "rshift": np.right_shift, "truediv": np.divide,
         "floordiv": np.floor_divide, "mod": np.remainder,
     }  # fmt: skip
+    for kind in (Tensor, Accumulator):
+        for name, single in (("neg", np.negative), ("invert", np.invert)):
+            setattr(kind, f"__{name}__", lambda self, f=single: typed(f(plain(self))))
     for name, ufunc in names.items():
         for turned in (False, True):
 
             def method(self: Any, other: Any, f: Any = ufunc, t: bool = turned) -> Tensor:
-                return Tensor(plain(self), F32)._with(other, f, t) if isinstance(
-                    self, Accumulator
-                ) else self._with(other, f, t)
+                own = Tensor(plain(self), F32) if isinstance(self, Accumulator) else self
+                return own._with(other, f, t)
 
             for kind in (Tensor, Accumulator):
                 setattr(kind, f"__{'r' if turned else ''}{name}__", method)
-    for kind in (Tensor, Accumulator):
-        setattr(kind, "__neg__", lambda self: typed(-plain(self)))
-        setattr(kind, "__invert__", lambda self: typed(~plain(self)))
 
 
 _operators()

@@ -91,7 +91,9 @@ TEXTS = MappingProxyType(
         ),
         "batched": _BATCHED,
         "epilogue": _EPILOGUE,
-        "wide": _product(200, 136, 88, out="f32", sums="%y: f32[128,128] = compute(%sum) arg(0):f32"),
+        "wide": _product(
+            200, 136, 88, out="f32", sums="%y: f32[128,128] = compute(%sum) arg(0):f32"
+        ),
     }
 )  # fmt: skip
 

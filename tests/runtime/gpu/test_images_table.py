@@ -133,7 +133,8 @@ def test_maps_that_no_driver_takes_are_refused(hostile: Path) -> None:
     """Each rule alone: a buffer that there is not, uneven rows, rows wider than a swizzle, ..."""
     wrong = (
         {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (640, 120)},
-        {"strides": (1 << 40, 128)}, {"strides": (640, 0)}, {"box": (1, 4, 65)}, {"box": (1, 4, 128)},
+        {"strides": (1 << 40, 128)}, {"strides": (640, 0)},
+        {"box": (1, 4, 65)}, {"box": (1, 4, 128)},
         {"box": (1, 257, 64)}, {"box": (0, 4, 64)},
         {"sizes": (1,) * 6, "strides": (16,) * 5, "box": (8,) * 6},
         {"sizes": (), "strides": (), "box": ()},
