@@ -64,12 +64,12 @@ class KernelSource:
 class CompiledKernel:
     """A kernel's code for one architecture.
 
-    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly.  `shared` is the dynamic
-    shared memory of a launch in bytes, `warps` of `warp_size` lanes its block, `parameters` what
-    it passes, in order.  `stages` is how deep loads are pipelined: fewer than asked for where
-    shared memory is short.  `registers` and `private` are as of `MachineCode`.  `maps` are those
-    of the parameters, with the box that one instruction moves; `stays`: programs take several
-    units each.
+    `image` is a cubin or an hsaco, or PTX where that was asked for; `assembly` its PTX or AMD
+    assembly.  `shared` is the dynamic shared memory of a launch in bytes, `warps` of `warp_size`
+    lanes its block, `parameters` what it passes, in order.  `stages` is how deep loads are
+    pipelined: fewer than asked for where shared memory is short.  `registers` and `private` are as
+    of `MachineCode`, of PTX 0.  `maps` are those of the parameters, with the box that one
+    instruction moves; `stays`: programs take several units each.
     """
 
     arch: str

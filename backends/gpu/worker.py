@@ -27,6 +27,7 @@ from tcc.backends.gpu.tensor_maps import TensorMap
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
@@ -44,12 +45,16 @@ _FAILURES = (
 
 
 def main() -> None:
-    """Answers requests `(KernelSource, GpuProfile)` by a CompiledKernel."""
+    """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
     serve(_compiled)
 
 
-def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel | None, str]:
-    source, profile = request
+def _compiled(
+    request: tuple[KernelSource, GpuProfile, bool],
+) -> tuple[CompiledKernel | None, str]:
+    source, profile, assembly = request
+    # Triton asks this for the stages of every compile, and for what tells its cache of them.
+    knobs.runtime.add_stages_inspection_hook = _without_code if assembly else None
     with tempfile.TemporaryDirectory() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
@@ -75,6 +80,13 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)
+
+
+def _without_code(*pipeline: Any) -> tuple[str, str]:
+    """Ends CUDA's pipeline with PTX: its last stage makes nothing."""
+    if pipeline:
+        pipeline[1]["cubin"] = lambda text, metadata: b""
+    return "assembly", "assembly"
 
 
 def _load(source: KernelSource, folder: Path) -> Any:
@@ -111,11 +123,12 @@ def _compile(
         options=options,
     )
     image, assembly = ("hsaco", "amdgcn") if rocm else ("cubin", "ptx")
-    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(made.asm[image])
+    code = made.asm[image]
+    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(code) if code else (0, 0)
     return CompiledKernel(
         profile.arch,
         made.metadata.name,
-        made.asm[image],
+        code or made.asm[assembly].encode(),
         made.asm[assembly],
         made.metadata.shared,
         made.metadata.num_warps,
