@@ -247,6 +247,7 @@ static tcc_status upload_weights(tcc_gpu *gpu, const char *weights, size_t bytes
 static tcc_status prepare(tcc_gpu *gpu, const tcc_program *program, const char *weights,
                           size_t bytes, const char *model) {
     TCC_RETURN_IF_ERROR(check_shared(gpu));
+    TCC_RETURN_IF_ERROR(tcc_gpu_check_maps(gpu));
     TCC_RETURN_IF_ERROR(check_memory(gpu, program, bytes, model));
     TCC_RETURN_IF_ERROR(load_kernels(gpu));
     return upload_weights(gpu, weights, bytes);

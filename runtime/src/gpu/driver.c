@@ -63,6 +63,8 @@ static const row rows[] = {
     ROW(context_pop, "cuCtxPopCurrent_v2", NULL),
     ROW(context_device, "cuCtxGetDevice", NULL),
     ROW(function_attribute, "cuFuncSetAttribute", NULL),
+    ROW(driver_version, "cuDriverGetVersion", NULL),
+    OPTIONAL(encode_map, "cuTensorMapEncodeTiled", NULL),
     ROW(set_device, NULL, "hipSetDevice"),
     ROW(get_device, NULL, "hipGetDevice"),
     OPTIONAL(device_properties, NULL, "hipGetDevicePropertiesR0600"),

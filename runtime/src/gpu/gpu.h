@@ -16,6 +16,9 @@ struct tcc_gpu {
     void **modules;   /* by image */
     void **functions; /* by kernel */
     char *weights;
+    int processors;    /* where kernels stay: as many programs are enough */
+    int32_t most_maps; /* of one kernel */
+    int driver_version;
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
@@ -32,6 +35,14 @@ void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope);
 
 /* Fills what `gpu` says of the device of its driver that the model is to use. */
 tcc_status tcc_gpu_find_device(tcc_gpu *gpu);
+
+/* ---- tensor_maps.c: arrays as the copy engine sees them ---------------------------------------------- */
+
+/* Whether the driver can make the maps that the variant's kernels take; counts them. */
+tcc_status tcc_gpu_check_maps(tcc_gpu *gpu);
+/* Makes the map of the array at `data`. */
+tcc_status tcc_gpu_encode_map(const tcc_gpu *gpu, const tcc_gpu_kernel *kernel,
+                              const tcc_gpu_map *map, char *data, tcc_gpu_tensor_map *out);
 
 /* ---- memory.c: memory of an instance on the device ------------------------------------------------- */
 
@@ -95,6 +106,8 @@ struct tcc_gpu_instance {
     void *word;         /* pinned: what the host reads */
     uint64_t *values;   /* of a launch's parameters */
     void **params;
+    tcc_gpu_tensor_map *maps; /* those of a launch, in memory of `map_room` */
+    void *map_room;
     int64_t *key;
     tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
     uint64_t runs;
