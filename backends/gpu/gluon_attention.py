@@ -153,6 +153,7 @@ class _Attends(Part):
         self.shape = shape
         self._rows: dict[Block, Value] = {}  # totals of rows as one axis
         self._dtype = type_name(shape.queries.load.out.dtype)
+        self._halves = {shape.mixed.a}
 
     def text(self) -> str:
         return self.function(("half: tl.constexpr", *self._pointers.values(), *_SHARED))

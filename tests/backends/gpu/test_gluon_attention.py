@@ -1,4 +1,4 @@
-"""Attention in Gluon, without a GPU: the interpreter against the evaluator, faults, machine code."""
+"""Attention in Gluon, without a GPU: an interpreter, planted faults, the machine code."""
 
 from __future__ import annotations
 
