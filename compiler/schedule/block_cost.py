@@ -151,7 +151,8 @@ class BlockPricer:
         rounds = -(-own // resident)
         compute, latency = own * busy, rounds * chain
         l2 = max(l2, own * link)
-        together = (compute**4 + dram**4 + l2**4 + latency**4) ** 0.25
+        # A unit's waiting includes its arithmetic; what several share slows each other.
+        together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25
         return BlockPrice(
             LAUNCH + together, compute, dram, l2, latency, LAUNCH, units, resident,
             round(bytes_), usage,
