@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tcc.backends.gpu.code import compile_blocks
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.errors import UserError
 from tcc.generated import Generated
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
@@ -30,9 +30,6 @@ class GpuCode:
     priced = 0
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
-        """Raises UserError for options that the target does not have."""
-        if options.machine is not None:
-            raise UserError("machine files describe processors, not GPUs", where="--machine")
         self.target, self.options = target, options
         self.planner = BlockPlanner(block_profile(target.gpus))
 
@@ -77,23 +74,53 @@ class GpuCode:
                 "flops_per_second": _peak(first, self.options.precision),
                 "bytes_per_second": first.bandwidth,
             },
-            "variants": [
+            "kernels": [
+                {
+                    "symbol": name,
+                    "source": loc,
+                    **_cost(first, bound, self.options.precision),
+                    **_blocks(_schedule(bound)),
+                }
+                for name, loc, bound in rows
+            ],
+            "builds": [
                 {
                     "arch": gpu.arch,
-                    "features": list(self.target.profile.features),
                     "kernels": [
-                        {
-                            "symbol": name,
-                            "source": loc,
-                            **_cost(gpu, bound, self.options.precision),
-                            **_build(_schedule(bound), kernel),
-                        }
-                        for (name, loc, bound), kernel in zip(rows, kernels, strict=True)
+                        {"symbol": name, **_build(kernel)}
+                        for name, kernel in zip(names, kernels, strict=True)
                     ],
                 }
                 for gpu, kernels in zip(self.target.gpus, made, strict=True)
             ],
         }
+
+
+# GPUs whose numbers of multiprocessors differ by less share their schedules.
+_ALIKE = 2.5
+
+
+def alike(target: Target) -> tuple[Target, ...]:
+    """`target` in parts whose GPUs have multiprocessors of one kind, and about as many.
+
+    A schedule that fills many large ones leaves few small ones short of registers, and the other
+    round; each part costs a lowering, so there are few.
+    """
+    parts: list[list[GpuProfile]] = []
+    for gpu in sorted(target.gpus, key=lambda g: g.multiprocessors):
+        for part in parts:
+            first = part[0]
+            same = (first.registers, first.warp) == (gpu.registers, gpu.warp)
+            if same and gpu.multiprocessors < first.multiprocessors * _ALIKE:
+                part.append(gpu)
+                break
+        else:
+            parts.append([gpu])
+    listed = [tuple(gpu for gpu in target.gpus if gpu in part) for part in parts]
+    listed.sort(key=lambda gpus: target.gpus.index(gpus[0]))
+    return tuple(
+        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus) for gpus in listed
+    )
 
 
 def block_profile(gpus: Sequence[GpuProfile]) -> BlockProfile:
@@ -130,11 +157,17 @@ def _cost(gpu: GpuProfile, bound: Bound, precision: str) -> dict[str, Any]:
     }
 
 
-def _build(schedule: BlockSchedule, kernel: CompiledKernel) -> dict[str, Any]:
-    """How a kernel was compiled, and what it takes of a multiprocessor."""
+def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
+    """How a kernel's loops are cut."""
     return {
         "blocks": " ".join(f"{name} {size}" for name, size in schedule.blocks),
         "parallel": " ".join(schedule.parallel),
+    }
+
+
+def _build(kernel: CompiledKernel) -> dict[str, Any]:
+    """How a kernel was compiled, and what it takes of a multiprocessor."""
+    return {
         "warps": kernel.warps,
         "stages": kernel.stages,
         "registers": kernel.registers,

@@ -165,7 +165,8 @@ class Options:
         metadata=_flag(
             "--target",
             "KIND",
-            "What to compile for: cpu, cuda, rocm, or architectures as in cuda:sm_80,sm_90.",
+            "What to compile for: cpu, cuda, rocm, architectures as in cuda:sm_80,sm_90; several "
+            "in one file as in cuda+rocm+cpu, of which the first that fits the machine is run.",
             _text,
         ),
     )
@@ -174,7 +175,7 @@ class Options:
         metadata=_flag(
             "--cpu",
             "NAME",
-            "The processor: host (this machine's), x86-64-v3, icelake-server, ...",
+            "The processor of code for the CPU: host (this machine's), x86-64-v3, ...",
             _text,
         ),
     )

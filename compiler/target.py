@@ -328,7 +328,7 @@ _GPU_HOST = "x86-64-v2"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one artifact is compiled for.
+    """What one program is compiled for; an artifact may have several.
 
     Kernels run on the processor `profile`, or where there are `gpus` on these: one program with
     kernels for each, run by a host of the processor `profile`.
@@ -352,6 +352,33 @@ def known_targets() -> tuple[str, ...]:
     return ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *GPU_DEFAULTS, *GPUS)
 
 
+def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[Target, ...]:
+    """The targets of `--target text --cpu cpu`, which a `+` joins, as in `cuda:sm_90+cpu`.
+
+    `cpu` is the processor of the one for the CPU.  Raises UserError as `parse_target` does, and
+    where a kind is there twice.
+    """
+    parts = text.split("+")
+    kinds = [part.partition(":")[0] for part in parts]
+    for kind in KINDS:
+        if kinds.count(kind) > 1:
+            raise UserError(
+                f"the target {text!r} names {kind} twice",
+                where="--target",
+                hint=f"list its architectures behind one {kind}, with commas",
+            )
+    on_cpu = "cpu" in kinds
+    return tuple(
+        parse_target(part, cpu if kind == "cpu" or not on_cpu else "host", detect)
+        for part, kind in zip(parts, kinds, strict=True)
+    )
+
+
+def targets_text(targets: Iterable[Target]) -> str:
+    """As a command line would say them together."""
+    return "+".join(target.text for target in targets)
+
+
 def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     """The target that `--target text --cpu cpu` names: `cpu`, `cpu:x86-64`, `cuda`, `cuda:sm_90`,
     `cuda:sm_80,sm_90`, `rocm`, ...; `detect` is called for kernels of `--cpu host` only.
@@ -369,7 +396,11 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     if kind in GPU_DEFAULTS:
         gpus = _gpus(text, tuple(dict.fromkeys(listed.split(","))) if colon else ())
         if cpu != "host":
-            raise UserError(f"code for {kind} is not made for a processor", where="--cpu")
+            raise UserError(
+                f"code for {kind} is not made for a processor",
+                where="--cpu",
+                hint=f"add one for a CPU too: --target {text}+cpu",
+            )
         host = next(iter(CPU_TRIPLES.values()))
         return Target(kind, tuple(g.arch for g in gpus), host, CPUS[_GPU_HOST], gpus)
     arch = listed if colon else next(iter(CPU_TRIPLES))
@@ -392,5 +423,5 @@ def _unknown(text: str) -> UserError:
     return UserError(
         f"unknown target {text!r}",
         where="--target",
-        hint=f"known targets: {', '.join(known_targets())}",
+        hint=f"known targets: {', '.join(known_targets())}; + joins several, as in cuda:sm_90+cpu",
     )

@@ -17,9 +17,13 @@ _WORKER = "tcc.backends.gpu.worker"
 
 
 def compile_kernels(
-    sources: Sequence[KernelSource], profiles: Sequence[GpuProfile], jobs: int
+    sources: Sequence[KernelSource],
+    profiles: Sequence[GpuProfile],
+    jobs: int,
+    assembled: Sequence[GpuProfile] = (),
 ) -> tuple[tuple[CompiledKernel, ...], ...]:
-    """For each source its code for each profile, in order, by up to `jobs` processes.
+    """For each source its code for each profile, in order, by up to `jobs` processes; behind these
+    its assembly for those of CUDA in `assembled`.
 
     Equal sources are compiled once.  The bytes depend on sources and profiles only.  Raises
     UserError where Triton is not installed and ToolError, naming the kernel and a file with its
@@ -28,7 +32,8 @@ def compile_kernels(
     if importlib.util.find_spec("triton") is None:
         raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
     different = {source: n for n, source in enumerate(dict.fromkeys(sources))}
-    requests = [(source, profile) for source in different for profile in profiles]
+    goals = [(p, False) for p in profiles] + [(p, True) for p in assembled]
+    requests = [(source, *goal) for source in different for goal in goals]
     if not requests:
         return tuple(() for _ in sources)
     with tempfile.TemporaryDirectory(prefix="tcc-triton-") as folder:
@@ -38,10 +43,11 @@ def compile_kernels(
                 pool.submit(request)
             kernels: list[CompiledKernel] = pool.results()
         except WorkerFailedError as error:
-            raise _failure(*requests[error.number], error.why) from None
+            source, profile, _ = requests[error.number]
+            raise _failure(source, profile, error.why) from None
         finally:
             pool.abandon()
-    width = len(profiles)
+    width = len(goals)
     return tuple(tuple(kernels[different[s] * width :][:width]) for s in sources)
 
 

@@ -54,10 +54,11 @@ class KernelSource:
 class CompiledKernel:
     """A kernel's code for one architecture.
 
-    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly.  `shared` is the dynamic
+    `image` is a cubin or an hsaco, or PTX where that was asked for; `assembly` its PTX or AMD
+    assembly.  `shared` is the dynamic
     shared memory of a launch in bytes, `warps` of `warp_size` lanes its block, `parameters` what
     it passes, in order.  `stages` is how deep loads are pipelined: fewer than asked for where
-    shared memory is short.  `registers` and `private` are as of `MachineCode`.
+    shared memory is short.  `registers` and `private` are as of `MachineCode`, of PTX 0.
     """
 
     arch: str

@@ -18,6 +18,7 @@ from tcc.backends.gpu.source import CompiledKernel, KernelSource, is_aligned, la
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
@@ -33,12 +34,16 @@ _FAILURES = (
 
 
 def main() -> None:
-    """Answers requests `(KernelSource, GpuProfile)` by a CompiledKernel."""
+    """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
     serve(_compiled)
 
 
-def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel | None, str]:
-    source, profile = request
+def _compiled(
+    request: tuple[KernelSource, GpuProfile, bool],
+) -> tuple[CompiledKernel | None, str]:
+    source, profile, assembly = request
+    # Triton asks this for the stages of every compile, and for what tells its cache of them.
+    knobs.runtime.add_stages_inspection_hook = _without_code if assembly else None
     with tempfile.TemporaryDirectory() as folder:
         try:
             function = _load(source, Path(folder))
@@ -52,6 +57,13 @@ def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel 
         None,
         f"{kernel.shared} bytes of shared memory, where {profile.arch} has {profile.shared}",
     )
+
+
+def _without_code(*pipeline: Any) -> tuple[str, str]:
+    """Ends CUDA's pipeline with PTX: its last stage makes nothing."""
+    if pipeline:
+        pipeline[1]["cubin"] = lambda text, metadata: b""
+    return "assembly", "assembly"
 
 
 def _load(source: KernelSource, folder: Path) -> Any:
@@ -87,11 +99,12 @@ def _compile(
         options=options,
     )
     image, assembly = ("hsaco", "amdgcn") if rocm else ("cubin", "ptx")
-    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(made.asm[image])
+    code = made.asm[image]
+    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(code) if code else (0, 0)
     return CompiledKernel(
         profile.arch,
         made.metadata.name,
-        made.asm[image],
+        code or made.asm[assembly].encode(),
         made.asm[assembly],
         made.metadata.shared,
         made.metadata.num_warps,

@@ -21,7 +21,8 @@ enum {
 };
 
 /* What both drivers call the same numbers. */
-enum { TCC_GPU_OUT_OF_MEMORY = 2, TCC_GPU_NO_TIMING = 2, TCC_GPU_NON_BLOCKING = 1 };
+enum { TCC_GPU_OUT_OF_MEMORY = 2, TCC_GPU_NO_DEVICE = 100 };
+enum { TCC_GPU_NO_TIMING = 2, TCC_GPU_NON_BLOCKING = 1 };
 enum { TCC_GPU_CAPTURE_THREAD = 1 }; /* other threads' calls do not disturb a capture */
 
 /* All functions return 0 for success. */

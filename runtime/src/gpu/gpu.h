@@ -4,7 +4,7 @@
 
 #include "images.h"
 
-/* ---- device.c: the device, the kernels and the weights on it --------------------------------------- */
+/* ---- find.c, device.c: the device, the kernels and the weights on it --------------------------------------- */
 
 struct tcc_gpu {
     const tcc_gpu_driver *driver;
@@ -29,6 +29,9 @@ typedef struct tcc_gpu_scope {
 /* Makes the model's device the calling thread's, until tcc_gpu_leave puts the old one back. */
 tcc_status tcc_gpu_enter(const tcc_gpu *gpu, tcc_gpu_scope *out_scope);
 void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope);
+
+/* Fills what `gpu` says of the device of its driver that the model is to use. */
+tcc_status tcc_gpu_find_device(tcc_gpu *gpu);
 
 /* ---- memory.c: memory of an instance on the device ------------------------------------------------- */
 

@@ -170,7 +170,8 @@ static long hip_rank(const tcc_gpu_variant *variant, const char *device) {
     return strlen(variant->arch) == length && !strncmp(variant->arch, device, length);
 }
 
-const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch) {
+const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
+                                             long *out_rank) {
     const tcc_gpu_variant *best = NULL;
     long most = 0;
     for (int64_t i = 0; i < images->n_variants; i++) {
@@ -182,5 +183,6 @@ const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const
             best = variant;
         }
     }
+    *out_rank = most;
     return best;
 }

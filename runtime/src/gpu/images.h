@@ -54,7 +54,9 @@ tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kerne
 void tcc_gpu_images_free(tcc_gpu_images *images);
 
 /* The variant that suits a device of architecture `arch` best: its own machine code, else that of the
- * newest older one of its generation, else assembly; NULL: none. */
-const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch);
+ * newest older one of its generation, else the newest assembly; NULL: none.  `out_rank` tells the
+ * choices of several tables apart: the largest is the best, 0 is none. */
+const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
+                                             long *out_rank);
 
 #endif

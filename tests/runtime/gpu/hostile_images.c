@@ -14,8 +14,9 @@ tcc_op tcc_op_find(const char *name) { return (void)name, NULL; }
 
 static void touch(const tcc_gpu_images *images) {
     static const char *const archs[] = {"sm_90", "sm_75", "sm_", "gfx942:xnack-", "", "sm_99999999999"};
+    long rank = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        seen += tcc_gpu_images_choose(images, archs[i]) != NULL;
+        seen += tcc_gpu_images_choose(images, archs[i], &rank) != NULL && rank;
     for (int64_t i = 0; i < images->n_images; i++)
         seen += images->images[i].bytes[0] + images->images[i].bytes[images->images[i].size - 1];
     for (int64_t v = 0; v < images->n_variants; v++) {

@@ -16,7 +16,6 @@ import pytest
 from fakes import Driver, Fakes, check
 from gpu_programs import Linker
 from tcc.artifact import find_weights, read_manifest
-from tcc.backends.host import encode_program
 from tcc.backends.images import (
     ALIGNMENT,
     HEADER_WORDS,
@@ -165,11 +164,11 @@ def test_the_manifest_says_where_the_kernels_are_and_for_what(linked: Linker, fa
     path = linked("mlp", Platform.CUDA)
     manifest = read_manifest(path)
     table = encode_images(gpu_programs.images(fakes.kernels, Platform.CUDA))
-    assert manifest["gpu"] == {
+    assert manifest["variants"][0]["gpu"] == {
         "platform": "cuda",
         "offset": 256,
         "bytes": len(table),
-        "variants": [{"arch": "sm_90", "form": "cubin"}],
+        "images": [{"arch": "sm_90", "form": "cubin"}],
     }
     weights = find_weights(path, manifest)
     assert weights is not None
@@ -180,10 +179,9 @@ def test_the_manifest_says_where_the_kernels_are_and_for_what(linked: Linker, fa
 def test_a_side_file_holds_the_kernels_too(fakes: Fakes, tmp_path: Path) -> None:
     program = gpu_programs.mlp()
     path = tmp_path / "side.so"
-    link_artifact(
-        [], encode_program(program), program.kernels, {"tcc": "test"}, [gpu_programs.WEIGHTS],
-        "mini", path, (), gpu=gpu_programs.images(fakes.kernels, Platform.CUDA), side_file=True,
-    )  # fmt: skip
+    images = gpu_programs.images(fakes.kernels, Platform.CUDA)
+    variant = gpu_programs.gpu_variant(program, images, [gpu_programs.WEIGHTS])
+    link_artifact([variant], {"tcc": "test"}, "mini", path, side_file=True)
     values = np.linspace(-1, 1, 9, dtype=np.float32)
 
     def test(_driver: Driver) -> None:
