@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.compile import Request, compile_kernels
 from tcc.backends.gpu.source import (
     HOPPER,
     CompiledKernel,
@@ -61,13 +61,14 @@ def compile_blocks(
     allow_host: bool,
     gluon: bool,
     jobs: int,
+    known: MutableMapping[Request, CompiledKernel] | None = None,
 ) -> GpuCode:
     """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; for CUDA also
     PTX, for newer ones.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
-    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  Raises what
-    `compile_kernels` raises.
+    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  `known` is
+    as of `compile_kernels`.  Raises what `compile_kernels` raises.
     """
     dot = "ieee" if precision == "f32" else precision
     room = max((gpu.shared for gpu in target.gpus if gluon and gpu.arch == HOPPER), default=0)
@@ -81,7 +82,7 @@ def compile_blocks(
     listed = [gpu.arch for gpu in target.gpus]
     # what is compiled for a listed architecture has its PTX already
     extra = [gpu for gpu in assembled if gpu.arch not in listed]
-    made = compile_kernels(sources, target.gpus, jobs, extra)
+    made = compile_kernels(sources, target.gpus, jobs, extra, known)
     by_arch = tuple(tuple(each[n] for each in made) for n in range(len(listed)))
     variants = list(map(_variant, target.gpus, by_arch))
     for gpu in assembled:
