@@ -64,8 +64,8 @@ def compile_blocks(
     variants = list(map(_variant, target.gpus, by_arch))
     for gpu in assembled:
         own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
-        kernels = _assembly(gpu, sources, own, jobs)
-        variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, kernels))))
+        portable = _assembly(gpu, sources, own, jobs)
+        variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, portable))))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
     return GpuCode(images, tuple(s.text for s in sources), by_arch)
