@@ -40,7 +40,7 @@ def lowered(model: onnx.ModelProto, target: str) -> list[str]:
     """The targets of the programs that come out."""
     options, trace = read_options({"target": target}), Trace()
     graph = load_model(model, {})
-    codes = variant_codes(parse_targets(target, "x86-64-v3", v3), options, 0)
+    codes = variant_codes(parse_targets(target, "host", v3), options, 0)
     return [
         code.target.text for code, _ in lower(codes, optimise(graph, codes, options, trace), trace)
     ]
