@@ -125,6 +125,7 @@ def _variant(
 ) -> Variant:
     names = tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
     with trace.stage(label + "generate code"):
+        lowered = code.fitted(lowered, names)
         made = code.generate(lowered, names)
     with trace.stage(label + "pack weights"):
         packed = _shared([part() for part in lowered.weights.parts()], earlier)
