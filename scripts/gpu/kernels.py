@@ -33,7 +33,9 @@ class Sizes:
 
 
 # Of a rehearsal: names are those of full size where they can be.
-SMALL = Sizes((1,), 1, 512, 128, (64, 256), (("", 128, 128), ("_wide", 256, 64)), 2, 16, 8, 4, 64, 32)
+SMALL = Sizes(
+    (1,), 1, 512, 128, (64, 256), (("", 128, 128), ("_wide", 256, 64)), 2, 16, 8, 4, 64, 32
+)
 
 
 @dataclass(frozen=True, slots=True)
