@@ -64,6 +64,11 @@ def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> 
         gaps=planner.gaps,
         divides=planner.divides,
     )
+    return lower_placed(placed, planner, precision)
+
+
+def lower_placed(placed: Placed, planner: BlockPlanner, precision: Precision) -> Lowered:
+    """A graph that is placed for GPUs, with the kernels that `planner` plans now."""
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     kernels = tuple(b.kernel for b in table.bounds)
     alignments = buffer_alignments(program, kernels)

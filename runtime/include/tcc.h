@@ -66,7 +66,8 @@ typedef struct tcc_dtype {
 
 /* Device as in DLPack: type 1 is the CPU, 2 CUDA, 10 ROCm.  A model for the CPU takes arrays of type
  * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the calling
- * thread's current one when the model is loaded.  It takes arrays there in place, those of the host
+ * thread's current one when the model is loaded.  One for GPUs and the CPU runs on the CPU where no
+ * GPU of this machine fits it and TCC_DEVICE names none, and where TCC_DEVICE is "cpu".  It takes arrays there in place, those of the host
  * (also pinned: 3 and 11) by copies there and back. */
 typedef struct tcc_device {
     int32_t type;
@@ -193,10 +194,14 @@ typedef struct tcc_api {
     const char *(*last_error)(void);
 
     /* The times of an instance made with TCC_TIMES, since it was made: one per kernel launch and
-     * function call, in the order of the manifest's "steps".  They are valid until the instance is
+     * function call, in the order of the "steps" of the manifest's variant.  They are valid until the instance is
      * destroyed, and change with its runs. */
     tcc_status (*times)(const tcc_instance *instance, const tcc_time **out_times,
                         int64_t *out_count);
+
+    /* Which of the manifest's "variants" the model runs, counted from 0: the first for a GPU of this
+     * machine, else the one for its CPU.  TCC_DEVICE=cpu asks for that one, a number for that GPU. */
+    int32_t (*model_variant)(const tcc_model *model);
 } tcc_api;
 
 #ifdef __cplusplus

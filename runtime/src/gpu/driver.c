@@ -63,6 +63,8 @@ static const row rows[] = {
     ROW(context_pop, "cuCtxPopCurrent_v2", NULL),
     ROW(context_device, "cuCtxGetDevice", NULL),
     ROW(function_attribute, "cuFuncSetAttribute", NULL),
+    ROW(driver_version, "cuDriverGetVersion", NULL),
+    OPTIONAL(encode_map, "cuTensorMapEncodeTiled", NULL),
     ROW(set_device, NULL, "hipSetDevice"),
     ROW(get_device, NULL, "hipGetDevice"),
     OPTIONAL(device_properties, NULL, "hipGetDevicePropertiesR0600"),
@@ -120,7 +122,10 @@ static tcc_status open_driver(int32_t platform, tcc_gpu_driver *driver) {
     driver->most_shared = platforms[platform].most_shared;
     driver->pools_attribute = platforms[platform].pools_attribute;
     TCC_RETURN_IF_ERROR(fill_table(platform, library, driver));
-    TCC_GPU_TRY(driver, init(0), "the %s driver does not start", driver->name);
+    int error = driver->init(0);
+    if (error == TCC_GPU_NO_DEVICE)
+        return tcc_fail(TCC_UNSUPPORTED, "there is no GPU for %s here", driver->name);
+    if (error) return tcc_gpu_fail(driver, error, "the %s driver does not start", driver->name);
     return TCC_OK;
 }
 

@@ -15,10 +15,12 @@ tcc_status tcc_gpu_wait(const tcc_gpu_instance *device) {
 
 static tcc_status fill_params(const tcc_instance *instance, const tcc_code *code,
                               const tcc_gpu_kernel *kernel) {
-    uint64_t *values = instance->device->values;
-    int32_t buffer = 0, number = 0;
+    tcc_gpu_instance *device = instance->device;
+    uint64_t *values = device->values;
+    int32_t buffer = 0, number = 0, map = 0;
     for (int32_t i = 0; i < kernel->n_params; i++) {
         char *data = NULL;
+        device->params[i] = &values[i];
         switch (kernel->params[i]) {
         case TCC_PARAM_POINTER:
             data = instance->spans[code->as.launch.buffers[buffer++]].data;
@@ -29,6 +31,15 @@ static tcc_status fill_params(const tcc_instance *instance, const tcc_code *code
             break;
         case TCC_PARAM_INT64:
             values[i] = (uint64_t)instance->registers[code->as.launch.ints[number++]];
+            break;
+        case TCC_PARAM_TENSOR_MAP:
+            data = instance->spans[code->as.launch.buffers[kernel->maps[map].buffer]].data;
+            if (TCC_UNLIKELY(!data))
+                return tcc_fail(TCC_INTERNAL, "kernel '%.128s' uses a buffer that has no memory yet",
+                                kernel->symbol);
+            TCC_RETURN_IF_ERROR(tcc_gpu_encode_map(device->gpu, kernel, &kernel->maps[map], data,
+                                                   &device->maps[map]));
+            device->params[i] = &device->maps[map++];
             break;
         default: values[i] = 0; break;
         }
@@ -48,6 +59,7 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
     if (units > INT32_MAX)
         return tcc_fail(TCC_UNSUPPORTED, "kernel '%.128s' has %lld blocks, more than a GPU takes",
                         kernel->symbol, (long long)units);
+    if (kernel->stays && gpu->processors > 0 && units > gpu->processors) units = gpu->processors;
     TCC_RETURN_IF_ERROR(fill_params(instance, code, kernel));
     TCC_GPU_TRY(gpu->driver,
                 launch(gpu->functions[code->as.launch.index], (unsigned)units, 1, 1,

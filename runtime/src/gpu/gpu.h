@@ -4,7 +4,7 @@
 
 #include "images.h"
 
-/* ---- device.c: the device, the kernels and the weights on it --------------------------------------- */
+/* ---- find.c, device.c: the device, the kernels and the weights on it --------------------------------------- */
 
 struct tcc_gpu {
     const tcc_gpu_driver *driver;
@@ -16,6 +16,9 @@ struct tcc_gpu {
     void **modules;   /* by image */
     void **functions; /* by kernel */
     char *weights;
+    int processors;    /* where kernels stay: as many programs are enough */
+    int32_t most_maps; /* of one kernel */
+    int driver_version;
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
@@ -29,6 +32,17 @@ typedef struct tcc_gpu_scope {
 /* Makes the model's device the calling thread's, until tcc_gpu_leave puts the old one back. */
 tcc_status tcc_gpu_enter(const tcc_gpu *gpu, tcc_gpu_scope *out_scope);
 void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope);
+
+/* Fills what `gpu` says of the device of its driver that the model is to use. */
+tcc_status tcc_gpu_find_device(tcc_gpu *gpu);
+
+/* ---- tensor_maps.c: arrays as the copy engine sees them ---------------------------------------------- */
+
+/* Whether the driver can make the maps that the variant's kernels take; counts them. */
+tcc_status tcc_gpu_check_maps(tcc_gpu *gpu);
+/* Makes the map of the array at `data`. */
+tcc_status tcc_gpu_encode_map(const tcc_gpu *gpu, const tcc_gpu_kernel *kernel,
+                              const tcc_gpu_map *map, char *data, tcc_gpu_tensor_map *out);
 
 /* ---- memory.c: memory of an instance on the device ------------------------------------------------- */
 
@@ -92,6 +106,8 @@ struct tcc_gpu_instance {
     void *word;         /* pinned: what the host reads */
     uint64_t *values;   /* of a launch's parameters */
     void **params;
+    tcc_gpu_tensor_map *maps; /* those of a launch, in memory of `map_room` */
+    void *map_room;
     int64_t *key;
     tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
     uint64_t runs;

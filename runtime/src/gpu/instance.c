@@ -24,13 +24,14 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
         {(void **)&device->capacities, program->n_buffers, sizeof(size_t)},
         {(void **)&device->values, params, sizeof(uint64_t)},
         {(void **)&device->params, params, sizeof(void *)},
+        {&device->map_room, device->gpu->most_maps + 1, sizeof(tcc_gpu_tensor_map)},
         {(void **)&device->key, tcc_gpu_key_words(program), sizeof(int64_t)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
         if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
     }
-    for (int64_t i = 0; i < params; i++) device->params[i] = &device->values[i];
+    device->maps = (tcc_gpu_tensor_map *)(((uintptr_t)device->map_room + 63) / 64 * 64);
     return TCC_OK;
 }
 
@@ -127,6 +128,7 @@ void tcc_gpu_instance_destroy(tcc_instance *instance) {
     tcc_free(device->capacities);
     tcc_free(device->values);
     tcc_free(device->params);
+    tcc_free(device->map_room);
     tcc_free(device->key);
     tcc_free(device);
     instance->device = NULL;

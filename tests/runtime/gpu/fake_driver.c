@@ -31,9 +31,9 @@ static struct {
     int major, minor, devices, shared, pools;
     char arch[64];
     size_t total, taken, most_taken;
-    int contexts, pushed;
+    int contexts, pushed, processors, version;
     int modules, streams, events, graphs, executables, hosts, current;
-} the = {.major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
+} the = {.processors = 2, .version = 12040, .major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
          .total = 1 << 30};
 
 EXPORT const char *fake_log(void) { return the.log; }
@@ -137,6 +137,7 @@ typedef struct function {
     kernel code;
     char name[64];
     int shared, params;
+    unsigned maps; /* a bit for each parameter that is a tensor map */
 } function;
 typedef struct work {
     struct work *next;
@@ -325,6 +326,9 @@ EXPORT int NAME(cuDeviceGetAttribute, hipDeviceGetAttribute)(int *out, int attri
     CALLED("%d %d", attribute, device);
     *out = attribute == 75 ? the.major : attribute == 76 ? the.minor : 0;
     if (attribute == NAME(97, 74)) *out = the.shared;
+#ifndef HIP
+    if (attribute == 16) *out = the.processors;
+#endif
     if (attribute == NAME(115, 88)) *out = the.pools;
     return 0;
 }
@@ -334,6 +338,41 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
     *out_free = the.total - the.taken, *out_total = the.total;
     return 0;
 }
+
+#ifndef HIP
+EXPORT int cuDriverGetVersion(int *out) {
+    CALLED(" ");
+    *out = the.version;
+    return 0;
+}
+#ifndef OLD
+/* A map as the fake kernels read it: the address, then what it was asked for; bit 21 of the second
+ * word as wrong as in old drivers. */
+EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void *data,
+                                  const uint64_t *sizes, const uint64_t *strides,
+                                  const uint32_t *box, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int outside) {
+    char text[512];
+    int used = snprintf(text, sizeof text, "type=%d swizzle=%d interleave=%d promotion=%d outside=%d",
+                        dtype, swizzle, interleave, promotion, outside);
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < rank; i++) {
+        uint64_t stride = i ? strides[i - 1] : 2;
+        used += snprintf(text + used, sizeof text - (size_t)used, " %llu:%llu:%u:%u",
+                         (unsigned long long)sizes[i], (unsigned long long)stride, box[i], steps[i]);
+        last += (sizes[i] - 1) * stride;
+        if (i && stride % 16) return INVALID_VALUE;
+    }
+    CALLED("%s", text);
+    if ((uint64_t)(uintptr_t)out % 64 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+    if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
+    memset(out, 0, 128);
+    out[0] = (uint64_t)data;
+    out[1] = UINT64_C(1) << 21 | rank;
+    return 0;
+}
+#endif
+#endif
 
 typedef struct module { void *library; function *functions; } module;
 EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
@@ -369,6 +408,9 @@ EXPORT int NAME(cuModuleGetFunction, hipModuleGetFunction)(function **out, modul
     int *params = dlsym(module->library, count);
     if (!code || !params) return NOT_FOUND;
     function *made = calloc(1, sizeof *made);
+    snprintf(count, sizeof count, "%s_maps", name);
+    unsigned *maps = dlsym(module->library, count);
+    made->maps = maps ? *maps : 0;
     memcpy(&made->code, &code, sizeof code);
     snprintf(made->name, sizeof made->name, "%s", name);
     made->params = *params;
@@ -388,7 +430,12 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
         memcpy(&item.values[i], params[i], 8);
         uint64_t value = item.values[i];
         size_t used = strlen(text);
-        if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
+        if (code->maps >> i & 1) {
+            uint64_t map[16];
+            memcpy(map, params[i], sizeof map);
+            int aligned = !((uintptr_t)params[i] % 64), wrong = (int)(map[1] >> 21 & 1);
+            snprintf(text + used, sizeof text - used, " map:%d:%d", aligned, wrong);
+        } else if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
         else snprintf(text + used, sizeof text - used, " %lld", (long long)value);
     }
     CALLED("%s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%d%s", code->name, gx, gy, gz, bx, by,
