@@ -353,11 +353,12 @@ def test_errors_are_judged_by_the_tolerance_or_by_torchs_own() -> None:
 
 def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
     items = [kernel_item(kernel).facts for kernel in kernels()]
+    items += [{**item, "twin_of": item["name"]} for item in items if item["precision"] != "f32"]
     models = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
     items += [row(f"{m}_{p}", "model", p) for m in models for p in ("bf16", "f32")]
     steps = list(plan(items))
     tasks = [step.task for step in steps]
-    assert tasks.count("kernel") == 52
+    assert tasks.count("kernel") == 52 + 26
     assert tasks.count("model") == tasks.count("compiled") == 10
     assert tasks.count("autotuned") == 5
     last = max(i for i, task in enumerate(tasks) if task in report.OURS)
