@@ -135,8 +135,9 @@ class Part(Printer):
 
     def _head(self, loop: Loop) -> tuple[str, str]:
         """The head of a loop, and its counter."""
+        start, stop = (self._indices.value(i).text for i in (loop.start, loop.stop))
         counter = self._writer.name(loop.var.name)
-        return f"for {counter} in range({loop.start.key}, {loop.stop.key}, {loop.step}):", counter
+        return f"for {counter} in range({start}, {stop}, {loop.step}):", counter
 
     def _place(self, box: Box) -> str:
         return f"[{', '.join(self._indices.value(i).text for i in box.at)}]"

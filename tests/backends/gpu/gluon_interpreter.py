@@ -486,10 +486,14 @@ class Language:
         pointer.array.flat[np.broadcast_to(pointer.at, values.shape)[inside]] = values[inside]
         yield always
 
-    def maximum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
+    def maximum(self, a: Any, b: Any, propagate_nan: Any = None) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
         return typed(np.maximum(plain(a), plain(b), dtype=np.float32))
 
-    def minimum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
+    def minimum(self, a: Any, b: Any, propagate_nan: Any = None) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
         return typed(np.minimum(plain(a), plain(b), dtype=np.float32))
 
     def cast(self, x: Any, dtype: Type, bitcast: bool = False) -> Tensor:

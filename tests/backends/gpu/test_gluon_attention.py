@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import machine_code
 from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
-from tcc.ir.tile import TileKernel
+from tcc.ir.index import minimum, of_atom
+from tcc.ir.tile import Loop, TileKernel
 from tcc.ir.types import F16
 from tcc.target import GPUS
 
@@ -55,6 +57,28 @@ def test_results_are_the_evaluator_s(name: str, order: str) -> None:
         got, want = launch(kernel, made, made.text, programs, seed, order)
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-2)
+
+
+def cut_short() -> TileKernel:
+    """A causal kernel whose units walk only over keys that some of their rows see."""
+    kernel = attention(256, 256, causal=True)
+    (loop,) = (n for n in kernel.body if isinstance(n, Loop))
+    rows = of_atom(kernel.axes[-1])
+    short = replace(loop, stop=minimum(2 * rows + 2, 4 + 0 * rows))
+    body = tuple(short if n is loop else n for n in kernel.body)
+    return replace(kernel, body=body)
+
+
+@pytest.mark.parametrize("order", gluon.ORDERS)
+def test_walks_may_be_of_different_length(order: str) -> None:
+    kernel = cut_short()
+    made = source(kernel).hopper
+    assert made is not None
+    whole = evaluated(job_of(attention(256, 256, causal=True), seed=1))
+    for programs in (1, 3):
+        got, want = launch(kernel, made, made.text, programs, 1, order)
+        np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
+        np.testing.assert_allclose(got[-1], whole[-1], rtol=2e-2, atol=2e-2)
 
 
 FAULTS: dict[str, Callable[[str], str]] = {
@@ -121,6 +145,11 @@ class TestCompiled:
     """What Triton makes of it."""
 
     pytestmark = NEEDS_TRITON
+
+    def test_a_walk_cut_short(self) -> None:
+        made = source(cut_short())
+        ((kernel,),) = compile_kernels([made], [GPUS[f"cuda:{HOPPER}"]], 1)
+        assert kernel.stays
 
     @pytest.mark.parametrize("name", ["tails", "causal", "wide"])
     def test_two_warpgroups_multiply_and_nothing_spills(self, name: str) -> None:
