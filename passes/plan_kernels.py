@@ -64,8 +64,8 @@ class KernelPlanner:
     """Plans kernels for one target and remembers them by structure.
 
     `lowers` is what the target asks of kernels, see `partition`; `gaps` whether values may lie with
-    gaps, see `assign_layouts`; `divides` cuts long sums, see `split`; `updates` whether kernels, not
-    a function of the host, update slices.
+    gaps, see `assign_layouts`; `divides` cuts long sums, see `split`; `updates` whether a kernel
+    updates slices, not a function of the host.
     """
 
     lowers: Lowers | None = None
