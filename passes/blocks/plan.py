@@ -30,6 +30,7 @@ class BlockPlanner(KernelPlanner):
     """Plans block kernels for one device and remembers them by structure."""
 
     gaps = False  # reads outside are masked, and halos are the host's to fill
+    updates = True
 
     def __init__(self, profile: BlockProfile = TYPICAL_DEVICE) -> None:
         super().__init__(TYPICAL_CORE)
