@@ -57,6 +57,10 @@ class CpuCode:
         pairs = self.target.profile.multiplies_pairs
         return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
 
+    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+        """`lowered`: what kernels need of a core is known before they are compiled."""
+        return lowered
+
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Machine code under `names`."""
         code = compile_kernels(lowered.kernels, names, self.target, self.options.jobs)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tcc.backends.gpu.code import GpuCode as CompiledBlocks
 from tcc.backends.gpu.code import compile_blocks
+from tcc.backends.gpu.compile import Request
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.generated import Generated
+from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import Lowered, lower_for_gpu
+from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
@@ -31,7 +34,12 @@ class GpuCode:
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
-        self.planner = BlockPlanner(block_profile(target.gpus))
+        self.planner = BlockPlanner(block_profile(target.gpus, options.precision))
+        floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        self.precision = Precision(
+            floats, options.weight_bits, pairs=True, everywhere=floats is not F32
+        )
+        self._made: dict[Request, CompiledKernel] = {}
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
@@ -41,27 +49,51 @@ class GpuCode:
 
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
-        floats = DTYPES.get(self.options.precision, F32)  # tf32 is stored as f32
-        stored = Precision(
-            floats, self.options.weight_bits, pairs=True, everywhere=floats is not F32
-        )
-        return lower_for_gpu(graph, self.planner, stored)
+        return lower_for_gpu(graph, self.planner, self.precision)
+
+    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+        """`lowered` with other schedules for kernels that turn out to need more registers or
+        shared memory than was thought."""
+
+        def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
+            numbers = tuple(bounds)
+            code = self._compiled(
+                tuple(bounds.values()),
+                [names[n] for n in numbers],
+                [lowered.alignments[n] for n in numbers],
+            )
+            return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
+
+        changes = better_schedules(lowered.table.bounds, self.planner, compiled)
+        if not changes:
+            return lowered
+        self.planner.exchange(changes)
+        return lower_placed(lowered.placed, self.planner, self.precision)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Images of all kernels under `names`."""
-        schedules = [_schedule(bound) for bound in lowered.table.bounds]
-        code = compile_blocks(
-            lowered.kernels,
+        code = self._compiled(lowered.table.bounds, names, lowered.alignments)
+        facts = self._facts(lowered, names, code.kernels)
+        return Generated((), 0, code.listings, facts, code.images)
+
+    def _compiled(
+        self,
+        bounds: Sequence[Bound],
+        names: Sequence[str],
+        alignments: Sequence[Sequence[int]],
+    ) -> CompiledBlocks:
+        return compile_blocks(
+            [bound.kernel for bound in bounds],
             names,
-            schedules,
-            lowered.alignments,
+            [_schedule(bound) for bound in bounds],
+            alignments,
             self.target,
             precision=self.options.precision,
             allow_host=self.options.allow_host,
+            gluon=self.options.gpu_kernels == "auto",
             jobs=self.options.jobs,
+            known=self._made,
         )
-        facts = self._facts(lowered, names, code.kernels)
-        return Generated((), 0, code.listings, facts, code.images)
 
     def _facts(
         self, lowered: Lowered, names: Sequence[str], made: Sequence[Sequence[CompiledKernel]]
@@ -97,7 +129,7 @@ class GpuCode:
 
 
 # GPUs whose numbers of multiprocessors differ by less share their schedules.
-_ALIKE = 2.5
+_ALIKE = 2.2
 
 
 def alike(target: Target) -> tuple[Target, ...]:
@@ -123,13 +155,29 @@ def alike(target: Target) -> tuple[Target, ...]:
     )
 
 
-def block_profile(gpus: Sequence[GpuProfile]) -> BlockProfile:
-    """What one schedule for all of `gpus` may count on: units for the largest, registers of the
-    smallest."""
+def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
+    """What one schedule for all of `gpus` may count on: the rates of the fastest, units for the
+    largest, registers and shared memory of the smallest.
+
+    Products of f32 are those of matrix units where `precision` allows it.
+    """
+    fastest = max(gpus, key=lambda g: g.bandwidth)
+    rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
+    units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16")}
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),
         min(g.warp for g in gpus),
+        min(g.lane_registers for g in gpus),
+        min(g.threads for g in gpus),
+        min(g.shared for g in gpus),
+        min(g.shared_all for g in gpus),
+        fastest.cache,
+        fastest.clock,
+        fastest.bandwidth,
+        _peak(fastest, "f32"),
+        tuple((name, peak) for name, peak in units.items() if peak is not None),
+        fastest.matrix_warps,
     )
 
 
@@ -170,6 +218,7 @@ def _build(kernel: CompiledKernel) -> dict[str, Any]:
     return {
         "warps": kernel.warps,
         "stages": kernel.stages,
+        "language": "gluon" if kernel.stays else "triton",
         "registers": kernel.registers,
         "private": kernel.private,
         "shared": kernel.shared,

@@ -8,7 +8,7 @@ Requires layouts.  Establishes one block kernel a distinct structure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from tcc.passes.blocks.join import blocks_join
 from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.choose_blocks import choose_blocks
 from tcc.schedule.nest import depends, product, stride
 from tcc.schedule.registers import TYPICAL_CORE
@@ -47,8 +47,16 @@ class BlockPlanner(KernelPlanner):
         loops = build_group(expr, operands, results, collapsed=False)
         packed = pack_factors(loops, operands)
         group = build_group(expr, packed, results)
-        schedule = choose_blocks(group, self.profile)
-        return packed, Bound(lower_blocks(group, schedule), schedule, group)
+        return packed, self.scheduled(group, choose_blocks(group, self.profile))
+
+    def scheduled(self, group: TileGroup, schedule: BlockSchedule) -> Bound:
+        """The kernel of `group` under `schedule`.  Raises `NotBlocks` where there is none."""
+        return Bound(lower_blocks(group, schedule), schedule, group)
+
+    def exchange(self, changes: Mapping[Bound, Bound]) -> None:
+        """Plans the second of each pair from now on where the first was planned."""
+        for key, (packed, bound) in self._known.items():
+            self._known[key] = packed, changes.get(bound, bound)
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:

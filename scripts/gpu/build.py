@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from tcc.options import TOLERANCES, read_options
 from gpu.carry import pack
 from gpu.draws import Draw
 from gpu.graphs import graph_json, reseed
-from gpu.kernels import Kernel, kernels
+from gpu.kernels import SMALL, Kernel, Sizes, kernels
 from models.build import DEFAULT_OUT, build
 from models.manifest import InputSpec, model_spec
 
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
+REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
 # Products in tf32 round their operands to eleven bits.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
@@ -51,7 +52,9 @@ class Item:
 
 
 def target_of(archs: Sequence[str]) -> str:
-    """`cuda:...` or `rocm:...` for these architectures, which are of one vendor."""
+    """`cuda:...` or `rocm:...` for these architectures, which are of one vendor; or `cpu`."""
+    if archs == ["cpu"]:
+        return "cpu"
     return f"{'rocm' if archs[0].startswith('gfx') else 'cuda'}:{','.join(archs)}"
 
 
@@ -83,6 +86,17 @@ def kernel_item(kernel: Kernel) -> Item:
     return Item(kernel.model, {}, kernel.options, facts)
 
 
+def twin_item(item: Item) -> Item:
+    """The item without kernels in Gluon, to tell what these bring."""
+    facts = {**item.facts, "name": f"{item.facts['name']}_triton", "twin_of": item.facts["name"]}
+    return replace(item, options={**item.options, "gpu_kernels": "triton"}, facts=facts)
+
+
+def _may_be_gluon(kernel: Kernel, archs: Sequence[str]) -> bool:
+    halves = kernel.dtype in ("bf16", "f16")
+    return "sm_90" in archs and halves and kernel.group in ("matrix", "other")
+
+
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
     """A model of models/ with weights made anew, once in each precision."""
     model = onnx.load(build(name, DEFAULT_OUT))
@@ -105,8 +119,9 @@ def _input(spec: InputSpec) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def add(item: Item, target: str, folder: Path, compile_item: Compile) -> dict[str, Any]:
-    """Compiles one item into `folder`; its row of the index.  Raises TccError."""
+def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[dict[str, Any]]:
+    """Compiles one item into `folder`; its row of the index, none for a twin that has the same code
+    as its other.  Raises TccError."""
     graph = folder / "graphs" / f"{item.facts['graph']}.json"
     if not graph.exists():
         graph.write_text(json.dumps(graph_json(item.model, item.draws)))
@@ -116,13 +131,17 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> dict[st
         compile_item(item.model, {"target": target, **item.options}, artifact)
         packed = folder / "artifacts" / f"{item.facts['name']}.zip"
         carried = pack(artifact, item.draws, packed)
+    other = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
+    if other.exists() and other.read_bytes() == packed.read_bytes():
+        packed.unlink()
+        return []
     row = {**item.facts, "carried_bytes": carried, "file_bytes": packed.stat().st_size}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
         f"{row['file_bytes'] / 1e6:6.2f} MB",
         flush=True,
     )
-    return row
+    return [row]
 
 
 def make_folder(
@@ -133,10 +152,13 @@ def make_folder(
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("graphs", "artifacts", "gpu", _RUNTIME):
         (folder / name).mkdir(parents=True)
-    index: dict[str, Any] = {"tcc": __version__, "archs": list(archs), "items": [], "refused": {}}
+    index: dict[str, Any] = {
+        "tcc": __version__, "archs": list(archs), "device": "cpu" if archs == ["cpu"] else "cuda",
+        "items": [], "refused": {},
+    }  # fmt: skip
     for item in items:
         try:
-            index["items"].append(add(item, target_of(archs), folder, compile_item))
+            index["items"] += add(item, target_of(archs), folder, compile_item)
         except (TccError, ValueError) as error:
             index["refused"][item.facts["name"]] = str(error)
             print(f"{item.facts['name']}: {error}", flush=True)
@@ -155,13 +177,32 @@ def _copy_programs(folder: Path) -> None:
     (folder / "tcc" / "__init__.py").write_text("")
 
 
-def all_items(names: Sequence[str]) -> Iterator[Item]:
-    """Kernels and models; with `names` those whose name begins with one of them."""
+def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
+    """Kernels and models; with `names` those whose name begins with one of them.  Where kernels may
+    be in Gluon, a twin in Triton follows each."""
+    yield from _items(names, Sizes(), MODELS, archs)
+
+
+def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
+    """Small kernels and a small model for the CPU, in precisions that it has; with `names` those
+    whose name begins with one of them, of the large models too."""
+    for item in _items(names, SMALL, MODELS if names else REHEARSED, ["cpu"]):
+        options = {**item.options}
+        if options.get("precision") == "tf32":
+            del options["precision"]
+        yield replace(item, options=options)
+
+
+def _items(
+    names: Sequence[str], sizes: Sizes, models: Sequence[str], archs: Sequence[str]
+) -> Iterator[Item]:
     chosen = tuple(names) or ("",)
-    for kernel in kernels():
+    for kernel in kernels(sizes):
         if kernel.name.startswith(chosen):
             yield kernel_item(kernel)
-    for model in MODELS:
+            if _may_be_gluon(kernel, archs):
+                yield twin_item(kernel_item(kernel))
+    for model in models:
         for precision in ("bf16", "f32"):
             if f"{model}_{precision}".startswith(chosen):
                 yield from model_items(model, (precision,))
@@ -170,12 +211,14 @@ def all_items(names: Sequence[str]) -> Iterator[Item]:
 def main() -> int:
     """Returns the exit code: 1 where something was not compiled, or the folder is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--out", type=Path, default=ROOT / "build" / "gpu_check")
-    parser.add_argument("--archs", default="sm_90")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--archs", default="sm_90", help="or cpu: for a rehearsal")
     parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
     chosen = parser.parse_args()
     names = [name for name in chosen.only.split(",") if name]
-    index = make_folder(chosen.out, all_items(names), chosen.archs.split(","), compile_with_tcc)
+    archs = chosen.archs.split(",")
+    items = rehearsed_items(names) if archs == ["cpu"] else all_items(names, archs)
+    index = make_folder(chosen.out, items, archs, compile_with_tcc)
     size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file())
     print(
         f"{chosen.out}: {len(index['items'])} items, {len(index['refused'])} refused, "
