@@ -14,6 +14,7 @@ from tcc.runtime import load
 # Where HIP's name is not CUDA's with another beginning, or its number for an attribute is another.
 HIP = MappingProxyType(
     {
+        "cuDeviceGetCount": "hipGetDeviceCount",
         "cuMemAlloc_v2": "hipMalloc",
         "cuMemAllocAsync": "hipMallocAsync",
         "cuMemFree_v2": "hipFree",
