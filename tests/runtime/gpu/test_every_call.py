@@ -130,11 +130,12 @@ def test_recorded_runs_wait_for_the_one_before_on_the_callers_stream(
         x, y, stream = driver.array(zeros), driver.array(zeros), driver.stream()
         tensors = [on_device(driver, x, [16])], [on_device(driver, y, [16])]
         driver.log()
+        asked = "cuStreamIsCapturing stream=3"
         wait, mark = "cuStreamWaitEvent stream=3 of=3 flags=0", "cuEventRecord stream=3"
         for run in (
-            ("cuMemAlloc_v2 512", *launches(3, 16), mark),
-            (wait, *record(16), "cuGraphLaunch stream=3", mark),
-            (wait, "cuGraphLaunch stream=3", mark),
+            (asked, "cuMemAlloc_v2 512", *launches(3, 16), mark),
+            (asked, wait, *record(16), "cuGraphLaunch stream=3", mark),
+            (asked, wait, "cuGraphLaunch stream=3", mark),
         ):
             artifact.run(*tensors, stream)
             assert driver.log() == calls(platform, *run)
