@@ -61,6 +61,7 @@ class GpuCode:
                 tuple(bounds.values()),
                 [names[n] for n in numbers],
                 [lowered.alignments[n] for n in numbers],
+                portable=False,
             )
             return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
 
@@ -81,6 +82,7 @@ class GpuCode:
         bounds: Sequence[Bound],
         names: Sequence[str],
         alignments: Sequence[Sequence[int]],
+        portable: bool = True,
     ) -> CompiledBlocks:
         return compile_blocks(
             [bound.kernel for bound in bounds],
@@ -91,6 +93,7 @@ class GpuCode:
             precision=self.options.precision,
             allow_host=self.options.allow_host,
             gluon=self.options.gpu_kernels == "auto",
+            portable=portable,
             jobs=self.options.jobs,
             known=self._made,
         )
