@@ -34,8 +34,8 @@ class GpuCode:
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
-        self.planner = BlockPlanner(block_profile(target.gpus, options.precision))
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        self.planner = BlockPlanner(block_profile(target.gpus, options.precision), floats)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )

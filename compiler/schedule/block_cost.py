@@ -78,6 +78,15 @@ class BlockPrice:
         return found
 
 
+def streamed(profile: BlockProfile, bytes_: float) -> float:
+    """Seconds of a kernel that does nothing but move so many bytes, through the cache if it keeps
+    them."""
+    rate = profile.bandwidth * _MEMORY_SHARE
+    if bytes_ <= profile.cache * _KEPT:
+        rate = _CACHE_BYTES * profile.clock * profile.processors
+    return LAUNCH + 2 * _NEAR + bytes_ / rate
+
+
 class BlockPricer:
     """Prices schedules of one group on one device."""
 
