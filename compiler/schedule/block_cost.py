@@ -105,7 +105,7 @@ class BlockPricer:
     def price(self, schedule: BlockSchedule, built: Usage | None = None) -> BlockPrice:
         """The price of the group's kernel; `built` is what a compiler made of it, where known.
 
-        Its seconds are infinite where the device cannot hold a unit.
+        Without that the seconds are infinite where the device would not hold a unit.
         """
         runs = self.runs(schedule)
         grid = self.facts.grid(schedule)
@@ -113,7 +113,9 @@ class BlockPricer:
         units = 1
         for each in grid:
             units *= each.steps
-        resident = self._resident(usage, schedule)
+        resident = self.resident(usage, schedule)
+        if built is not None:
+            resident = max(1, resident)
         if resident == 0:
             return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, units, 0, 0, usage)
         moved = [m for run in runs for m in run.moved]
@@ -256,8 +258,8 @@ class BlockPricer:
 
     # ---- residency ------------------------------------------------------------------------------
 
-    def _resident(self, usage: Usage, schedule: BlockSchedule) -> int:
-        """Units that a processor holds at once."""
+    def resident(self, usage: Usage, schedule: BlockSchedule) -> int:
+        """Units that a processor holds at once; 0 where it holds none."""
         device = self.profile
         threads = schedule.warps * device.lanes
         registers = -(-max(usage.registers, 16) // 8) * 8

@@ -16,8 +16,8 @@ from tcc.schedule.block_axes import (
     reads_held,
     reduced_axis,
 )
-from tcc.schedule.blocks import BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, points, product, stride
+from tcc.schedule.blocks import BlockSchedule, NotBlocks
+from tcc.schedule.nest import depends, points, product
 
 # The least side of a block that is multiplied as a matrix.
 SIDE = 16
@@ -67,9 +67,7 @@ def main_product(group: TileGroup) -> GroupStage | None:
     return max(found, key=lambda s: points((*s.iters, *s.reduce)), default=None)
 
 
-def product_schedules(
-    group: TileGroup, main: GroupStage
-) -> list[BlockSchedule]:
+def product_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:
     """What is worth pricing for a group whose work is the product `main`.
 
     Raises `NotBlocks` for rows that a unit must hold and cannot.
@@ -179,9 +177,7 @@ def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
     return size <= 4 * _PRODUCTS and (4 * size >= _PRODUCTS or size * 4 >= longest * many)
 
 
-def _chained(
-    group: TileGroup, first: list[Var], second: list[Var]
-) -> list[BlockSchedule]:
+def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[BlockSchedule]:
     """Products whose rows wait in a unit: rows in blocks, all else of a row whole."""
     shared = {v for s in group.stages if (r := _roles(s)) is not None for v in r.batch}
     sides = [[v for v in side if v not in shared] for side in (first, second)]

@@ -1,7 +1,7 @@
 """What the stages of a group do in one unit of a block schedule: steps, lanes, bytes, products.
 
-    s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
-      ->  2 units, each 32 steps of 32 x 64 x 128 products, of 8192 and 16384 bytes to load
+s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
+  ->  2 units, each 32 steps of 32 x 64 x 128 products, of 8192 and 16384 bytes to load
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.ir.tile import Scope
 from tcc.ir.types import BF16, F16, F32

@@ -58,9 +58,7 @@ def _counts(trips: int) -> list[int]:
     return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
 
 
-def _seconds(
-    expr: Expr, parts: int, number: int, profile: BlockProfile, prices: Prices
-) -> float:
+def _seconds(expr: Expr, parts: int, number: int, profile: BlockProfile, prices: Prices) -> float:
     """The price of the parts and of their sums."""
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))

@@ -36,9 +36,7 @@ class BlockPlanner(KernelPlanner):
 
     gaps = False  # reads outside are masked, and halos are the host's to fill
 
-    def __init__(
-        self, profile: BlockProfile = TYPICAL_DEVICE, floats: DType = F32
-    ) -> None:
+    def __init__(self, profile: BlockProfile = TYPICAL_DEVICE, floats: DType = F32) -> None:
         """`floats`: as what operands of f32 will be stored, once kernels are known."""
         super().__init__(TYPICAL_CORE)
         self.profile, self.floats = profile, floats
