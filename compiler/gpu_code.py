@@ -91,6 +91,7 @@ class GpuCode:
             self.target,
             precision=self.options.precision,
             allow_host=self.options.allow_host,
+            gluon=self.options.gpu_kernels == "auto",
             jobs=self.options.jobs,
             known=self._made,
         )
@@ -229,6 +230,7 @@ def _build(kernel: CompiledKernel) -> dict[str, Any]:
     return {
         "warps": kernel.warps,
         "stages": kernel.stages,
+        "language": "gluon" if kernel.stays else "triton",
         "registers": kernel.registers,
         "private": kernel.private,
         "shared": kernel.shared,

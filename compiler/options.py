@@ -19,6 +19,7 @@ from tcc.errors import UserError
 Shape = tuple[int, ...]
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
+GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16")
 # Weights as integers, and the bits of one.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
@@ -265,6 +266,16 @@ class Options:
             "Lets a program for GPUs call functions that only the host has, with copies there and "
             "back.",
             _switch,
+        ),
+    )
+    gpu_kernels: str = field(
+        default="auto",
+        metadata=_flag(
+            "--gpu-kernels",
+            "KIND",
+            "auto: products of halves for Hopper (sm_90) may be Gluon kernels with warps of their "
+            "own for copies; triton: none are.",
+            _one_of(GPU_KERNELS, str),
         ),
     )
     jobs: int = field(

@@ -7,9 +7,25 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 from tcc.backends.gpu.compile import Request, compile_kernels
-from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
-from tcc.backends.images import Form, GpuImages, GpuKernel, GpuVariant, Param, Platform
+from tcc.backends.gpu.source import (
+    HOPPER,
+    CompiledKernel,
+    KernelSource,
+    ParameterKind,
+    kernel_source,
+)
+from tcc.backends.gpu.tensor_maps import TensorMap
+from tcc.backends.images import (
+    Form,
+    GpuImages,
+    GpuKernel,
+    GpuVariant,
+    ImageMap,
+    Param,
+    Platform,
+)
 from tcc.ir.tile import TileKernel
+from tcc.ir.types import DTYPES
 from tcc.schedule.blocks import BlockSchedule
 from tcc.target import GPUS, GpuProfile, Target
 
@@ -17,6 +33,7 @@ _PARAMS = {
     ParameterKind.POINTER: Param.POINTER,
     ParameterKind.INT64: Param.INT64,
     ParameterKind.NULLPTR: Param.NULL,
+    ParameterKind.TENSOR_MAP: Param.TENSOR_MAP,
 }
 
 
@@ -42,6 +59,7 @@ def compile_blocks(
     *,
     precision: str,
     allow_host: bool,
+    gluon: bool,
     jobs: int,
     known: MutableMapping[Request, CompiledKernel] | None = None,
 ) -> GpuCode:
@@ -49,11 +67,15 @@ def compile_blocks(
     PTX, for newer ones.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
-    f32, else its own.  `known` is as of `compile_kernels`.  Raises what `compile_kernels` raises.
+    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  `known` is
+    as of `compile_kernels`.  Raises what `compile_kernels` raises.
     """
     dot = "ieee" if precision == "f32" else precision
+    room = max((gpu.shared for gpu in target.gpus if gluon and gpu.arch == HOPPER), default=0)
     sources = [
-        kernel_source(kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned)
+        kernel_source(
+            kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned, gluon=room
+        )
         for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)
     ]
     assembled = [portable_profile(target.gpus)] if target.kind == "cuda" else []
@@ -65,11 +87,14 @@ def compile_blocks(
     variants = list(map(_variant, target.gpus, by_arch))
     for gpu in assembled:
         own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
-        kernels = _assembly(gpu, sources, own, jobs)
-        variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, kernels))))
+        texts = _assembly(gpu, sources, own, jobs)
+        variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, texts))))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
-    return GpuCode(images, tuple(s.text for s in sources), by_arch)
+    listings = tuple(
+        s.text if s.hopper is None else s.hopper.text + "\n\n" + s.text for s in sources
+    )
+    return GpuCode(images, listings, by_arch)
 
 
 def _assembly(
@@ -108,7 +133,16 @@ def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
 
 def _kernel(made: CompiledKernel) -> GpuKernel:
     params = tuple(_PARAMS[p] for p in made.parameters)
-    return GpuKernel(made.symbol, made.image, made.shared, made.warps, made.warp_size, params)
+    maps = tuple(map(_map, made.maps))
+    return GpuKernel(
+        made.symbol, made.image, made.shared, made.warps, made.warp_size, params, maps, made.stays
+    )
+
+
+def _map(made: TensorMap) -> ImageMap:
+    width = DTYPES[made.dtype].bytes
+    strides = tuple(width * n for n in made.strides[:-1])
+    return ImageMap(made.buffer, made.dtype, made.sizes, strides, made.box, made.swizzle)
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:

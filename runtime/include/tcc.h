@@ -168,7 +168,11 @@ typedef struct tcc_api {
      * alignment of one element.  `stream` is NULL on the CPU.  On a GPU it is a CUstream or
      * hipStream_t of the model's device: the run's work goes there, and where all arrays are on the
      * device it may return before that is done (failures of it appear later).  With NULL the run
-     * comes after what was begun on the process's default stream, and is done when it returns. */
+     * comes after what was begun on the process's default stream, and is done when it returns.
+     * While the caller records the stream in a graph of its own, the work goes into that graph, which
+     * uses the instance's memory at every replay: replays and other runs of the instance must not
+     * overlap, and the instance must outlive the graph.  Such a run takes device arrays only, fails
+     * where it would wait or take memory (so run once before), and waits for no run before it. */
     tcc_status (*run)(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
                       tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                       void *stream);

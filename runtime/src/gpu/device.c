@@ -61,6 +61,26 @@ static tcc_status choose_device(tcc_gpu *gpu) {
     return TCC_OK;
 }
 
+/* The name lies in a struct that ROCm 6 changed together with the function's name. */
+static tcc_status find_arch_of_hip(tcc_gpu *gpu) {
+    enum { ARCH_AT = 1160, ARCH_AT_5 = 396, ROOM = 8192 };
+    static char properties[ROOM]; /* models are opened one at a time */
+    const tcc_gpu_driver *driver = gpu->driver;
+    bool new = driver->device_properties != NULL;
+    if (!new && !driver->device_properties_5)
+        return tcc_fail(TCC_UNSUPPORTED, "the HIP driver does not describe devices");
+    memset(properties, 0, sizeof properties);
+    int error = new ? driver->device_properties(properties, gpu->ordinal)
+                    : driver->device_properties_5(properties, gpu->ordinal);
+    if (error)
+        return tcc_gpu_fail(driver, error, "%s does not tell its architecture", gpu->name);
+    memcpy(gpu->arch, properties + (new ? ARCH_AT : ARCH_AT_5), sizeof gpu->arch - 1);
+    if (strncmp(gpu->arch, "gfx", 3) != 0)
+        return tcc_fail(TCC_UNSUPPORTED, "%s: the HIP driver describes devices in a way that is not "
+                        "known", gpu->name);
+    return TCC_OK;
+}
+
 static tcc_status find_arch(tcc_gpu *gpu) {
     const tcc_gpu_driver *driver = gpu->driver;
     if (driver->platform == TCC_PLATFORM_CUDA) {
@@ -73,14 +93,7 @@ static tcc_status find_arch(tcc_gpu *gpu) {
         snprintf(gpu->arch, sizeof gpu->arch, "sm_%d", major * 10 + minor);
         return TCC_OK;
     }
-    /* a struct of ROCm 6 and later with the architecture's name 1160 bytes into it */
-    enum { ARCH_AT = 1160, ROOM = 8192 };
-    static char properties[ROOM]; /* models are opened one at a time */
-    memset(properties, 0, sizeof properties);
-    TCC_GPU_TRY(driver, device_properties(properties, gpu->ordinal),
-                "%s does not tell its architecture", gpu->name);
-    memcpy(gpu->arch, properties + ARCH_AT, sizeof gpu->arch - 1);
-    return TCC_OK;
+    return find_arch_of_hip(gpu);
 }
 
 tcc_status tcc_gpu_find_device(tcc_gpu *gpu) {
@@ -234,6 +247,7 @@ static tcc_status upload_weights(tcc_gpu *gpu, const char *weights, size_t bytes
 static tcc_status prepare(tcc_gpu *gpu, const tcc_program *program, const char *weights,
                           size_t bytes, const char *model) {
     TCC_RETURN_IF_ERROR(check_shared(gpu));
+    TCC_RETURN_IF_ERROR(tcc_gpu_check_maps(gpu));
     TCC_RETURN_IF_ERROR(check_memory(gpu, program, bytes, model));
     TCC_RETURN_IF_ERROR(load_kernels(gpu));
     return upload_weights(gpu, weights, bytes);

@@ -44,6 +44,7 @@ static const row rows[] = {
     ROW(stream_destroy, "cuStreamDestroy_v2", "hipStreamDestroy"),
     ROW(stream_wait, "cuStreamSynchronize", "hipStreamSynchronize"),
     ROW(stream_wait_event, "cuStreamWaitEvent", "hipStreamWaitEvent"),
+    ROW(stream_capture, "cuStreamIsCapturing", "hipStreamIsCapturing"),
     ROW(event_create, "cuEventCreate", "hipEventCreateWithFlags"),
     ROW(event_destroy, "cuEventDestroy_v2", "hipEventDestroy"),
     ROW(event_record, "cuEventRecord", "hipEventRecord"),
@@ -62,9 +63,12 @@ static const row rows[] = {
     ROW(context_pop, "cuCtxPopCurrent_v2", NULL),
     ROW(context_device, "cuCtxGetDevice", NULL),
     ROW(function_attribute, "cuFuncSetAttribute", NULL),
+    ROW(driver_version, "cuDriverGetVersion", NULL),
+    OPTIONAL(encode_map, "cuTensorMapEncodeTiled", NULL),
     ROW(set_device, NULL, "hipSetDevice"),
     ROW(get_device, NULL, "hipGetDevice"),
-    ROW(device_properties, NULL, "hipGetDevicePropertiesR0600"),
+    OPTIONAL(device_properties, NULL, "hipGetDevicePropertiesR0600"),
+    OPTIONAL(device_properties_5, NULL, "hipGetDeviceProperties"),
 };
 
 /* ---- libraries ------------------------------------------------------------------------------------- */

@@ -25,6 +25,14 @@ static void touch(const tcc_gpu_images *images) {
             const tcc_gpu_kernel *kernel = &images->variants[v].kernels[k];
             seen += (int64_t)strlen(kernel->symbol) + images->images[kernel->image].size;
             for (int32_t p = 0; p < kernel->n_params; p++) seen += kernel->params[p];
+            for (int32_t m = 0; m < kernel->n_maps; m++) {
+                const tcc_gpu_map *map = &kernel->maps[m];
+                if (map->buffer >= kernel->n_pointers || map->rank > TCC_MAP_RANK) abort();
+                for (int32_t i = 0; i < map->rank; i++) {
+                    if (!map->sizes[i] || !map->box[i]) abort();
+                    if (i && (!map->strides[i - 1] || map->strides[i - 1] % 16)) abort();
+                }
+            }
             if (images->variants[v].form == TCC_FORM_PTX)
                 seen += (int64_t)strlen(images->images[kernel->image].bytes);
         }

@@ -23,6 +23,7 @@ from tcc.backends.images import (
     GpuImages,
     GpuKernel,
     GpuVariant,
+    ImageMap,
     Param,
     Platform,
     encode_images,
@@ -34,6 +35,11 @@ from tcc.runtime import load
 
 USES = ("gpu/images.c", "program.c", "instructions.c", "alloc.c", "status.c")
 PARAMS = (Param.POINTER, Param.INT64, Param.NULL, Param.NULL)
+MAPPED = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, Param.NULL, Param.TENSOR_MAP, Param.NULL)
+MAPS = (
+    ImageMap(0, "bf16", (4, 5, 64), (640, 128), (1, 4, 64), 128),
+    ImageMap(1, "f16", (1 << 20,), (), (8,), 0),
+)
 
 
 def kernel(name: str, image: bytes) -> GpuKernel:
@@ -47,8 +53,14 @@ def variant(arch: str, form: Form) -> GpuVariant:
     return GpuVariant(arch, form, tuple(kernel(name, image) for image, name in names))
 
 
+def mapped(made: GpuVariant) -> GpuVariant:
+    """Its last kernel stays, and takes tensor maps."""
+    last = replace(made.kernels[-1], params=MAPPED, maps=MAPS, stays=True)
+    return replace(made, kernels=(*made.kernels[:-1], last))
+
+
 CUDA = GpuImages(
-    Platform.CUDA, (variant("sm_80", Form.CUBIN), variant("sm_90a", Form.CUBIN),
+    Platform.CUDA, (variant("sm_80", Form.CUBIN), mapped(variant("sm_90a", Form.CUBIN)),
                     variant("sm_80", Form.PTX)),
 )  # fmt: skip
 HIP = GpuImages(Platform.HIP, (variant("gfx942", Form.HSACO),), allow_host=True)
@@ -114,6 +126,26 @@ def test_whole_tables_decode(hostile: Path) -> None:
     assert run(hostile, [encode_images(CUDA), encode_images(HIP)]) == (2, 2)
     fewer = [replace(v, kernels=v.kernels[1:]) for v in CUDA.variants]
     assert run(hostile, [encode_images(replace(CUDA, variants=tuple(fewer)))]) == (0, 1)
+
+
+def test_maps_that_no_driver_takes_are_refused(hostile: Path) -> None:
+    """Each rule alone: a buffer that there is not, uneven rows, rows wider than a swizzle, ..."""
+    wrong = (
+        {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (640, 120)},
+        {"strides": (1 << 40, 128)}, {"strides": (640, 0)},
+        {"box": (1, 4, 65)}, {"box": (1, 4, 128)},
+        {"box": (1, 257, 64)}, {"box": (0, 4, 64)},
+        {"sizes": (1,) * 6, "strides": (16,) * 5, "box": (8,) * 6},
+        {"sizes": (), "strides": (), "box": ()},
+    )  # fmt: skip
+    for fields in wrong:
+        maps = (replace(MAPS[0], **fields), MAPS[1])
+        bad = replace(CUDA.variants[1].kernels[-1], maps=maps)
+        kernels = (*CUDA.variants[1].kernels[:-1], bad)
+        images = replace(CUDA, variants=(replace(CUDA.variants[1], kernels=kernels),))
+        assert run(hostile, [encode_images(images)]) == (0, 1), fields
+    hip = replace(HIP, variants=(mapped(HIP.variants[0]),))
+    assert run(hostile, [encode_images(hip)]) == (0, 1)
 
 
 def test_cut_and_flipped_tables_are_refused(hostile: Path) -> None:
