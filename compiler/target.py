@@ -195,8 +195,9 @@ class GpuProfile:
     bytes of shared memory that one block may ask for, `shared_all` those that the blocks of a
     multiprocessor share, and `threads` the lanes it holds.  `clock` is in cycles per second,
     `cache` the bytes of the last cache that all multiprocessors share, `matrix_warps` how many
-    warps one matrix instruction takes.  `bandwidth` is the memory's, in bytes per second; `peaks` the dense
-    multiply-adds per second times two, by the operands' type, on matrix units where there are any.
+    warps one matrix instruction takes.  `bandwidth` is the memory's, in bytes per second; `peaks`
+    the dense multiply-adds per second times two, by the operands' type, on matrix units where there
+    are any.
     Figures are the vendors' own: `source`, the CUDA programming guide's table of compute
     capabilities, and AMD's architecture papers; clocks are those at which `f32` is reached.
     """

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
@@ -216,7 +216,7 @@ class BlockPricer:
             wait = load + bytes_ / self._link
             one = max(one, wait / ahead) if ahead else one + wait
         across = (run.steps if self._walked else 1) * _ACROSS if run.across else 0.0
-        across *= (schedule.warps / 4) ** 0.5
+        across *= sqrt(schedule.warps / 4)
         return run.steps * one + across
 
     # ---- memory ---------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class BlockPricer:
                 continue
             found = each.unique
             if not each.touch.store and once > self.profile.cache / 2:
-                inner = {v: spans[v] if v in spans else n for v, n in self._whole(each).items()}
+                inner = {v: spans.get(v, n) for v, n in self._whole(each).items()}
                 found = max(found, rounds * each.touch.bytes_in(inner, SECTOR))
             total += min(found, max(each.total, each.unique))
         return total
