@@ -34,7 +34,7 @@ _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
 # What instructions of one warp reach where those of several are faster.
 _ONE_WARP_SHARE = 0.6
 # Cycles in which matrix units wait for the next block's instructions.
-_ISSUE = 32
+_ISSUE = 64
 # What of the cache keeps data between kernels.
 _KEPT = 0.25
 # Units of a processor at most; shared bytes that each takes beside its own; registers of a lane
