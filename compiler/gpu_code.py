@@ -20,6 +20,7 @@ from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
+from tcc.schedule.block_cost import BlockPricer, Usage
 from tcc.schedule.blocks import BlockProfile, BlockSchedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 from tcc.target import GpuProfile, Target
@@ -34,8 +35,8 @@ class GpuCode:
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
-        self.planner = BlockPlanner(block_profile(target.gpus, options.precision))
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        self.planner = BlockPlanner(block_profile(target.gpus, options.precision), floats)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
@@ -113,17 +114,22 @@ class GpuCode:
                 {
                     "symbol": name,
                     "source": loc,
-                    **_cost(first, bound, self.options.precision),
+                    **_work(bound),
+                    **_price(first, bound, kernel, self.options.precision),
                     **_blocks(_schedule(bound)),
                 }
-                for name, loc, bound in rows
+                for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
             ],
             "builds": [
                 {
                     "arch": gpu.arch,
                     "kernels": [
-                        {"symbol": name, **_build(kernel)}
-                        for name, kernel in zip(names, kernels, strict=True)
+                        {
+                            "symbol": name,
+                            **_build(kernel),
+                            **_price(gpu, bound, kernel, self.options.precision),
+                        }
+                        for (name, _, bound), kernel in zip(rows, kernels, strict=True)
                     ],
                 }
                 for gpu, kernels in zip(self.target.gpus, made, strict=True)
@@ -203,16 +209,22 @@ def _peak(gpu: GpuProfile, precision: str) -> float:
     return peak
 
 
-def _cost(gpu: GpuProfile, bound: Bound, precision: str) -> dict[str, Any]:
-    """What one launch does, and the least that it can take; open sizes count as typical ones."""
-    flops, bytes_ = group_flops(bound.group), group_bytes(bound.group)
-    seconds = max(flops / _peak(gpu, precision), bytes_ / gpu.bandwidth)
+def _work(bound: Bound) -> dict[str, Any]:
+    """What one launch does; open sizes count as typical ones."""
     return {
-        "flops": flops,
+        "flops": group_flops(bound.group),
         "contraction_flops": contraction_flops(bound.group),
-        "bytes": bytes_,
-        "seconds": float(f"{seconds:.4g}"),
+        "bytes": group_bytes(bound.group),
     }
+
+
+def _price(gpu: GpuProfile, bound: Bound, made: CompiledKernel, precision: str) -> dict[str, Any]:
+    """What one launch is predicted to take with the registers and shared memory that it needs, and
+    what limits it."""
+    schedule = replace(_schedule(bound), stages=made.stages)
+    usage = Usage(made.registers, made.private, made.shared)
+    price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
+    return {"seconds": float(f"{price.seconds:.4g}"), "limit": price.limit}
 
 
 def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
