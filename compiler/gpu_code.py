@@ -34,7 +34,7 @@ class GpuCode:
         if options.machine is not None:
             raise UserError("machine files describe processors, not GPUs", where="--machine")
         self.target, self.options = target, options
-        self.planner = BlockPlanner(block_profile(target.gpus))
+        self.planner = BlockPlanner(block_profile(target.gpus), options.numerics != "strict")
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these

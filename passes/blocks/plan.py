@@ -31,9 +31,10 @@ class BlockPlanner(KernelPlanner):
 
     gaps = False  # reads outside are masked, and halos are the host's to fill
 
-    def __init__(self, profile: BlockProfile = TYPICAL_DEVICE) -> None:
+    def __init__(self, profile: BlockProfile = TYPICAL_DEVICE, skips: bool = True) -> None:
+        """`skips` as of `lower_blocks`."""
         super().__init__(TYPICAL_CORE)
-        self.profile = profile
+        self.profile, self.skips = profile, skips
         self.lowers = partial(blocks_join, profile=profile)
         self.divides = partial(divide_sums, profile=profile)
 
@@ -48,7 +49,7 @@ class BlockPlanner(KernelPlanner):
         packed = pack_factors(loops, operands)
         group = build_group(expr, packed, results)
         schedule = choose_blocks(group, self.profile)
-        return packed, Bound(lower_blocks(group, schedule), schedule, group)
+        return packed, Bound(lower_blocks(group, schedule, self.skips), schedule, group)
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:

@@ -233,8 +233,10 @@ def in_steps(
     axes: Sequence[Axis],
     start: tuple[Block, ...],
     step: Callable[[tuple[Part, ...], tuple[Block, ...]], tuple[Block, ...]],
+    span: tuple[Index, Index] | None = None,
 ) -> tuple[Block, ...]:
-    """A loop over the blocks of all `axes`, the last one fastest."""
+    """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
+    to the second, if given."""
     count = const(1)
     for each in axes:
         count = count * each.steps
@@ -242,7 +244,7 @@ def in_steps(
     outer = emitter.open()
     carried = tuple(emitter.fresh(b.dtype, b.shape) for b in start)
     yields = step(parts_at(axes, at), carried)
-    return emitter.close(outer, at, start, carried, yields)
+    return emitter.close(outer, at, span or (const(0), count), start, carried, yields)
 
 
 def parts_at(axes: Sequence[Axis], number: Index) -> tuple[Part, ...]:
