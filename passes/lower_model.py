@@ -15,6 +15,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.program import Program
 from tcc.ir.tile import TileKernel
 from tcc.passes.blocks.align import buffer_alignments
+from tcc.passes.blocks.integers import with_signed_bytes
 from tcc.passes.blocks.masks import with_computed_masks
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.choose_layouts import choose_layouts
@@ -65,7 +66,7 @@ def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> 
         gaps=planner.gaps,
         divides=planner.divides,
     )
-    placed = with_computed_masks(placed)
+    placed = with_signed_bytes(with_computed_masks(placed), planner.makes)
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     kernels = tuple(b.kernel for b in table.bounds)
     alignments = buffer_alignments(program, kernels)

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.types import BF16, F16, F32
+from tcc.ir.types import BF16, F16, F32, I32
 from tcc.schedule.block_axes import (
     Blocks,
+    factors,
     most_positions,
+    of_bytes,
     own_axis,
     power,
     reads_held,
     reduced_axis,
 )
 from tcc.schedule.blocks import BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, points, product, stride
+from tcc.schedule.nest import depends, points, stride
 
 # The least side of a block that is multiplied as a matrix.
 SIDE = 16
@@ -41,10 +43,10 @@ class _Roles:
 
 
 def _roles(stage: GroupStage) -> _Roles | None:
-    factors = product(stage)
-    if factors is None or not stage.reduce:
+    both = factors(stage)
+    if both is None or not stage.reduce:
         return None
-    a, b = depends(stage, factors.a), depends(stage, factors.b)
+    a, b = depends(stage, both.a), depends(stage, both.b)
     batch = tuple(v for v in stage.iters if (v in a) is (v in b))
     rows = tuple(v for v in stage.iters if v in a and v not in b)
     return _Roles(batch, rows, tuple(v for v in stage.iters if v in b and v not in a))
@@ -53,7 +55,7 @@ def _roles(stage: GroupStage) -> _Roles | None:
 def is_matrix_product(stage: GroupStage) -> bool:
     """Whether a stage multiplies matrices that fill blocks on all sides."""
     roles = _roles(stage)
-    if roles is None or stage.body[0].dtype is not F32:
+    if roles is None or stage.body[0].dtype not in (F32, I32):
         return False
     return min(points(roles.rows), points(roles.columns), points(stage.reduce)) >= SIDE
 
@@ -81,7 +83,7 @@ def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) ->
     if owned or group.walk is not None:
         return _chained(group, first, second, profile)
     m, n = points(tuple(first)), points(tuple(second))
-    if main.body[0].dtype is not F32 or not _fills(m, n, points(tuple(batch)), profile):
+    if main.body[0].dtype not in (F32, I32) or not _fills(m, n, points(tuple(batch)), profile):
         return _narrow(group, main, batch, first, second, profile)
     halves = _halves(main)
     bm, bn = _sides(m, n, points(tuple(batch)), halves, profile)
@@ -89,7 +91,7 @@ def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) ->
     blocks.add(first, bm)
     blocks.add(second, bn)
     for stage in group.stages:
-        _sum(blocks, group, stage, 64 if _halves(stage) else 32)
+        _sum(blocks, group, stage)
     return blocks.schedule(
         [batch, first, second], 8 if bm * bn > 1 << 13 else 4, 4 if halves else 3
     )
@@ -103,20 +105,25 @@ def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
 
 
 def _halves(stage: GroupStage) -> bool:
-    """Whether a product multiplies halves: then its other operand is rounded too, if need be."""
-    return any(n.dtype in (BF16, F16) for n in stage.accesses)
+    """Whether a product multiplies halves, or bytes: then its other operand is rounded too, if need
+    be."""
+    return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
-def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> None:
+def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage) -> None:
     """The axis of a product's sum: its last loop where that is long and even, else all of it."""
+    block = 128 if of_bytes(stage) else 64 if _halves(stage) else 32
+    least = 2 * SIDE if of_bytes(stage) else SIDE
     loops = reduced_axis(group, stage)
     if not loops:
         return
     last = most_positions(loops[-1:])
-    if len(loops) > 1 and last is not None and last >= block and not last % SIDE:
+    if of_bytes(stage) and len(loops) > 1 and last is not None and last >= least:
+        block = min(block, power(last + 1) // 2)
+    if len(loops) > 1 and last is not None and last >= block and not last % least:
         loops = loops[-1:]
     size = most_positions(loops)
-    blocks.add(loops, block if size is None else max(SIDE, min(block, power(size))))
+    blocks.add(loops, block if size is None else max(least, min(block, power(size))))
 
 
 _SIDES = (
@@ -186,7 +193,7 @@ def _chained(
     for stage in group.stages:
         loops = own_axis(group, stage)
         size = most_positions(loops)
-        if loops and (size is None or size > _COLUMNS) and product(stage) is not None:
+        if loops and (size is None or size > _COLUMNS) and factors(stage) is not None:
             raise NotBlocks("rows of a product are longer than a block")
         columns = max(columns, power(size or 1))
     if group.walk is not None:
@@ -212,8 +219,8 @@ def _chained(
         size = most_positions(summed)
         if summed and size is not None and (reads_held(stage) or size <= _COLUMNS):
             blocks.add(summed, max(SIDE, power(size)))
-        elif product(stage) is not None:
-            _sum(blocks, group, stage, 64 if _halves(stage) else 32)
+        elif factors(stage) is not None:
+            _sum(blocks, group, stage)
         else:
             blocks.add(summed, _LINEAR)
     # Factors of f32 wait in registers for a whole sum: more lanes hold fewer of them.

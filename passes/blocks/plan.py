@@ -12,17 +12,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
 from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.join import blocks_join
-from tcc.passes.blocks.lower import lower_blocks
+from tcc.passes.blocks.lower import blocks_fit, lower_blocks
+from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
+from tcc.schedule.block_axes import factors, of_bytes
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
 from tcc.schedule.choose_blocks import choose_blocks
-from tcc.schedule.nest import depends, product, stride
+from tcc.schedule.nest import depends, stride
 from tcc.schedule.registers import TYPICAL_CORE
 
 
@@ -37,6 +40,14 @@ class BlockPlanner(KernelPlanner):
         self.profile, self.skips = profile, skips
         self.lowers = partial(blocks_join, profile=profile)
         self.divides = partial(divide_sums, profile=profile)
+
+    def makes(self, expr: Expr) -> bool:
+        """Whether there is a block kernel of `expr` with everything row-major."""
+        operands, results = row_major_storage(expr, [False] * len(expr.params))
+        try:
+            return blocks_fit(build_group(expr, operands, results), self.profile)
+        except TccError:
+            return False
 
     def bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
@@ -53,27 +64,30 @@ class BlockPlanner(KernelPlanner):
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
-    """Layouts for the constants that products read across: neighbours are results side by side.
+    """Layouts for the constants that products read across: neighbours are results side by side, or
+    of bytes, of which matrix units take no others, what is summed.
 
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
-        if product(stage) is not None and stage.reduce:
+        if factors(stage) is not None and stage.reduce:
             _pack(packed, group, stage)
     return tuple(packed)
 
 
 def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
-    factors = product(stage)
-    assert factors is not None
     loops = (*stage.iters, *stage.reduce)
     for node, access in stage.accesses.items():
         if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
             continue
-        if any(stride(access, v) == 1 for v in (*stage.iters, stage.reduce[-1])):
+        last = stage.reduce[-1]
+        if any(
+            stride(access, v) == 1 for v in ((last,) if of_bytes(stage) else (*stage.iters, last))
+        ):
             continue
-        vector = _side(stage, [v for v in stage.iters if v in depends(stage, node)])
+        own = [v for v in stage.iters if v in depends(stage, node)]
+        vector = last if of_bytes(stage) else _side(stage, own)
         if vector is None:
             continue
         storage = packed[access.buffer]
@@ -83,7 +97,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
 
 def _side(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
     """The last loop of the result that a factor varies with, if possible alone."""
-    factors = product(stage)
-    assert factors is not None
-    both = depends(stage, factors.a) & depends(stage, factors.b)
+    found = factors(stage)
+    assert found is not None
+    both = depends(stage, found.a) & depends(stage, found.b)
     return next((v for v in reversed(loops) if v not in both), loops[-1] if loops else None)

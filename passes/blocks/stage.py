@@ -15,13 +15,15 @@ from tcc.ir.group import GroupStage
 from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.scalar import Cast, Read, Scalar, literal
 from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
-from tcc.ir.types import BF16, F16, F32
+from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.passes.blocks.axes import Axis, Frame, Part
 from tcc.passes.blocks.body import Body, Emitter
-from tcc.schedule.nest import depends, product
+from tcc.schedule.block_axes import factors
+from tcc.schedule.nest import depends
 
-# The smallest side of a block that is multiplied as a matrix.
-LEAST_SIDE = 16
+# The smallest side of a block that is multiplied as a matrix, and the fewest bytes that are summed.
+LEAST_SIDE, LEAST_BYTES = 16, 32
+_NARROW = (BF16, F16, I8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,14 @@ class Sides:
 
 def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | None:
     """How the stage is a product of matrices over `frame`; None where it is not one."""
-    factors = product(stage)
+    both = factors(stage)
     wide = [r for r in reduce if r.block > 1]
-    if factors is None or stage.body[0].dtype is not F32 or len(wide) != 1:
+    if both is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
         return None
-    a, b = _multiplied(factors.a, factors.b)
-    if a.dtype is not b.dtype or a.dtype not in (F32, BF16, F16):
+    a, b = _multiplied(both.a, both.b)
+    if a.dtype is not b.dtype or a.dtype not in (F32, *_NARROW):
         return None
-    first, second = depends(stage, factors.a), depends(stage, factors.b)
+    first, second = depends(stage, both.a), depends(stage, both.b)
     along = [(_meets(p.axis, first), _meets(p.axis, second), p) for p in frame.axes]
     if not (_meets(wide[0], first) and _meets(wide[0], second)):
         return None
@@ -55,7 +57,8 @@ def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | No
         return None
     if len(batch) > 1 or (batch and batch[0] is not frame.axes[0]):
         return None
-    if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < LEAST_SIDE:
+    least = LEAST_BYTES if a.dtype is I8 else LEAST_SIDE
+    if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < least:
         return None
     if not alone[0][0]:
         a, b = b, a
@@ -68,9 +71,13 @@ def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
 
 
 def _multiplied(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """What is multiplied: of casts from halves on both sides, what was cast, for products of those
-    are exact in f32."""
-    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in (BF16, F16):
+    """What is multiplied: of casts from halves on both sides, or from bytes, what was cast, for
+    products of those are exact in f32, or in i32."""
+    if (
+        isinstance(a, Cast)
+        and isinstance(b, Cast)
+        and a.arg.dtype is b.arg.dtype in (BF16, F16, I8)
+    ):
         return a.arg, b.arg
     return a, b
 
