@@ -12,7 +12,8 @@ from tcc.ir.program import Port, Program
 def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
     """C text that declares `<name>_api` and needs no other header of tcc.
 
-    Sizes that are known at compile time are macros; an artifact's other sizes have none.
+    Sizes that are known at compile time are macros; an artifact's other sizes have none.  The arena
+    is that of the variant which needs most.
     """
     upper = name.upper()
     lines = [
@@ -28,8 +29,9 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
         f"#define {upper}_OUTPUTS {len(program.outputs)}",
         f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}",
     ]
-    if manifest["arena_bytes"] is not None:
-        lines.append(f"#define {upper}_ARENA_BYTES {manifest['arena_bytes']}")
+    arenas = [variant["arena_bytes"] for variant in manifest["variants"]]
+    if None not in arenas:
+        lines.append(f"#define {upper}_ARENA_BYTES {max(arenas)}")
     for kind, ports in (("INPUT", program.inputs), ("OUTPUT", program.outputs)):
         described = manifest[f"{kind.lower()}s"]
         for i, port in enumerate(ports):

@@ -6,11 +6,12 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 from tcc.errors import InternalError
 
 MAGIC = 0x01474D4943435474
-VERSION = 1
+VERSION = 2
 HEADER_WORDS = 6
 # Images begin at multiples of this; so do the blob and the table itself.
 ALIGNMENT = 64
@@ -38,6 +39,29 @@ class Param(Enum):
     POINTER = 0  # the launch's next buffer
     INT64 = 1  # the launch's next integer
     NULL = 2
+    TENSOR_MAP = 3  # the kernel's next tensor map, on the launch's buffer that it names
+
+
+# CUDA's numbers of the element types and of the spans of bytes in which rows are swizzled.
+_MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
+_SWIZZLES = MappingProxyType({0: 0, 32: 1, 64: 2, 128: 3})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMap:
+    """A tensor in the launch's buffer at place `buffer`, for NVIDIA's copy engine.
+
+    `sizes` in elements of `dtype` (f16 or bf16) and `strides` in bytes, outermost first, the
+    innermost stride left out; `box` is what one copy moves, in rows swizzled in spans of `swizzle`
+    bytes.  What lies outside reads as zero.
+    """
+
+    buffer: int
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +69,9 @@ class GpuKernel:
     """One kernel as compiled for one architecture.
 
     `shared` is bytes of dynamic shared memory, `warps` all warps of a block, `params` are in the
-    order of the code.  Kernels may share an image.
+    order of the code.  Kernels may share an image.  `maps` are those of the parameters, in order.
+    `stays`: a program takes one unit after the other, so that more programs than the device holds
+    at once are of no use.
     """
 
     symbol: str
@@ -54,6 +80,8 @@ class GpuKernel:
     warps: int
     warp_size: int
     params: tuple[Param, ...]
+    maps: tuple[ImageMap, ...] = ()
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +163,11 @@ class _Writer:
     def _kernel(self, kernel: GpuKernel, form: Form) -> None:
         self._string(kernel.symbol)
         self.words += [self._images[_stored(kernel, form)], kernel.shared]
-        self.words += [kernel.warps * kernel.warp_size, len(kernel.params)]
+        self.words += [kernel.warps * kernel.warp_size, kernel.stays, len(kernel.params)]
         self.words += [param.value for param in kernel.params]
+        for each in kernel.maps:
+            self.words += [each.buffer, _MAP_TYPES[each.dtype], _SWIZZLES[each.swizzle]]
+            self.words += [len(each.sizes), *each.sizes, *each.strides, *each.box]
 
     def _string(self, text: str) -> None:
         if text not in self._texts:

@@ -195,6 +195,8 @@ def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
         raise _not_an_artifact(path, "its manifest is not JSON") from error
     if not isinstance(manifest, dict):
         raise _not_an_artifact(path, "its manifest is not an object")
+    if manifest.get("abi") == ABI_VERSION and not _has_variants(manifest):
+        raise _not_an_artifact(path, "its manifest does not describe its variants")
     weights = manifest.get("weights", {"bytes": 0})
     known = isinstance(weights, dict) and isinstance(weights.get("bytes"), int)
     if manifest.get("abi") == ABI_VERSION and not (known and "weights" in manifest):
@@ -202,3 +204,12 @@ def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
     if known and weights["bytes"] and not {"place", "sha256"} <= weights.keys():
         raise _not_an_artifact(path, "its manifest does not name the weights")
     return manifest
+
+
+def _has_variants(manifest: dict[str, Any]) -> bool:
+    variants = manifest.get("variants")
+    return (
+        isinstance(variants, list)
+        and bool(variants)
+        and all(isinstance(variant, dict) for variant in variants)
+    )

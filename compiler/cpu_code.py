@@ -9,7 +9,7 @@ from tcc.backends.cpu.compile import compile_kernels
 from tcc.errors import UserError
 from tcc.generated import Generated
 from tcc.ir.graph import Graph
-from tcc.ir.types import DTYPES
+from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.lower_graph import KernelTable
 from tcc.passes.lower_model import Lowered, lower_for_cpu
@@ -31,8 +31,7 @@ class CpuCode:
     """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
-        """Raises UserError for options that the target does not have."""
-        _check(options)
+        """Raises UserError for a machine file that is damaged or for other processors."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
         self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
@@ -53,10 +52,14 @@ class CpuCode:
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
         bits = self.options.weight_bits
-        floats = DTYPES[self.options.precision]
+        floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs
         return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
+
+    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+        """`lowered`: what kernels need of a core is known before they are compiled."""
+        return lowered
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Machine code under `names`."""
@@ -78,15 +81,9 @@ class CpuCode:
                 "flops_per_second": machine.peak,
                 "bytes_per_second": machine.memory.read_all,
             },
-            "variants": [{"features": list(self.target.profile.features), "kernels": listed}],
+            "cpu": self.target.profile.cpu,
+            "kernels": listed,
         }
-
-
-def _check(options: Options) -> None:
-    if options.precision == "tf32":
-        raise UserError("tf32 is a precision of GPUs", where="--precision")
-    if options.allow_host:
-        raise UserError("all code is the host's already", where="--allow-host")
 
 
 def resolve_machine(options: Options, target: Target) -> Machine:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -13,49 +13,49 @@ from typing import Any
 from tcc import __version__, runtime
 from tcc.artifact import read_manifest
 from tcc.backends.cpu.detect import detect
-from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
-from tcc.cpu_code import CpuCode
 from tcc.debug import Timing, Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_support import operator_names
-from tcc.gpu_code import GpuCode
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
-from tcc.ir.program import steps_of
 from tcc.ir.text import graph_text
-from tcc.ir.verify_program import verify_program
 from tcc.options import Options, read_options
-from tcc.passes.layouts import Placed
 from tcc.passes.lower_node import check_runnable
-from tcc.passes.pipeline import run_pipeline
-from tcc.passes.state import appended_rows, bind_states
-from tcc.passes.traffic import traffic, unfused_bytes
+from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
 from tcc.runtime import Module
-from tcc.target import Target, parse_target
+from tcc.target import Target, parse_targets, targets_text
+from tcc.variants import check_options, make_variants, optimise, variant_codes
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """What a compile made.  Sizes are bytes; `arena` is None where it depends on open sizes.
-    `growth` is how many times the model's own weights those of the artifact take, `priced` the
-    schedules whose prices were compared."""
+class VariantSummary:
+    """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on open sizes.
+    `growth` is how many times the model's own weights these take."""
 
     target: str
-    ops: int
     kernels: int
-    precision: str
-    specialisations: int
     arena: int | None
     weights: int
     growth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a compile made.  `priced` counts the schedules whose prices were compared."""
+
+    target: str
+    ops: int
+    precision: str
+    specialisations: int
+    variants: tuple[VariantSummary, ...]
     priced: int
 
 
@@ -68,9 +68,9 @@ class Compiled:
     timings: tuple[Timing, ...]
 
 
-def resolve_target(options: Options) -> Target:
-    """The target that the options name; raises UserError for an unknown one."""
-    return parse_target(options.target, options.cpu, detect)
+def resolve_targets(options: Options) -> tuple[Target, ...]:
+    """The targets that the options name; raises UserError for an unknown one."""
+    return parse_targets(options.target, options.cpu, detect)
 
 
 def compile_model(
@@ -82,56 +82,42 @@ def compile_model(
     Raises UserError for a model or option that cannot be compiled and ToolError where no linker
     works.
     """
-    target = resolve_target(options)
+    targets = resolve_targets(options)
+    check_options(options, targets)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
-    ops, unfused = sum(1 for _ in walk_nodes(graph)), unfused_bytes(graph)
-    given = constant_bytes(graph)
-    backend = (GpuCode if target.gpus else CpuCode)(target, options, given)
-    with trace.stage("optimise"):
-        graph = run_pipeline(graph, options.level, trace, limits=backend.limits)
-        graph = bind_states(graph, options.state)
-    check_runnable(graph)
-    backend.check(graph)
-    with trace.stage("lower"):
-        lowered = backend.lower(graph)
-    names = tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
-    with trace.stage("generate code"):
-        code = backend.generate(lowered, names)
-    weights = lowered.weights
-    with trace.stage("pack weights"):
-        packed = [part() for part in weights.parts()]
-    program = replace(lowered.program, kernels=names, scratch=code.scratch)
-    verify_program(program)
+    ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
+    codes = variant_codes(targets, options, given)
+    optimised = optimise(graph, codes, options, trace)
+    for code, own in zip(codes, optimised, strict=True):
+        check_runnable(own)
+        code.check(own)
+    variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = link_artifact(
-            code.objects,
-            encode_program(program),
-            names,
-            {
-                **_manifest(target, options, ops),
-                **code.facts,
-                **_appends(graph),
-                **_traffic(lowered.placed, unfused),
-                "rounded": [{"weights": r.sources, "type": r.type} for r in weights.rounded],
-                "steps": list(steps_of(program.body)),
-            },
-            packed,
+            variants,
+            {**_manifest(targets, options, ops), **_appends(optimised[0])},
             c_name(options.name or output.stem),
             output,
-            target.profile.features,
-            triple=target.triple,
-            gpu=code.gpu,
-            listings=dict(zip(names, code.listings, strict=True)) if options.keep_ir else None,
+            triple=targets[0].triple,
         )
     summary = Summary(
-        target.text, ops, len(names), precision_text(manifest), len(options.inputs),
-        manifest["arena_bytes"], weights.size, weights.size / given if given else 1.0,
-        backend.priced,
+        targets_text(targets), ops, precision_text(manifest), len(options.inputs),
+        tuple(_summary(made, given) for made in manifest["variants"]),
+        sum(code.priced for code in codes),
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
+
+
+def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
+    """Of a variant in the manifest, for a model with so many bytes of constants."""
+    weights = made["weights"]["bytes"]
+    growth = weights / given if given else 1.0
+    return VariantSummary(
+        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth
+    )
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:
@@ -140,11 +126,11 @@ def precision_text(manifest: Mapping[str, Any]) -> str:
     return f"{precision} with {weights} weights" if weights else str(precision)
 
 
-def _manifest(target: Target, options: Options, ops: int) -> dict[str, Any]:
-    """What the artifact says of itself, as far as neither kernels nor program matter."""
+def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
+    """What the artifact says of itself, whatever its variants are."""
     return {
         "tcc": __version__,
-        "target": {"text": target.text, "triple": target.triple, "cpu": target.profile.cpu},
+        "target": {"text": targets_text(targets), "triple": targets[0].triple},
         "precision": options.precision,
         "quantized": options.weights,
         "ops": ops,
@@ -158,12 +144,6 @@ def _appends(graph: Graph) -> dict[str, Any]:
         for item in appended_rows(graph)
     ]
     return {"appends": rows}
-
-
-def _traffic(placed: Placed, unfused: int | None) -> dict[str, Any]:
-    """What a run moves through memory, and would move node by node; null where sizes are open."""
-    found = traffic(placed)
-    return {"traffic": None if found is None else asdict(found) | {"unfused": unfused}}
 
 
 def _number_or_text(size: Index) -> int | str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from tcc.backends.gpu.code import GpuCode as CompiledBlocks
 from tcc.backends.gpu.code import compile_blocks
+from tcc.backends.gpu.compile import Request
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.errors import UserError
 from tcc.generated import Generated
+from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import Lowered, lower_for_gpu
+from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
@@ -30,11 +33,14 @@ class GpuCode:
     priced = 0
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
-        """Raises UserError for options that the target does not have."""
-        if options.machine is not None:
-            raise UserError("machine files describe processors, not GPUs", where="--machine")
         self.target, self.options = target, options
-        self.planner = BlockPlanner(block_profile(target.gpus), options.numerics != "strict")
+        profile = block_profile(target.gpus, options.precision)
+        self.planner = BlockPlanner(profile, options.numerics != "strict")
+        floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        self.precision = Precision(
+            floats, options.weight_bits, pairs=True, everywhere=floats is not F32
+        )
+        self._made: dict[Request, CompiledKernel] = {}
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
@@ -44,27 +50,51 @@ class GpuCode:
 
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
-        floats = DTYPES.get(self.options.precision, F32)  # tf32 is stored as f32
-        stored = Precision(
-            floats, self.options.weight_bits, pairs=True, everywhere=floats is not F32
-        )
-        return lower_for_gpu(graph, self.planner, stored)
+        return lower_for_gpu(graph, self.planner, self.precision)
+
+    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+        """`lowered` with other schedules for kernels that turn out to need more registers or
+        shared memory than was thought."""
+
+        def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
+            numbers = tuple(bounds)
+            code = self._compiled(
+                tuple(bounds.values()),
+                [names[n] for n in numbers],
+                [lowered.alignments[n] for n in numbers],
+            )
+            return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
+
+        changes = better_schedules(lowered.table.bounds, self.planner, compiled)
+        if not changes:
+            return lowered
+        self.planner.exchange(changes)
+        return lower_placed(lowered.placed, self.planner, self.precision)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Images of all kernels under `names`."""
-        schedules = [_schedule(bound) for bound in lowered.table.bounds]
-        code = compile_blocks(
-            lowered.kernels,
+        code = self._compiled(lowered.table.bounds, names, lowered.alignments)
+        facts = self._facts(lowered, names, code.kernels)
+        return Generated((), 0, code.listings, facts, code.images)
+
+    def _compiled(
+        self,
+        bounds: Sequence[Bound],
+        names: Sequence[str],
+        alignments: Sequence[Sequence[int]],
+    ) -> CompiledBlocks:
+        return compile_blocks(
+            [bound.kernel for bound in bounds],
             names,
-            schedules,
-            lowered.alignments,
+            [_schedule(bound) for bound in bounds],
+            alignments,
             self.target,
             precision=self.options.precision,
             allow_host=self.options.allow_host,
+            gluon=self.options.gpu_kernels == "auto",
             jobs=self.options.jobs,
+            known=self._made,
         )
-        facts = self._facts(lowered, names, code.kernels)
-        return Generated((), 0, code.listings, facts, code.images)
 
     def _facts(
         self, lowered: Lowered, names: Sequence[str], made: Sequence[Sequence[CompiledKernel]]
@@ -77,18 +107,21 @@ class GpuCode:
                 "flops_per_second": _peak(first, self.options.precision),
                 "bytes_per_second": first.bandwidth,
             },
-            "variants": [
+            "kernels": [
+                {
+                    "symbol": name,
+                    "source": loc,
+                    **_cost(first, bound, self.options.precision),
+                    **_blocks(_schedule(bound)),
+                }
+                for name, loc, bound in rows
+            ],
+            "builds": [
                 {
                     "arch": gpu.arch,
-                    "features": list(self.target.profile.features),
                     "kernels": [
-                        {
-                            "symbol": name,
-                            "source": loc,
-                            **_cost(gpu, bound, self.options.precision),
-                            **_build(_schedule(bound), kernel),
-                        }
-                        for (name, loc, bound), kernel in zip(rows, kernels, strict=True)
+                        {"symbol": name, **_build(kernel)}
+                        for name, kernel in zip(names, kernels, strict=True)
                     ],
                 }
                 for gpu, kernels in zip(self.target.gpus, made, strict=True)
@@ -96,13 +129,56 @@ class GpuCode:
         }
 
 
-def block_profile(gpus: Sequence[GpuProfile]) -> BlockProfile:
-    """What one schedule for all of `gpus` may count on: units for the largest, registers of the
-    smallest."""
+# GPUs whose numbers of multiprocessors differ by less share their schedules.
+_ALIKE = 2.5
+
+
+def alike(target: Target) -> tuple[Target, ...]:
+    """`target` in parts whose GPUs have multiprocessors of one kind, and about as many.
+
+    A schedule that fills many large ones leaves few small ones short of registers, and the other
+    round; each part costs a lowering, so there are few.
+    """
+    parts: list[list[GpuProfile]] = []
+    for gpu in sorted(target.gpus, key=lambda g: g.multiprocessors):
+        for part in parts:
+            first = part[0]
+            same = (first.registers, first.warp) == (gpu.registers, gpu.warp)
+            if same and gpu.multiprocessors < first.multiprocessors * _ALIKE:
+                part.append(gpu)
+                break
+        else:
+            parts.append([gpu])
+    listed = [tuple(gpu for gpu in target.gpus if gpu in part) for part in parts]
+    listed.sort(key=lambda gpus: target.gpus.index(gpus[0]))
+    return tuple(
+        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus) for gpus in listed
+    )
+
+
+def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
+    """What one schedule for all of `gpus` may count on: the rates of the fastest, units for the
+    largest, registers and shared memory of the smallest.
+
+    Products of f32 are those of matrix units where `precision` allows it.
+    """
+    fastest = max(gpus, key=lambda g: g.bandwidth)
+    rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
+    units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),
         min(g.warp for g in gpus),
+        min(g.lane_registers for g in gpus),
+        min(g.threads for g in gpus),
+        min(g.shared for g in gpus),
+        min(g.shared_all for g in gpus),
+        fastest.cache,
+        fastest.clock,
+        fastest.bandwidth,
+        _peak(fastest, "f32"),
+        tuple((name, peak) for name, peak in units.items() if peak is not None),
+        fastest.matrix_warps,
     )
 
 
@@ -130,13 +206,20 @@ def _cost(gpu: GpuProfile, bound: Bound, precision: str) -> dict[str, Any]:
     }
 
 
-def _build(schedule: BlockSchedule, kernel: CompiledKernel) -> dict[str, Any]:
-    """How a kernel was compiled, and what it takes of a multiprocessor."""
+def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
+    """How a kernel's loops are cut."""
     return {
         "blocks": " ".join(f"{name} {size}" for name, size in schedule.blocks),
         "parallel": " ".join(schedule.parallel),
+    }
+
+
+def _build(kernel: CompiledKernel) -> dict[str, Any]:
+    """How a kernel was compiled, and what it takes of a multiprocessor."""
+    return {
         "warps": kernel.warps,
         "stages": kernel.stages,
+        "language": "gluon" if kernel.stays else "triton",
         "registers": kernel.registers,
         "private": kernel.private,
         "shared": kernel.shared,

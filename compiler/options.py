@@ -19,6 +19,7 @@ from tcc.errors import UserError
 Shape = tuple[int, ...]
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
+GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16")
 # Weights as integers, and the bits of one.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
@@ -165,7 +166,8 @@ class Options:
         metadata=_flag(
             "--target",
             "KIND",
-            "What to compile for: cpu, cuda, rocm, or architectures as in cuda:sm_80,sm_90.",
+            "What to compile for: cpu, cuda, rocm, architectures as in cuda:sm_80,sm_90; several "
+            "in one file as in cuda+rocm+cpu, of which the first that fits the machine is run.",
             _text,
         ),
     )
@@ -174,7 +176,7 @@ class Options:
         metadata=_flag(
             "--cpu",
             "NAME",
-            "The processor: host (this machine's), x86-64-v3, icelake-server, ...",
+            "The processor of code for the CPU: host (this machine's), x86-64-v3, ...",
             _text,
         ),
     )
@@ -264,6 +266,16 @@ class Options:
             "Lets a program for GPUs call functions that only the host has, with copies there and "
             "back.",
             _switch,
+        ),
+    )
+    gpu_kernels: str = field(
+        default="auto",
+        metadata=_flag(
+            "--gpu-kernels",
+            "KIND",
+            "auto: products of halves for Hopper (sm_90) may be Gluon kernels with warps of their "
+            "own for copies; triton: none are.",
+            _one_of(GPU_KERNELS, str),
         ),
     )
     jobs: int = field(

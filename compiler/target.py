@@ -192,9 +192,13 @@ class GpuProfile:
 
     A `multiprocessor` is NVIDIA's SM, AMD's CU; `warp` the lanes that run together.  `registers`
     are 32-bit ones of a multiprocessor, of which a lane has `lane_registers` at most; `shared` the
-    bytes of shared memory that one block may ask for.  `bandwidth` is the memory's, in bytes per
-    second; `peaks` the dense multiply-adds per second times two, by the operands' type, on matrix
-    units where there are any.  Figures are the vendors' own (`source`).
+    bytes of shared memory that one block may ask for, `shared_all` those that the blocks of a
+    multiprocessor share, and `threads` the lanes it holds.  `clock` is in cycles per second, `cache`
+    the bytes of the last cache that all multiprocessors share, `matrix_warps` how many warps one
+    matrix instruction takes.  `bandwidth` is the memory's, in bytes per second; `peaks` the dense
+    multiply-adds per second times two, by the operands' type, on matrix units where there are any.
+    Figures are the vendors' own: `source`, the CUDA programming guide's table of compute
+    capabilities, and AMD's architecture papers; clocks are those at which `f32` is reached.
     """
 
     kind: str
@@ -206,6 +210,11 @@ class GpuProfile:
     registers: int
     lane_registers: int
     shared: int
+    shared_all: int
+    threads: int
+    cache: int
+    matrix_warps: int
+    clock: float
     bandwidth: float
     peaks: tuple[tuple[str, float], ...]
 
@@ -224,13 +233,18 @@ def _gpu(
     part: str,
     source: str,
     machine: tuple[int, int, int, int, int],
+    blocks: tuple[int, int, int, int, float],
     tera: float,
     **peaks: float,
 ) -> tuple[str, GpuProfile]:
-    """`machine`: warp, multiprocessors, registers, lane registers, shared bytes; rest in 1e12."""
+    """`machine`: warp, multiprocessors, registers, lane registers, shared bytes; `blocks`: KiB of
+    shared memory for all blocks, lanes, MiB of cache, warps of a matrix instruction, GHz; rest in
+    1e12."""
     kind, _, arch = text.partition(":")
     full = tuple((name, value * 1e12) for name, value in peaks.items())
-    return text, GpuProfile(kind, arch, part, source, *machine, tera * 1e12, full)
+    shared, threads, cache, warps, clock = blocks
+    held = (shared << 10, threads, cache << 20, warps, clock * 1e9)
+    return text, GpuProfile(kind, arch, part, source, *machine, *held, tera * 1e12, full)
 
 
 GPUS = MappingProxyType(
@@ -238,57 +252,57 @@ GPUS = MappingProxyType(
         (
             _gpu(
                 "cuda:sm_80", "A100 80GB SXM", "A100 data sheet",
-                (32, 108, 65536, 255, 166912), 2.039,
+                (32, 108, 65536, 255, 166912), (164, 2048, 40, 1, 1.41), 2.039,
                 f64=19.5, f32=19.5, tf32=156, bf16=312, f16=312, i8=624,
             ),
             _gpu(
                 "cuda:sm_86", "RTX A6000", "RTX A6000 data sheet",
-                (32, 84, 65536, 255, 101376), 0.768,
+                (32, 84, 65536, 255, 101376), (100, 1536, 6, 1, 1.8), 0.768,
                 f64=0.6, f32=38.7, tf32=77.4, bf16=154.8, f16=154.8, i8=309.7,
             ),
             _gpu(
                 "cuda:sm_89", "L40S", "L40S data sheet",
-                (32, 142, 65536, 255, 101376), 0.864,
+                (32, 142, 65536, 255, 101376), (100, 1536, 96, 1, 2.52), 0.864,
                 f64=1.4, f32=91.6, tf32=183, bf16=362, f16=362, i8=733,
             ),
             _gpu(
                 "cuda:sm_90", "H200 SXM", "H200 data sheet, without sparsity",
-                (32, 132, 65536, 255, 232448), 4.8,
+                (32, 132, 65536, 255, 232448), (228, 2048, 50, 4, 1.98), 4.8,
                 f64=67, f32=67, tf32=494.5, bf16=989.5, f16=989.5, i8=1979,
             ),
             _gpu(
                 "cuda:sm_100", "B200", "DGX B200 data sheet, without sparsity",
-                (32, 148, 65536, 255, 232448), 8.0,
+                (32, 148, 65536, 255, 232448), (228, 2048, 126, 4, 2.11), 8.0,
                 f64=40, f32=80, tf32=1125, bf16=2250, f16=2250, i8=4500,
             ),
             _gpu(
                 "cuda:sm_120", "GeForce RTX 5090", "RTX Blackwell architecture paper",
-                (32, 170, 65536, 255, 101376), 1.792,
+                (32, 170, 65536, 255, 101376), (100, 1536, 96, 1, 2.41), 1.792,
                 f64=1.64, f32=104.8, tf32=104.8, bf16=209.5, f16=209.5, i8=838,
             ),
             _gpu(
                 "rocm:gfx90a", "MI250X, one of its two dies", "MI250X data sheet, halved",
-                (64, 110, 131072, 512, 65536), 1.638,
+                (64, 110, 131072, 512, 65536), (64, 2048, 8, 1, 1.7), 1.638,
                 f64=47.9, f32=47.9, bf16=191.5, f16=191.5, i8=191.5,
             ),
             _gpu(
                 "rocm:gfx942", "MI300X", "MI300X data sheet, without sparsity",
-                (64, 304, 131072, 512, 65536), 5.3,
+                (64, 304, 131072, 512, 65536), (64, 2048, 256, 1, 2.1), 5.3,
                 f64=163.4, f32=163.4, tf32=653.7, bf16=1307.4, f16=1307.4, i8=2614.9,
             ),
             _gpu(
                 "rocm:gfx950", "MI355X", "MI355X data sheet, without sparsity",
-                (64, 256, 131072, 512, 163840), 8.0,
+                (64, 256, 131072, 512, 163840), (160, 2048, 256, 1, 2.4), 8.0,
                 f64=78.6, f32=157.3, bf16=2516.6, f16=2516.6, i8=5033.2,
             ),
             _gpu(
                 "rocm:gfx1100", "Radeon RX 7900 XTX", "RX 7900 XTX product page",
-                (32, 96, 98304, 256, 65536), 0.96,
+                (32, 96, 98304, 256, 65536), (64, 1024, 96, 1, 2.5), 0.96,
                 f64=1.9, f32=61.4, bf16=122.8, f16=122.8, i8=122.8,
             ),
             _gpu(
                 "rocm:gfx1200", "Radeon RX 9060 XT", "RX 9060 XT product page",
-                (32, 32, 98304, 256, 65536), 0.32,
+                (32, 32, 98304, 256, 65536), (64, 1024, 32, 1, 3.13), 0.32,
                 f64=0.4, f32=25.6, bf16=103, f16=103, i8=205,
             ),
         )
@@ -314,7 +328,7 @@ _GPU_HOST = "x86-64-v2"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one artifact is compiled for.
+    """What one program is compiled for; an artifact may have several.
 
     Kernels run on the processor `profile`, or where there are `gpus` on these: one program with
     kernels for each, run by a host of the processor `profile`.
@@ -338,6 +352,33 @@ def known_targets() -> tuple[str, ...]:
     return ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *GPU_DEFAULTS, *GPUS)
 
 
+def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[Target, ...]:
+    """The targets of `--target text --cpu cpu`, which a `+` joins, as in `cuda:sm_90+cpu`.
+
+    `cpu` is the processor of the one for the CPU.  Raises UserError as `parse_target` does, and
+    where a kind is there twice.
+    """
+    parts = text.split("+")
+    kinds = [part.partition(":")[0] for part in parts]
+    for kind in KINDS:
+        if kinds.count(kind) > 1:
+            raise UserError(
+                f"the target {text!r} names {kind} twice",
+                where="--target",
+                hint=f"list its architectures behind one {kind}, with commas",
+            )
+    on_cpu = "cpu" in kinds
+    return tuple(
+        parse_target(part, cpu if kind == "cpu" or not on_cpu else "host", detect)
+        for part, kind in zip(parts, kinds, strict=True)
+    )
+
+
+def targets_text(targets: Iterable[Target]) -> str:
+    """As a command line would say them together."""
+    return "+".join(target.text for target in targets)
+
+
 def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     """The target that `--target text --cpu cpu` names: `cpu`, `cpu:x86-64`, `cuda`, `cuda:sm_90`,
     `cuda:sm_80,sm_90`, `rocm`, ...; `detect` is called for kernels of `--cpu host` only.
@@ -355,7 +396,11 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     if kind in GPU_DEFAULTS:
         gpus = _gpus(text, tuple(dict.fromkeys(listed.split(","))) if colon else ())
         if cpu != "host":
-            raise UserError(f"code for {kind} is not made for a processor", where="--cpu")
+            raise UserError(
+                f"code for {kind} is not made for a processor",
+                where="--cpu",
+                hint=f"add one for a CPU too: --target {text}+cpu",
+            )
         host = next(iter(CPU_TRIPLES.values()))
         return Target(kind, tuple(g.arch for g in gpus), host, CPUS[_GPU_HOST], gpus)
     arch = listed if colon else next(iter(CPU_TRIPLES))
@@ -378,5 +423,5 @@ def _unknown(text: str) -> UserError:
     return UserError(
         f"unknown target {text!r}",
         where="--target",
-        hint=f"known targets: {', '.join(known_targets())}",
+        hint=f"known targets: {', '.join(known_targets())}; + joins several, as in cuda:sm_90+cpu",
     )

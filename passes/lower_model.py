@@ -67,6 +67,11 @@ def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> 
         divides=planner.divides,
     )
     placed = with_signed_bytes(with_computed_masks(placed), planner.makes)
+    return lower_placed(placed, planner, precision)
+
+
+def lower_placed(placed: Placed, planner: BlockPlanner, precision: Precision) -> Lowered:
+    """A graph that is placed for GPUs, with the kernels that `planner` plans now."""
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     kernels = tuple(b.kernel for b in table.bounds)
     alignments = buffer_alignments(program, kernels)

@@ -136,6 +136,7 @@ class Api(Structure):
             "times",
             CFUNCTYPE(_status, _handle, POINTER(POINTER(Time)), POINTER(ctypes.c_int64)),
         ),
+        ("model_variant", _count),
     )
 
 

@@ -121,6 +121,8 @@ class Module:
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
+        # Which of the manifest's variants runs: it may be for a GPU or for the CPU.
+        self.variant: int = api.model_variant(handle)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
         self._given = Inputs(len(self.inputs))
@@ -159,7 +161,7 @@ class Module:
             return self._statistics(instance)
 
     def times(self) -> tuple[Time, ...]:
-        """What each of the manifest's steps took so far, in their order, on an idle instance.
+        """What each step of the manifest's variant took so far, in order, on an idle instance.
 
         Raises `error` where the module was not loaded with `timed`.
         """

@@ -8,6 +8,7 @@ from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.emit import KernelText, emit_kernel
 from tcc.backends.host import encode_program
 from tcc.backends.link import link_artifact
+from tcc.backends.variant import Variant
 from tcc.ir.index import Index, Var, const, iterator, var_of
 from tcc.ir.program import Allocate, Buffer, IntOp, Launch, Let, Loop, Output, Port, Program
 from tcc.ir.scalar import Scalar, apply, argument
@@ -100,8 +101,12 @@ def link_launches(folder: Path, trips: int, units: int, target: Target, *, seria
         (), (Port("y", F32, (1,), "[1]"),), 6, (Buffer(Output(0), "y"),), (name,), 0, 0, body
     )
     out = folder / f"launches{int(serial)}.so"
-    link_artifact(
-        [compile_object(text, target)], encode_program(program), (name,), {}, (), "launches", out,
-        target.profile.features, triple=target.triple,
-    )  # fmt: skip
+    variant = Variant(
+        target.text,
+        encode_program(program),
+        (name,),
+        objects=(compile_object(text, target),),
+        features=target.profile.features,
+    )
+    link_artifact([variant], {}, "launches", out, triple=target.triple)
     return out

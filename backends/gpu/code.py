@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, replace
 
-from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.source import CompiledKernel, ParameterKind, kernel_source
-from tcc.backends.images import Form, GpuImages, GpuKernel, GpuVariant, Param, Platform
+from tcc.backends.gpu.compile import Request, compile_kernels
+from tcc.backends.gpu.source import (
+    HOPPER,
+    CompiledKernel,
+    KernelSource,
+    ParameterKind,
+    kernel_source,
+)
+from tcc.backends.gpu.tensor_maps import TensorMap
+from tcc.backends.images import (
+    Form,
+    GpuImages,
+    GpuKernel,
+    GpuVariant,
+    ImageMap,
+    Param,
+    Platform,
+)
 from tcc.ir.tile import TileKernel
+from tcc.ir.types import DTYPES
 from tcc.schedule.blocks import BlockSchedule
-from tcc.target import GpuProfile, Target
+from tcc.target import GPUS, GpuProfile, Target
 
 _PARAMS = {
     ParameterKind.POINTER: Param.POINTER,
     ParameterKind.INT64: Param.INT64,
     ParameterKind.NULLPTR: Param.NULL,
+    ParameterKind.TENSOR_MAP: Param.TENSOR_MAP,
 }
 
 
@@ -42,25 +59,71 @@ def compile_blocks(
     *,
     precision: str,
     allow_host: bool,
+    gluon: bool,
     jobs: int,
+    known: MutableMapping[Request, CompiledKernel] | None = None,
 ) -> GpuCode:
-    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes.
+    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; for CUDA also
+    PTX, for newer ones.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
-    f32, else its own.  Raises what `compile_kernels` raises.
+    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  `known` is
+    as of `compile_kernels`.  Raises what `compile_kernels` raises.
     """
     dot = "ieee" if precision == "f32" else precision
+    room = max((gpu.shared for gpu in target.gpus if gluon and gpu.arch == HOPPER), default=0)
     sources = [
-        kernel_source(kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned)
+        kernel_source(
+            kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned, gluon=room
+        )
         for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)
     ]
-    made = compile_kernels(sources, target.gpus, jobs)
-    by_arch = tuple(tuple(each[n] for each in made) for n in range(len(target.gpus)))
+    assembled = [portable_profile(target.gpus)] if target.kind == "cuda" else []
+    listed = [gpu.arch for gpu in target.gpus]
+    # what is compiled for a listed architecture has its PTX already
+    extra = [gpu for gpu in assembled if gpu.arch not in listed]
+    made = compile_kernels(sources, target.gpus, jobs, extra, known)
+    by_arch = tuple(tuple(each[n] for each in made) for n in range(len(listed)))
+    variants = list(map(_variant, target.gpus, by_arch))
+    for gpu in assembled:
+        own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
+        texts = _assembly(gpu, sources, own, jobs)
+        variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, texts))))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
-    variants = tuple(map(_variant, target.gpus, by_arch))
-    return GpuCode(
-        GpuImages(platform, variants, allow_host), tuple(s.text for s in sources), by_arch
+    images = GpuImages(platform, tuple(variants), allow_host)
+    listings = tuple(
+        s.text if s.hopper is None else s.hopper.text + "\n\n" + s.text for s in sources
     )
+    return GpuCode(images, listings, by_arch)
+
+
+def _assembly(
+    gpu: GpuProfile, sources: Sequence[KernelSource], made: Sequence[CompiledKernel], jobs: int
+) -> list[CompiledKernel]:
+    """The kernels as PTX for `gpu`: what they became, but for those that need more shared memory
+    than it has."""
+    large = [n for n, kernel in enumerate(made) if kernel.shared > gpu.shared]
+    again = compile_kernels([sources[n] for n in large], (), jobs, [gpu]) if large else ()
+    fitting = dict(zip(large, again, strict=True))
+    kernels = [fitting[n][0] if n in fitting else kernel for n, kernel in enumerate(made)]
+    return [replace(kernel, image=kernel.assembly.encode()) for kernel in kernels]
+
+
+def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
+    """What PTX is made for that newer GPUs than those of CUDA listed can load.
+
+    From sm_90 on Triton uses what only the very architecture has, so it is the newest listed one
+    below, sm_80 where none is.  Kernels take no more shared memory than any GPU has.
+    """
+    older = [gpu for gpu in gpus if _number(gpu) < 90]
+    oldest = min((gpu for gpu in GPUS.values() if gpu.kind == "cuda"), key=_number)
+    least = min(gpu.shared for gpu in GPUS.values() if gpu.kind == "cuda")
+    return replace(max(older, key=_number, default=oldest), shared=least)
+
+
+def _number(gpu: GpuProfile) -> int:
+    """90 of sm_90."""
+    return int(gpu.arch.removeprefix("sm_"))
 
 
 def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
@@ -70,7 +133,16 @@ def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
 
 def _kernel(made: CompiledKernel) -> GpuKernel:
     params = tuple(_PARAMS[p] for p in made.parameters)
-    return GpuKernel(made.symbol, made.image, made.shared, made.warps, made.warp_size, params)
+    maps = tuple(map(_map, made.maps))
+    return GpuKernel(
+        made.symbol, made.image, made.shared, made.warps, made.warp_size, params, maps, made.stays
+    )
+
+
+def _map(made: TensorMap) -> ImageMap:
+    width = DTYPES[made.dtype].bytes
+    strides = tuple(width * n for n in made.strides[:-1])
+    return ImageMap(made.buffer, made.dtype, made.sizes, strides, made.box, made.swizzle)
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.workers import WorkerFailedError, WorkerPool
@@ -16,21 +17,37 @@ from tcc.target import GpuProfile
 _WORKER = "tcc.backends.gpu.worker"
 
 
-def compile_kernels(
-    sources: Sequence[KernelSource], profiles: Sequence[GpuProfile], jobs: int
-) -> tuple[tuple[CompiledKernel, ...], ...]:
-    """For each source its code for each profile, in order, by up to `jobs` processes.
+# A source, for which GPU, and whether as assembly alone.
+Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 
-    Equal sources are compiled once.  The bytes depend on sources and profiles only.  Raises
+
+def compile_kernels(
+    sources: Sequence[KernelSource],
+    profiles: Sequence[GpuProfile],
+    jobs: int,
+    assembled: Sequence[GpuProfile] = (),
+    known: MutableMapping[Request, CompiledKernel] | None = None,
+) -> tuple[tuple[CompiledKernel, ...], ...]:
+    """For each source its code for each profile, in order, by up to `jobs` processes; behind these
+    its assembly for those of CUDA in `assembled`.
+
+    Equal sources are compiled once; what is `known` is not compiled again, and what is compiled is
+    known from then on.  The bytes depend on sources and profiles only.  Raises
     UserError where Triton is not installed and ToolError, naming the kernel and a file with its
     text, where Triton fails, kills its process or needs more shared memory than there is.
     """
     if importlib.util.find_spec("triton") is None:
         raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
-    different = {source: n for n, source in enumerate(dict.fromkeys(sources))}
-    requests = [(source, profile) for source in different for profile in profiles]
-    if not requests:
-        return tuple(() for _ in sources)
+    goals = [(p, False) for p in profiles] + [(p, True) for p in assembled]
+    found = {} if known is None else known
+    wanted = [(source, *goal) for source in dict.fromkeys(sources) for goal in goals]
+    missing = [request for request in wanted if request not in found]
+    if missing:
+        found.update(zip(missing, _compiled(missing, jobs), strict=True))
+    return tuple(tuple(found[source, *goal] for goal in goals) for source in sources)
+
+
+def _compiled(requests: Sequence[Request], jobs: int) -> list[CompiledKernel]:
     with tempfile.TemporaryDirectory(prefix="tcc-triton-") as folder:
         pool = WorkerPool(_WORKER, min(max(jobs, 1), len(requests)), _environment(folder))
         try:
@@ -38,11 +55,11 @@ def compile_kernels(
                 pool.submit(request)
             kernels: list[CompiledKernel] = pool.results()
         except WorkerFailedError as error:
-            raise _failure(*requests[error.number], error.why) from None
+            source, profile, _ = requests[error.number]
+            raise _failure(source, profile, error.why) from None
         finally:
             pool.abandon()
-    width = len(profiles)
-    return tuple(tuple(kernels[different[s] * width :][:width]) for s in sources)
+    return kernels
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -77,8 +77,9 @@ def span_of(index: Index, shape: tuple[int, ...], bound: Mapping[Var, Sequence[i
 class Indices:
     """Prints the index expressions of one kernel; `used` collects the library's functions."""
 
-    def __init__(self, writer: Writer, dtype: str, used: dict[str, None]) -> None:
-        self.dtype = dtype
+    def __init__(self, writer: Writer, dtype: str, used: dict[str, None], layout: str = "") -> None:
+        """`layout`, if any, is that of the blocks of two axes: Gluon asks for one."""
+        self.dtype, self._layout = dtype, layout
         self._used = used
         self._writer = writer
         self._known: dict[Var, Value] = {}
@@ -115,6 +116,8 @@ class Indices:
 
     def _lane(self, axis: int, shape: tuple[int, ...]) -> Value:
         size = shape[axis]
+        if self._layout:
+            return self._sliced(axis, size)
         plain = Value(self.converted(f"tl.arange(0, {size})"))
         line = self._writer.share(f"lane{size}", plain)
         if len(shape) == 1:
@@ -123,6 +126,11 @@ class Indices:
         names = {(0, 2): "row", (1, 2): "col"}
         like = names.get((axis, len(shape)), f"axis{axis}_of{len(shape)}_")
         return self._writer.share(f"{like}{size}", Value(f"{line.text}[{spread}]"))
+
+    def _sliced(self, axis: int, size: int) -> Value:
+        name, spread = (("row", ":, None"), ("col", "None, :"))[axis]
+        line = f"tl.arange(0, {size}, tl.SliceLayout({1 - axis}, {self._layout}))"
+        return self._writer.share(f"{name}{size}", Value(f"{self.converted(line)}[{spread}]"))
 
     def _sum(self, index: Index, found: Mapping[Var, Value]) -> Value:
         """The terms without lanes first and together: they are scalars."""

@@ -16,6 +16,10 @@ from tcc.errors import ToolError
 # Instructions of matrix units: NVIDIA's machine code, AMD's assembly.
 _CUDA_MATRIX = re.compile(r"\b(?:[HIDQO]G?MMA|UTC[HIQO]MMA)\b")
 _ROCM_MATRIX = re.compile(r"\bv_(?:mfma|smfmac|wmma|swmmac)(?=_)")
+# Loads and stores of global memory that move 16 bytes a lane, or whole tiles.
+_CUDA_WIDE = re.compile(r"\b(?:(LD|ST)G(?:STS)?\.\S*\b128\b|UTMA(LD|ST)G\b)")
+_ROCM_WIDE = re.compile(r"\b(?:global|buffer)_(load|store)_(?:dwordx4|b128)\b")
+_LOADS = ("LD", "load")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +27,23 @@ class MachineCode:
     """Registers and private memory are a lane's: 32-bit registers, bytes.
 
     Private memory is where values go that registers have no room for.  `matrix` counts the
-    instructions of matrix units by their family: HGMMA, HMMA, v_mfma, v_wmma, ...
+    instructions of matrix units by their family: HGMMA, HMMA, v_mfma, v_wmma, ...  `wide_loads` and
+    `wide_stores` count the instructions that move 16 bytes of global memory a lane, or more.
     """
 
     registers: int
     private: int
     matrix: tuple[tuple[str, int], ...]
+    wide_loads: int
+    wide_stores: int
 
 
 def machine_code(kernel: CompiledKernel) -> MachineCode:
     """The facts of a compiled kernel.  Raises ToolError where NVIDIA's tools cannot read it."""
     if kernel.arch.startswith("gfx"):
-        matrix = _counted(_ROCM_MATRIX, kernel.assembly)
-    else:
-        matrix = _counted(_CUDA_MATRIX, _of_cubin("nvdisasm", "-c", kernel.image))
-    return MachineCode(kernel.registers, kernel.private, matrix)
+        return _facts(kernel, kernel.assembly, _ROCM_MATRIX, _ROCM_WIDE)
+    listing = _of_cubin("nvdisasm", "-c", kernel.image)
+    return _facts(kernel, listing, _CUDA_MATRIX, _CUDA_WIDE)
 
 
 def rocm_usage(assembly: str) -> tuple[int, int]:
@@ -60,8 +66,12 @@ def _of_cubin(tool: str, option: str, image: bytes) -> str:
         return _output(tool, option, path)
 
 
-def _counted(pattern: re.Pattern[str], text: str) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(pattern.findall(text)).items()))
+def _facts(
+    kernel: CompiledKernel, listing: str, matrix: re.Pattern[str], wide: re.Pattern[str]
+) -> MachineCode:
+    families = tuple(sorted(Counter(matrix.findall(listing)).items()))
+    loads = [found[found.lastindex or 0] in _LOADS for found in wide.finditer(listing)]
+    return MachineCode(kernel.registers, kernel.private, families, sum(loads), loads.count(False))
 
 
 def _number(pattern: str, text: str) -> int:

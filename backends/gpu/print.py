@@ -42,6 +42,7 @@ from tcc.ir.tile import (
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, Kind
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
+_RANKED = Span(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
@@ -55,20 +56,21 @@ def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
     function that GPUs have none of, and InternalError for statements that a block kernel must not
     hold.
     """
-    printer = _Printer(name, dot)
+    printer = Printer(name, dot)
     printer.kernel(kernel)
     return printer.module()
 
 
-class _Printer:
+class Printer:
     """One kernel being printed: the names of its buffers and the values of its blocks."""
 
-    def __init__(self, name: str, dot: str) -> None:
+    def __init__(self, name: str, dot: str, reserved: Sequence[str] = ()) -> None:
         self._name, self._dot = name, dot
-        self._writer = Writer((name, *function_names()))
+        self._writer = Writer((name, *function_names(), *reserved))
         self._used: dict[str, None] = {}
         self._blocks: dict[Block, Value] = {}
         self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+        self._unit = "tl.program_id(0)"
         self._comments: list[str] = []
         self._parameters: list[str] = []
 
@@ -110,10 +112,10 @@ class _Printer:
         for var in axes:
             if var not in left:
                 self._indices.bind(var, Value("0"))
-        unit = "unit" if len(left) > 1 else left[0].name if left else ""
-        if not unit:
+        if not left:
             return
-        rest = self._writer.define(unit, self._indices.converted("tl.program_id(0)"))
+        unit = "unit" if len(left) > 1 else left[0].name
+        rest = self._writer.define(unit, self._indices.converted(self._unit))
         for number, var in reversed(list(enumerate(left))):
             if number == 0:
                 self._indices.bind(var, rest)
@@ -141,7 +143,7 @@ class _Printer:
             case Reduce():
                 self._reduce(node)
             case Broadcast():
-                self._define(node.out, _spread(self._blocks[node.block].text, node.out.shape))
+                self._define(node.out, self._spread(self._blocks[node.block].text, node.out))
             case Relayout():
                 self._relayout(node)
             case Loop():
@@ -173,7 +175,8 @@ class _Printer:
             whole = block_span(shape)  # addresses have all axes that the value has
         text = self._writer.share("at", offset).text if len(offset.text) > 24 else offset.text
         if span != whole:
-            text = _spread(text, tuple(n if a in whole.axes else 1 for a, n in enumerate(shape)))
+            long = tuple(n if a in whole.axes else 1 for a, n in enumerate(shape))
+            text = self._broadcast(text, long, self._indices.dtype, span)
         sign = "" if text == "0" else f" + {text}"
         return self._pointers[node.buffer] + sign, mask, whole
 
@@ -210,7 +213,7 @@ class _Printer:
             other = literal_text(node.fill, node.out.dtype)
             mask = f", mask={mask}, other={other}"
         text = f"tl.load({address}{mask})"
-        self._define(node.out, text if span.covers(shape) else _spread(text, shape))
+        self._define(node.out, text if span.covers(shape) else self._spread(text, node.out, span))
 
     def _store(self, node: Store) -> None:
         address, mask, _ = self._access(node, node.block.shape)
@@ -235,7 +238,8 @@ class _Printer:
         args = [self._blocks[b] for b in node.args]
         scalars = Scalars(self._writer, args, lambda i: self._indices.value(i, shape), self._used)
         (value,) = scalars.values((body,))
-        self._define(node.out, value.text if span.covers(shape) else _spread(value.text, shape))
+        text = value.text
+        self._define(node.out, text if span.covers(shape) else self._spread(text, node.out, span))
 
     def _contract(self, node: Contract) -> None:
         rows = [x for x in node.out_axes if x in node.a_axes and x not in node.b_axes]
@@ -325,13 +329,21 @@ class _Printer:
             text = f"tl.permute({text}, {_numbers(node.order)})"
             source = tuple(source[n] for n in node.order)
         if not source or source == shape:
-            text = text if source == shape else _spread(text, shape)
+            spread = self._spread(text, node.out, block_span(source))
+            text = text if source == shape else spread
         elif shape:
             text = f"tl.reshape({text}, {list(shape)})"
         else:
             # One element, as a scalar: there is no shape () to reshape to.
             text = f"tl.sum(tl.reshape({text}, [1]), 0).to({type_name(node.out.dtype)})"
         self._define(node.out, text)
+
+    def _spread(self, text: str, out: Block, span: Span = _RANKED) -> str:
+        return self._broadcast(text, out.shape, type_name(out.dtype), span)
+
+    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:
+        """`text`, of the axes in `span` and `dtype`, as a block of `shape`."""
+        return f"tl.broadcast_to({text}, {list(shape)})"
 
     # ---- control -----------------------------------------------------------------------------
 
@@ -368,10 +380,6 @@ class _Printer:
         self._writer.block(f"if {lhs.text} < {rhs.text}:", then)
         if node.otherwise:
             self._writer.block("else:", otherwise)
-
-
-def _spread(text: str, shape: tuple[int, ...]) -> str:
-    return f"tl.broadcast_to({text}, {list(shape)})"
 
 
 def _numbers(values: Sequence[int]) -> str:

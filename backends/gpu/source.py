@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tcc.backends.gpu.dtypes import pointer_type
+from tcc.backends.gpu.gluon_print import gluon_source
+from tcc.backends.gpu.matrix_shape import matrix_kernel
 from tcc.backends.gpu.print import triton_source
+from tcc.backends.gpu.tensor_maps import TensorMap, map_type
 from tcc.ir.index import bounds
 from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count
 
+# The architecture that kernels in Gluon are for.
+HOPPER = "sm_90"
 _ALIGNED = 16  # bytes: what the widest load of a lane takes
 
 
@@ -20,7 +25,8 @@ class ParameterKind(Enum):
 
     POINTER = 0  # to a buffer
     INT64 = 1  # a size
-    NULLPTR = 2  # scratch that no kernel here asks for
+    NULLPTR = 2  # scratch that no kernel here asks for, or a number that none reads
+    TENSOR_MAP = 3  # the next of the kernel's tensor maps
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,9 @@ class Parameter:
 class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
-    `warps` run one program; `stages` is how deep loads of loops are pipelined, at most.
+    `warps` run one program; `stages` is how deep loads of loops are pipelined, at most.  `maps`
+    follow the other parameters.  `hopper` is the kernel in Gluon, for sm_90 alone: it stays for
+    all units, so that a launch has as many programs as the device holds at once.
     """
 
     name: str
@@ -48,16 +56,20 @@ class KernelSource:
     parameters: tuple[Parameter, ...]
     warps: int
     stages: int
+    maps: tuple[TensorMap, ...] = ()
+    hopper: KernelSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
     """A kernel's code for one architecture.
 
-    `image` is a cubin or an hsaco, `assembly` its PTX or AMD assembly.  `shared` is the dynamic
-    shared memory of a launch in bytes, `warps` of `warp_size` lanes its block, `parameters` what
-    it passes, in order.  `stages` is how deep loads are pipelined: fewer than asked for where
-    shared memory is short.  `registers` and `private` are as of `MachineCode`.
+    `image` is a cubin or an hsaco, or PTX where that was asked for; `assembly` its PTX or AMD
+    assembly.  `shared` is the dynamic shared memory of a launch in bytes, `warps` of `warp_size`
+    lanes its block, `parameters` what it passes, in order.  `stages` is how deep loads are
+    pipelined: fewer than asked for where shared memory is short.  `registers` and `private` are as
+    of `MachineCode`, of PTX 0.  `maps` are those of the parameters, with the box that one
+    instruction moves; `stays`: programs take several units each.
     """
 
     arch: str
@@ -71,6 +83,8 @@ class CompiledKernel:
     parameters: tuple[ParameterKind, ...]
     registers: int
     private: int
+    maps: tuple[TensorMap, ...] = ()
+    stays: bool = False
 
 
 def kernel_source(
@@ -81,20 +95,33 @@ def kernel_source(
     stages: int,
     dot: str,
     alignments: Sequence[int] | None = None,
+    gluon: int = 0,
 ) -> KernelSource:
     """The source of a block kernel; see `triton_source` for `dot` and for what is raised.
 
-    `alignments` are those of its buffers in bytes; None: what the buffers say.
+    `alignments` are those of its buffers in bytes; None: what the buffers say.  `gluon` is the
+    shared memory that a kernel in Gluon may take beside it, where its shape has one.
     """
     text = triton_source(kernel, name, dot=dot)
-    pointers = (
+    aligned = alignments or [b.align for b in kernel.buffers]
+    pointers = tuple(
         Parameter(pointer_type(b.dtype), align, _is_narrow(b))
-        for b, align in zip(
-            kernel.buffers, alignments or [b.align for b in kernel.buffers], strict=True
-        )
+        for b, align in zip(kernel.buffers, aligned, strict=True)
     )
     sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
-    return KernelSource(name, text, (*pointers, *sizes), warps, stages)
+    hopper = _hopper(kernel, name, pointers, warps, gluon) if gluon else None
+    return KernelSource(name, text, (*pointers, *sizes), warps, stages, hopper=hopper)
+
+
+def _hopper(
+    kernel: TileKernel, name: str, pointers: tuple[Parameter, ...], warps: int, shared: int
+) -> KernelSource | None:
+    shape = matrix_kernel(kernel, [p.divisor for p in pointers])
+    made = None if shape is None else gluon_source(shape, name, warps=warps, shared=shared)
+    if made is None:
+        return None
+    maps = tuple(Parameter(map_type(m), 1, False) for m in made.maps)
+    return KernelSource(name, made.text, (*pointers, *maps), warps, 1, made.maps)
 
 
 def _is_narrow(buffer: TileBuffer) -> bool:
@@ -103,11 +130,17 @@ def _is_narrow(buffer: TileBuffer) -> bool:
 
 
 def launch_parameters(source: KernelSource) -> tuple[ParameterKind, ...]:
-    """What a launch of the kernel passes: its buffers, its sizes, Triton's two scratch areas."""
+    """What a launch of the kernel passes: its buffers, its sizes or tensor maps, Triton's two
+    scratch areas.
+
+    Behind each map come its sizes and strides once more, which no kernel here reads.
+    """
     kinds = [
         ParameterKind.POINTER if p.type.startswith("*") else ParameterKind.INT64
-        for p in source.parameters
+        for p in source.parameters[: len(source.parameters) - len(source.maps)]
     ]
+    for each in source.maps:
+        kinds += [ParameterKind.TENSOR_MAP, *[ParameterKind.NULLPTR] * (2 * len(each.sizes))]
     return (*kinds, ParameterKind.NULLPTR, ParameterKind.NULLPTR)
 
 

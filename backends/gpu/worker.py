@@ -9,19 +9,31 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import triton
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
-from tcc.backends.gpu.source import CompiledKernel, KernelSource, is_aligned, launch_parameters
+from tcc.backends.gpu.source import (
+    HOPPER,
+    CompiledKernel,
+    KernelSource,
+    is_aligned,
+    launch_parameters,
+)
+from tcc.backends.gpu.tensor_maps import TensorMap
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
+from triton.experimental.gluon._runtime import GluonASTSource
 
+_SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
     ToolError,
     TritonError,
@@ -33,30 +45,53 @@ _FAILURES = (
 
 
 def main() -> None:
-    """Answers requests `(KernelSource, GpuProfile)` by a CompiledKernel."""
+    """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
     serve(_compiled)
 
 
-def _compiled(request: tuple[KernelSource, GpuProfile]) -> tuple[CompiledKernel | None, str]:
-    source, profile = request
+def _compiled(
+    request: tuple[KernelSource, GpuProfile, bool],
+) -> tuple[CompiledKernel | None, str]:
+    source, profile, assembly = request
+    # Triton asks this for the stages of every compile, and for what tells its cache of them.
+    knobs.runtime.add_stages_inspection_hook = _without_code if assembly else None
     with tempfile.TemporaryDirectory() as folder:
         try:
+            if source.hopper is not None and profile.arch == HOPPER:
+                kernel = _compile(_load(source.hopper, Path(folder)), source.hopper, profile, 1)
+                # Values that leave the registers cost more than Gluon brings.
+                if kernel.shared <= profile.shared and not kernel.private:
+                    return kernel, ""
             function = _load(source, Path(folder))
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages)
                 if kernel.shared <= profile.shared:
                     return kernel, ""
         except _FAILURES as error:
-            return None, str(error)
+            return None, _reason(error)
     return (
         None,
         f"{kernel.shared} bytes of shared memory, where {profile.arch} has {profile.shared}",
     )
 
 
+def _reason(error: BaseException) -> str:
+    """What the innermost of a chain of errors says: the others say where functions are called."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def _without_code(*pipeline: Any) -> tuple[str, str]:
+    """Ends CUDA's pipeline with PTX: its last stage makes nothing."""
+    if pipeline:
+        pipeline[1]["cubin"] = lambda text, metadata: b""
+    return "assembly", "assembly"
+
+
 def _load(source: KernelSource, folder: Path) -> Any:
     """The Triton function of the source."""
-    path = folder / "kernel.py"
+    path = folder / f"kernel{len(source.maps)}.py"
     path.write_text(source.text)
     spec = importlib.util.spec_from_file_location("kernel", path)
     assert spec is not None
@@ -81,17 +116,19 @@ def _compile(
     options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
     if not rocm:
         options["enable_reflect_ftz"] = False
+    language = GluonASTSource if source.maps else ASTSource
     made = triton.compile(
-        ASTSource(fn=function, signature=signature, constexprs={}, attrs=attributes),
+        language(fn=function, signature=signature, constexprs={}, attrs=attributes),
         target=_target(profile),
         options=options,
     )
     image, assembly = ("hsaco", "amdgcn") if rocm else ("cubin", "ptx")
-    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(made.asm[image])
+    code = made.asm[image]
+    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(code) if code else (0, 0)
     return CompiledKernel(
         profile.arch,
         made.metadata.name,
-        made.asm[image],
+        code or made.asm[assembly].encode(),
         made.asm[assembly],
         made.metadata.shared,
         made.metadata.num_warps,
@@ -99,6 +136,16 @@ def _compile(
         stages,
         launch_parameters(source),
         *usage,
+        _boxed(source.maps, made.metadata.tensordesc_meta) if source.maps else (),
+        bool(source.maps),
+    )
+
+
+def _boxed(maps: Sequence[TensorMap], made: Sequence[dict[str, Any]]) -> tuple[TensorMap, ...]:
+    """The maps with the boxes that single instructions move."""
+    return tuple(
+        replace(each, box=tuple(facts["block_size"]), swizzle=_SWIZZLES[facts["swizzle"]])
+        for each, facts in zip(maps, made, strict=True)
     )
 
 

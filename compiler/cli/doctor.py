@@ -16,7 +16,7 @@ from tcc import __version__
 from tcc.backends.cpu.calibrate import calibrate as measured_machine
 from tcc.cli.choices import PATH, json_flag
 from tcc.cli.show import bytes_text, progress
-from tcc.driver import resolve_target
+from tcc.driver import resolve_targets
 from tcc.errors import UserError
 from tcc.options import Options
 from tcc.schedule.machine_file import machine_text
@@ -83,7 +83,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
 
 def _calibrate(output: Path | None, as_json: bool) -> None:
     with progress("measuring this machine"):
-        machine = measured_machine(resolve_target(Options()))
+        machine = measured_machine(resolve_targets(Options())[0])
     text = machine_text(machine)
     if output is not None:
         try:
@@ -131,7 +131,7 @@ def _first_line(command: list[str]) -> str:
 
 def _processor() -> dict[str, str]:
     try:
-        target = resolve_target(Options())
+        target = resolve_targets(Options())[0]
     except UserError as error:
         return {"processor": f"not supported: {error.what}"}
     profile = target.profile

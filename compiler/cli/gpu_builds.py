@@ -20,23 +20,28 @@ _COLUMNS = (
 )
 
 
-def build_lines(manifest: dict[str, Any], path: Path) -> Iterator[str]:
-    """A table for each architecture of the artifact at `path`; nothing for one without GPUs.
+def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
+    """A table for each architecture of a variant in the manifest of the artifact at `path`; nothing
+    for one without GPUs.
 
     `registers` and `spilt bytes` are a lane's, `shared bytes` those of a unit.  Raises UserError
     where the manifest lacks any of it.
     """
-    if "gpu" not in manifest:
+    if "gpu" not in variant:
         return
     try:
+        blocks = [kernel["blocks"] for kernel in variant["kernels"]]
         tables = [
             (
-                str(variant["arch"]),
-                [[str(kernel[key]) for key, _ in _COLUMNS] for kernel in variant["kernels"]],
+                str(build["arch"]),
+                [
+                    [str((kernel | {"blocks": cut})[key]) for key, _ in _COLUMNS]
+                    for kernel, cut in zip(build["kernels"], blocks, strict=True)
+                ],
             )
-            for variant in manifest["variants"]
+            for build in variant["builds"]
         ]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             "the artifact's manifest does not say how its kernels were compiled",
             where=str(path),

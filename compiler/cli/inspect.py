@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ from tcc.artifact import read_manifest
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.gpu_builds import build_lines
-from tcc.cli.kernel_facts import kernel_facts
+from tcc.cli.kernel_facts import Facts, kernel_facts
 from tcc.cli.kernel_table import contraction_line, kernel_rows, table_lines
 from tcc.cli.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
-from tcc.cli.steps import measure_steps
+from tcc.cli.steps import StepTime, measure_steps, running_variant
 from tcc.errors import UserError
 from tcc.options import Options
 
@@ -36,7 +36,9 @@ from tcc.options import Options
 @seed_flag
 @threads_flag
 @click.option(
-    "--ir", metavar="KERNEL", help="Prints a kernel's LLVM IR or Triton; needs --keep-ir."
+    "--ir",
+    metavar="KERNEL",
+    help="Prints a kernel's LLVM IR or Triton; needs --keep-ir.  Of variant 1: 1/KERNEL.",
 )
 @click.option("--asm", metavar="KERNEL", help="Prints a kernel's assembly; needs --keep-ir.")
 @json_flag
@@ -70,22 +72,43 @@ def inspect(
         if not (kernels or measure):
             _show_manifest(manifest, as_json)
             return
-        facts, times = kernel_facts(manifest, path), None
+        shown = range(len(manifest["variants"]))
+        if measure and len(shown) > 1:
+            shown = range(running := running_variant(path), running + 1)
+        facts = [kernel_facts(manifest, path, number) for number in shown]
+        times = None
         if measure:
             times = measure_steps(
                 path,
-                facts.steps,
+                facts[0].steps,
                 lambda module: make_inputs(module.inputs, inputs, seed),
                 runs,
                 threads,
             )
-    rows = kernel_rows(facts, times)
+    named = [(manifest["variants"][number], own) for number, own in zip(shown, facts, strict=True)]
     if as_json:
-        click.echo(json.dumps([row.record() for row in rows]))
+        records = [
+            {"variant": variant.get("target"), **row.record()}
+            for variant, own in named
+            for row in kernel_rows(own, times)
+        ]
+        click.echo(json.dumps(records))
         return
-    for line in (*table_lines(rows), contraction_line(facts, times), *build_lines(manifest, path)):
-        if line is not None:
+    for variant, own in named:
+        if len(manifest["variants"]) > 1:
+            click.echo(f"{variant.get('target')}:")
+        for line in _kernel_lines(variant, own, times, path):
             click.echo(line)
+
+
+def _kernel_lines(
+    variant: dict[str, Any], facts: Facts, times: Sequence[StepTime] | None, path: Path
+) -> Iterator[str]:
+    yield from table_lines(kernel_rows(facts, times))
+    products = contraction_line(facts, times)
+    if products is not None:
+        yield products
+    yield from build_lines(variant, path)
 
 
 def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:

@@ -33,11 +33,12 @@ class Facts:
     bytes_per_second: float
 
 
-def kernel_facts(manifest: dict[str, Any], path: Path) -> Facts:
-    """The facts in `manifest`, that of the artifact at `path`; raises UserError where it lacks or
-    contradicts them."""
+def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Facts:
+    """The facts of a variant in `manifest`, that of the artifact at `path`; raises UserError where
+    it lacks or contradicts them."""
     try:
-        rows = manifest["variants"][0]["kernels"]
+        described = manifest["variants"][variant]
+        rows = described["kernels"]
         kernels = tuple(
             KernelFact(
                 _typed(row["symbol"], str),
@@ -49,12 +50,12 @@ def kernel_facts(manifest: dict[str, Any], path: Path) -> Facts:
             )
             for row in rows
         )
-        machine = manifest["machine"]
+        machine = described["machine"]
         rates = [
             float(_typed(machine[name], float, int))
             for name in ("flops_per_second", "bytes_per_second")
         ]
-        steps = tuple(_typed(step, int, str) for step in manifest["steps"])
+        steps = tuple(_typed(step, int, str) for step in described["steps"])
         known = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
         if not known or min(rates) <= 0:
             raise ValueError("a number is out of range")

@@ -15,7 +15,8 @@ def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
     """The LLVM IR or Triton source of a kernel of the artifact at `path`; or with `assembly` what
     LLVM IR became.
 
-    `kernel` is its symbol or number.  Raises UserError where the artifact does not keep its IR, has
+    `kernel` is its symbol or number, in an artifact of several variants behind the variant's number
+    as in `1/0`.  Raises UserError where the artifact does not keep its IR, has
     no such kernel, or has no assembly because it is for GPUs.
     """
     manifest, listings = read_manifest(path), read_listings(path)
@@ -25,30 +26,39 @@ def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
             where=str(path),
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
         )
-    if assembly and "gpu" in manifest:
+    number, symbol = _chosen(kernel, len(manifest["variants"]))
+    if assembly and symbol in listings and "gpu" in manifest["variants"][number]:
         raise UserError(
             "the kernels of GPUs are kept as Triton source only",
             where="--asm",
             hint="show that with --ir",
         )
-    symbol = f"tcc_kernel_{kernel}" if kernel.isdigit() else kernel
     if symbol not in listings:
         raise UserError(
             f"the artifact has no kernel {kernel!r}",
             where=str(path),
-            hint=f"its kernels are tcc_kernel_0 to tcc_kernel_{len(listings) - 1}",
+            hint=f"its kernels are {next(iter(listings))} to {list(listings)[-1]}",
         )
     if not assembly:
         return listings[symbol]
-    return kernel_assembly(listings[symbol], _target(manifest, path))
+    return kernel_assembly(listings[symbol], _target(manifest, number, path))
 
 
-def _target(manifest: dict[str, Any], path: Path) -> Target:
+def _chosen(kernel: str, variants: int) -> tuple[int, str]:
+    """The variant's number and the name under which the link step keeps the kernel's listing."""
+    place, _, own = kernel.rpartition("/")
+    number = int(place) if place.isdecimal() else 0
+    symbol = f"tcc_kernel_{own}" if own.isdecimal() else own
+    return number, symbol if variants == 1 else f"{number}/{symbol}"
+
+
+def _target(manifest: dict[str, Any], number: int, path: Path) -> Target:
     """What the artifact's code was made for; its caches do not matter any more."""
     try:
-        cpu, triple = manifest["target"]["cpu"], manifest["target"]["triple"]
+        variant = manifest["variants"][number]
+        cpu, triple = variant["cpu"], manifest["target"]["triple"]
         arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
-        profile = x86_profile(str(cpu), map(str, manifest["features"]), l1=0, l2=0, l3=0)
+        profile = x86_profile(str(cpu), map(str, variant["features"]), l1=0, l2=0, l3=0)
     except (KeyError, TypeError, StopIteration) as error:
         raise UserError(
             "the artifact's manifest does not name its target",

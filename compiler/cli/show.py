@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
-from tcc.driver import Compiled
+from tcc.driver import Compiled, VariantSummary
 from tcc.ir.op import Array
 
 
@@ -32,18 +32,26 @@ def bytes_text(size: int) -> str:
 
 
 def summary_line(compiled: Compiled) -> str:
-    """The one line that ends every compile."""
+    """The one line that ends every compile; what differs between variants is there for each."""
     made = compiled.summary
-    arena = "by size" if made.arena is None else bytes_text(made.arena)
-    return ", ".join(
-        (
-            f"{compiled.path}: {made.target}",
-            f"{made.ops} ops in {made.kernels} kernels",
-            made.precision,
-            f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}",
-            f"arena {arena}",
-            f"weights {bytes_text(made.weights)} ({made.growth:.2f} times the model's)",
+    specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
+    if len(made.variants) == 1:
+        kernels, *sizes = _sizes(made.variants[0])
+        counted = f"{made.ops} ops in {kernels}"
+        return ", ".join(
+            (f"{compiled.path}: {made.target}", counted, made.precision, specialised, *sizes)
         )
+    each = (f"{variant.target}: {', '.join(_sizes(variant))}" for variant in made.variants)
+    general = ", ".join((f"{made.ops} ops", made.precision, specialised))
+    return "; ".join((f"{compiled.path}: {general}", *each))
+
+
+def _sizes(variant: VariantSummary) -> tuple[str, str, str]:
+    arena = "by size" if variant.arena is None else bytes_text(variant.arena)
+    return (
+        f"{variant.kernels} kernels",
+        f"arena {arena}",
+        f"weights {bytes_text(variant.weights)} ({variant.growth:.2f} times the model's)",
     )
 
 

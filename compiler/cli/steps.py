@@ -24,6 +24,11 @@ class StepTime:
     seconds: float
 
 
+def running_variant(path: Path) -> int:
+    """Which of its variants the artifact at `path` runs here; raises UserError as `load` does."""
+    return runtime.load(path, error=UserError).variant
+
+
 def measure_steps(
     path: Path,
     steps: Sequence[int | str],

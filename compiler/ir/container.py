@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 # Kernel ABI, program form and manifest together; an artifact of another number is refused.
-ABI_VERSION = 1
+ABI_VERSION = 2
 MANIFEST_SECTION = ".tcc.manifest"
 # Deflated JSON, kernel -> LLVM IR; never loaded, and `strip` removes it.
 LISTINGS_SECTION = ".tcc.listings"

@@ -9,6 +9,7 @@ For small models: kernels run unit by unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias, assert_never
 
@@ -53,6 +54,8 @@ from tcc.ir.types import BF16, DType
 # A C function of the runtime: arrays of its operands, arrays of its results that it fills in place,
 # and the call's ints; it gives the sizes that data decides.
 Function: TypeAlias = Callable[[Sequence[Array], Sequence[Array], Sequence[int]], Sequence[int]]
+# Runs a kernel, by its number: all units, on arrays of its buffers and values of its sizes by name.
+Run: TypeAlias = Callable[[int, Sequence[Array], Mapping[str, int]], None]
 _POISON = 0xFF
 
 
@@ -62,16 +65,24 @@ def evaluate_program(
     inputs: Sequence[Array],
     weights: Array,
     functions: Mapping[str, Function] | None = None,
+    run: Run | None = None,
 ) -> tuple[Array, ...]:
     """The outputs of one run in port order; `inputs` in port order, `weights` the section's bytes.
 
     Arrays have the carrier type of their dtype.  `functions` are the C functions by name, for
-    programs that call any.  Raises UserError where a `Check` fails, InternalError where the program
-    uses memory it does not have.
+    programs that call any.  `run` runs the kernels in the tile evaluator's place.  Raises UserError
+    where a `Check` fails, InternalError where the program uses memory it does not have.
     """
-    host = _Host(program, kernels, inputs, weights, functions or {})
+    evaluated = partial(_evaluated, kernels)
+    host = _Host(program, kernels, inputs, weights, functions or {}, run or evaluated)
     host.run(program.body, ())
     return host.outputs()
+
+
+def _evaluated(
+    kernels: Sequence[TileKernel], number: int, arrays: Sequence[Array], sizes: Mapping[str, int]
+) -> None:
+    evaluate_kernel(kernels[number], arrays, sizes)
 
 
 def to_bytes(array: Array, dtype: DType) -> Array:
@@ -99,8 +110,10 @@ class _Host:
         inputs: Sequence[Array],
         weights: Array,
         functions: Mapping[str, Function],
+        run: Run,
     ) -> None:
         self._program, self._kernels, self._functions = program, kernels, functions
+        self._run = run
         self._inputs = [to_bytes(a, p.dtype) for a, p in zip(inputs, program.inputs, strict=True)]
         self._shapes = [np.shape(a) for a in inputs]
         self._weights = weights
@@ -267,7 +280,7 @@ class _Host:
         arrays = [
             _typed(data, buffer, sizes) for data, buffer in zip(memory, kernel.buffers, strict=True)
         ]
-        evaluate_kernel(kernel, arrays, sizes)
+        self._run(node.kernel, arrays, sizes)
         for data, array, buffer in zip(memory, arrays, kernel.buffers, strict=True):
             if buffer.dtype is BF16 and buffer.scope is Scope.OUTPUT:
                 data[: 2 * array.size] = to_bytes(array, BF16)

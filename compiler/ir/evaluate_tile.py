@@ -40,16 +40,18 @@ def evaluate_kernel(
     arrays: Sequence[Array],
     sizes: Mapping[str, int],
     rng: np.random.Generator | None = None,
+    units: Sequence[int] | None = None,
 ) -> None:
     """Runs every unit; `arrays` are the kernel's buffers in order, outputs are written in place.
 
-    Raises IndexError where an active access leaves its buffer.
+    `units` are those to run where not all are wanted.  Raises IndexError where an active access
+    leaves its buffer.
     """
     order = rng or np.random.default_rng(0)
     extents = [int(evaluate(extent(axis), sizes)) for axis in kernel.axes]
-    count = int(np.prod(extents, dtype=np.int64))
+    chosen = int(np.prod(extents, dtype=np.int64)) if units is None else np.asarray(units, np.int64)
     with np.errstate(all="ignore"):
-        for unit in order.permutation(count):
+        for unit in order.permutation(chosen):
             at = np.unravel_index(unit, extents) if extents else ()
             env = dict(sizes) | {v.name: int(n) for v, n in zip(kernel.axes, at, strict=True)}
             memory = dict(zip(kernel.buffers, arrays, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
@@ -17,16 +18,13 @@ from tcc.schedule.block_axes import (
     reads_held,
     reduced_axis,
 )
-from tcc.schedule.blocks import BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, points, stride
+from tcc.schedule.blocks import BlockSchedule, NotBlocks
+from tcc.schedule.nest import depends, points
 
 # The least side of a block that is multiplied as a matrix.
 SIDE = 16
-# The most columns of a product that a unit makes whole, few of them, and the elements of such a
-# block.
+# The most columns of a product that a unit makes whole.
 _COLUMNS = 256
-_FEW_COLUMNS = 64
-_SCORES, _SCORES_HALVES = 1 << 13, 1 << 14
 # Elements of a block of products that are summed without a matrix.
 _PRODUCTS = 1 << 12
 # Steps of a sum of unknown length that are taken at once.
@@ -71,7 +69,11 @@ def main_product(group: TileGroup) -> GroupStage | None:
     return max(found, key=lambda s: points((*s.iters, *s.reduce)), default=None)
 
 
-def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) -> BlockSchedule:
+def product_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]:
+    """What is worth pricing for a group whose work is the product `main`.
+
+    Raises `NotBlocks` for rows that a unit must hold and cannot.
+    """
     roles = _roles(main)
     assert roles is not None
     common = group.common
@@ -81,27 +83,37 @@ def choose_product(group: TileGroup, main: GroupStage, profile: BlockProfile) ->
         first, second = second, first
     owned = [loops for s in group.stages if (loops := own_axis(group, s))]
     if owned or group.walk is not None:
-        return _chained(group, first, second, profile)
-    m, n = points(tuple(first)), points(tuple(second))
-    if main.body[0].dtype not in (F32, I32) or not _fills(m, n, points(tuple(batch)), profile):
-        return _narrow(group, main, batch, first, second, profile)
+        return _chained(group, first, second)
+    found: list[BlockSchedule] = []
+    if main.body[0].dtype in (F32, I32) and first and second:
+        found += _matrices(group, main, (batch, first, second))
+    if not found or min(points(tuple(first)), points(tuple(second))) < SIDE:
+        found += _narrow(group, main, (batch, first, second))
+    return found
+
+
+_Grid: TypeAlias = tuple[list[Var], list[Var], list[Var]]
+
+
+def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedule]:
+    """Blocks of matrices, no larger along a side than what there is."""
+    _, first, second = grid
     halves = _halves(main)
-    bm, bn = _sides(m, n, points(tuple(batch)), halves, profile)
-    blocks = Blocks()
-    blocks.add(first, bm)
-    blocks.add(second, bn)
-    for stage in group.stages:
-        _sum(blocks, group, stage)
-    return blocks.schedule(
-        [batch, first, second], 8 if bm * bn > 1 << 13 else 4, 4 if halves else 3
-    )
-
-
-def _fills(m: int, n: int, batch: int, profile: BlockProfile) -> bool:
-    """Whether matrices are worth it: both sides fill one, or the smaller a fourth of it and there
-    are enough of them."""
-    few, many = sorted((m, n))
-    return few >= SIDE or (4 * few >= SIDE and 2 * batch * many >= SIDE * profile.processors)
+    sides = [max(SIDE, power(points(tuple(loops)))) for loops in (first, second)]
+    most = _ACC_HALVES if halves else _ACC
+    found: list[BlockSchedule] = []
+    for bm, bn in _SIDES:
+        if bm > sides[0] or bn > sides[1] or bm * bn > most:
+            continue
+        for depth in _DEPTHS_HALVES if halves else _DEPTHS:
+            blocks = Blocks()
+            blocks.add(first, bm)
+            blocks.add(second, bn)
+            for stage in group.stages:
+                _sum(blocks, group, stage, depth)
+            warps = 8 if bm * bn > 1 << 13 else 4
+            found.append(blocks.schedule(grid, warps, 4 if halves else 3))
+    return found
 
 
 def _halves(stage: GroupStage) -> bool:
@@ -110,108 +122,100 @@ def _halves(stage: GroupStage) -> bool:
     return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
-def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage) -> None:
+def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> None:
     """The axis of a product's sum: its last loop where that is long and even, else all of it."""
-    block = 128 if of_bytes(stage) else 64 if _halves(stage) else 32
-    least = 2 * SIDE if of_bytes(stage) else SIDE
     loops = reduced_axis(group, stage)
     if not loops:
         return
+    least = 2 * SIDE if of_bytes(stage) else SIDE
     last = most_positions(loops[-1:])
-    if of_bytes(stage) and len(loops) > 1 and last is not None and last >= least:
-        block = min(block, power(last + 1) // 2)
     if len(loops) > 1 and last is not None and last >= block and not last % least:
         loops = loops[-1:]
     size = most_positions(loops)
-    blocks.add(loops, block if size is None else max(least, min(block, power(size))))
+    blocks.add(loops, max(least, block if size is None else min(block, power(size))))
 
 
 _SIDES = (
     (128, 256), (256, 128), (128, 128), (128, 64), (64, 128), (64, 64), (32, 64), (64, 32),
     (32, 32), (16, 64), (64, 16), (16, 32), (32, 16), (16, 16),
 )  # fmt: skip
-# What a row and a column of a block cost to bring, in products: of f32 without matrix units, and of
-# halves with them.
-_BRING, _BRING_HALVES = 24, 128
 # The most results that the registers of a unit hold: of f32, whose operands lie there too.
 _ACC, _ACC_HALVES = 1 << 14, 1 << 15
 
 
-def _sides(m: int, n: int, batch: int, halves: bool, profile: BlockProfile) -> tuple[int, int]:
-    """Rows and columns of a block: the fewest rounds of units times what one costs."""
-    bring, most = (_BRING_HALVES, _ACC_HALVES) if halves else (_BRING, _ACC)
-
-    def cost(sides: tuple[int, int]) -> tuple[int, int]:
-        bm, bn = sides
-        units = batch * -(-m // bm) * -(-n // bn)
-        rounds = -(-units // profile.processors)
-        return rounds * (bm * bn + bring * (bm + bn)), units
-
-    return min((s for s in _SIDES if s[0] * s[1] <= most), key=cost)
+# Steps of a matrix product's sum that a unit takes at once, and those of products that are summed
+# across, with their columns.
+_DEPTHS, _DEPTHS_HALVES = (16, 32, 64), (32, 64, 128)
+_STEPS, _MANY = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
-def _narrow(
-    group: TileGroup,
-    main: GroupStage,
-    batch: list[Var],
-    first: list[Var],
-    second: list[Var],
-    profile: BlockProfile,
-) -> BlockSchedule:
+def _narrow(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSchedule]:
     """A few rows: products side by side, summed across; the few in one block."""
-    few, many = sorted((first, second), key=lambda loops: points(tuple(loops)))
+    few, many = sorted(grid[1:], key=lambda loops: points(tuple(loops)))
     size = most_positions(few)
     rows = 1 if size is None else min(SIDE, power(size))
-    blocks = Blocks()
-    summed = reduced_axis(group, main)
-    reads = [a for n, a in main.accesses.items() if isinstance(n.source, int)]
-    across = bool(many) and any(stride(a, many[-1]) == 1 for a in reads)
-    busy = points(tuple(many)) >= 32 * profile.processors
-    steps = min(power(most_positions(summed) or _LINEAR), 32 if across or busy else 256)
-    columns = max(1, _PRODUCTS // (rows * steps))
-    while columns > 4 and points(tuple(many)) < columns * profile.processors:
-        columns //= 2
-    blocks.add(few, rows)
-    blocks.add(many, columns)
-    for stage in group.stages:
-        loops = reduced_axis(group, stage)
-        limit = most_positions(loops)
-        blocks.add(loops, steps if limit is None else min(steps, power(limit)))
-    return blocks.schedule([batch, first, second], 4, 3)
+    longest = power(most_positions(reduced_axis(group, main)) or _LINEAR)
+    found: list[BlockSchedule] = []
+    for columns in _MANY:
+        for steps in _STEPS:
+            if not _fits(rows, columns, steps, longest, points(tuple(many))):
+                continue
+            blocks = Blocks()
+            blocks.add(few, rows)
+            blocks.add(many, columns)
+            for stage in group.stages:
+                loops = reduced_axis(group, stage)
+                limit = most_positions(loops)
+                blocks.add(loops, steps if limit is None else min(steps, power(limit)))
+            found.append(blocks.schedule(grid, 4, 3))
+    return found
 
 
-def _chained(
-    group: TileGroup, first: list[Var], second: list[Var], profile: BlockProfile
-) -> BlockSchedule:
+def _fits(rows: int, columns: int, steps: int, longest: int, many: int) -> bool:
+    """Whether a block has a size that a unit is worth, and is not mostly beyond the ends."""
+    if columns > 1 and columns >= 2 * many:
+        return False
+    if steps > longest and steps > _STEPS[0]:
+        return False
+    size = rows * columns * min(steps, longest)
+    return size <= 4 * _PRODUCTS and (4 * size >= _PRODUCTS or size * 4 >= longest * many)
+
+
+def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[BlockSchedule]:
     """Products whose rows wait in a unit: rows in blocks, all else of a row whole."""
     shared = {v for s in group.stages if (r := _roles(s)) is not None for v in r.batch}
     sides = [[v for v in side if v not in shared] for side in (first, second)]
     rows = max(sides, key=lambda loops: points(tuple(loops)) if loops else 0)
     batch = [v for v in group.common if v not in rows]
-    blocks = Blocks()
-    columns = 1
     for stage in group.stages:
-        loops = own_axis(group, stage)
-        size = most_positions(loops)
-        if loops and (size is None or size > _COLUMNS) and factors(stage) is not None:
+        size = most_positions(own_axis(group, stage))
+        if (size is None or size > _COLUMNS) and factors(stage) is not None:
             raise NotBlocks("rows of a product are longer than a block")
-        columns = max(columns, power(size or 1))
-    if group.walk is not None:
-        columns = max(columns, 64)
     count = points(tuple(rows))
-    halves = any(map(_halves, group.stages))
-    scores = _SCORES_HALVES if halves else _SCORES
-    block = SIDE if count >= SIDE else power(count)
-    units = points(tuple(batch)) * count
-    most = 128 if halves else 64
-    while block < most and block < count and block * 2 * columns <= scores:
-        if units < 2 * block * profile.processors:
-            break
-        block *= 2
-    blocks.add(rows, block)
+    most = max(SIDE, power(count)) if count >= SIDE else power(count)
+    runs = [1]
     if group.walk is not None:
         limit = most_positions([group.walk.loop])
-        blocks.add([group.walk.loop], 64 if limit is None else max(SIDE, min(64, power(limit))))
+        longest = _RUNS[-1] if limit is None else max(SIDE, power(limit))
+        runs = [n for n in _RUNS if n <= longest]
+    found: list[BlockSchedule] = []
+    for block in [n for n in (SIDE, 32, 64, 128) if n <= most] or [most]:
+        for run in runs:
+            blocks = Blocks()
+            blocks.add(rows, block)
+            if group.walk is not None:
+                blocks.add([group.walk.loop], run)
+            _inner(blocks, group)
+            found.append(blocks.schedule([batch, rows], 4, 2))
+    return found
+
+
+# Steps of a walk that a unit takes at once.
+_RUNS = (16, 32, 64, 128)
+
+
+def _inner(blocks: Blocks, group: TileGroup) -> None:
+    """The axes that units hold or reduce along."""
     for stage in group.stages:
         loops = own_axis(group, stage)
         blocks.add(loops, max(SIDE, power(most_positions(loops) or _LINEAR)) if loops else 1)
@@ -220,9 +224,6 @@ def _chained(
         if summed and size is not None and (reads_held(stage) or size <= _COLUMNS):
             blocks.add(summed, max(SIDE, power(size)))
         elif factors(stage) is not None:
-            _sum(blocks, group, stage)
+            _sum(blocks, group, stage, 64 if _halves(stage) else 32)
         else:
             blocks.add(summed, _LINEAR)
-    # Factors of f32 wait in registers for a whole sum: more lanes hold fewer of them.
-    many = block * columns >= _SCORES or columns > _FEW_COLUMNS
-    return blocks.schedule([batch, rows], 8 if many else 4, 2)

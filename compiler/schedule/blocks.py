@@ -33,12 +33,31 @@ class BlockSchedule:
 
 @dataclass(frozen=True, slots=True)
 class BlockProfile:
-    """What a device offers: `processors` that take units, of which each holds `registers` of 32
-    bits for all its warps of `lanes`."""
+    """What a device offers; the row of a large one by default.
+
+    `processors` take units.  Each holds `registers` of 32 bits, `threads` lanes (`lanes` to a warp,
+    each with `lane_registers` at most) and `shared_all` bytes of shared memory for the units on it,
+    of which one may have `shared`.  `clock` is in cycles per second, `bandwidth` that of memory in
+    bytes per second, `cache` the bytes of the last cache that all share.  `flops` is the rate of
+    f32, `matrix` those of matrix units by the type of the operands; `matrix_warps` share one
+    instruction of these.
+    """
 
     processors: int = 132
     registers: int = 1 << 16
     lanes: int = 32
+    lane_registers: int = 255
+    threads: int = 2048
+    shared: int = 232448
+    shared_all: int = 228 << 10
+    cache: int = 50 << 20
+    clock: float = 1.98e9
+    bandwidth: float = 4.8e12
+    flops: float = 67e12
+    matrix: tuple[tuple[str, float], ...] = (
+        ("bf16", 989.5e12), ("f16", 989.5e12), ("i8", 1979e12)
+    )  # fmt: skip
+    matrix_warps: int = 4
 
 
 # A large device, for those who only want to see what a model becomes.

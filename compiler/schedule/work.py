@@ -57,7 +57,7 @@ def group_bytes(group: TileGroup) -> int:
     found: dict[int, float] = {}
     for number, stage in enumerate(group.stages):
         whole = {v: trips(v) for v in (*stage.iters, *stage.reduce)}
-        for item in _touches(group, number, stage):
+        for item in stage_touches(group, number, stage):
             if isinstance(item.source, int) and _is_global(group, item.source):
                 bytes_ = item.bytes_in(whole, 1)
                 found[item.source] = max(found.get(item.source, 0), bytes_)
@@ -71,7 +71,8 @@ def _is_global(group: TileGroup, buffer: int) -> bool:
     return group.buffers[buffer].scope is not Scope.LOCAL
 
 
-def _touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
+def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
+    """What stage `number` reads and stores, of buffers and of other stages."""
     found: list[Touch] = []
     loads: dict[_Place, list[int]] = {}
     for node in walk(*stage.body):
@@ -169,7 +170,7 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
         ops += 0 if product(stage) is not None else len(stage.body)
     widest = max(widest, *(s.dtype.bytes for s in stage.body))
     lanes = machine.width(widest)
-    touches = _touches(group, number, stage)
+    touches = stage_touches(group, number, stage)
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
 
 

@@ -8,7 +8,7 @@ Requires layouts.  Establishes one block kernel a distinct structure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
 from tcc.schedule.block_axes import factors, of_bytes
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.choose_blocks import choose_blocks
 from tcc.schedule.nest import depends, stride
 from tcc.schedule.registers import TYPICAL_CORE
@@ -59,8 +59,16 @@ class BlockPlanner(KernelPlanner):
         loops = build_group(expr, operands, results, collapsed=False)
         packed = pack_factors(loops, operands)
         group = build_group(expr, packed, results)
-        schedule = choose_blocks(group, self.profile)
-        return packed, Bound(lower_blocks(group, schedule, self.skips), schedule, group)
+        return packed, self.scheduled(group, choose_blocks(group, self.profile))
+
+    def scheduled(self, group: TileGroup, schedule: BlockSchedule) -> Bound:
+        """The kernel of `group` under `schedule`.  Raises `NotBlocks` where there is none."""
+        return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
+
+    def exchange(self, changes: Mapping[Bound, Bound]) -> None:
+        """Plans the second of each pair from now on where the first was planned."""
+        for key, (packed, bound) in self._known.items():
+            self._known[key] = packed, changes.get(bound, bound)
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
@@ -82,9 +90,8 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
         if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
             continue
         last = stage.reduce[-1]
-        if any(
-            stride(access, v) == 1 for v in ((last,) if of_bytes(stage) else (*stage.iters, last))
-        ):
+        fine = (last,) if of_bytes(stage) else (*stage.iters, last)
+        if any(stride(access, v) == 1 for v in fine):
             continue
         own = [v for v in stage.iters if v in depends(stage, node)]
         vector = last if of_bytes(stage) else _side(stage, own)

@@ -66,7 +66,8 @@ typedef struct tcc_dtype {
 
 /* Device as in DLPack: type 1 is the CPU, 2 CUDA, 10 ROCm.  A model for the CPU takes arrays of type
  * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the calling
- * thread's current one when the model is loaded.  It takes arrays there in place, those of the host
+ * thread's current one when the model is loaded.  One for GPUs and the CPU runs on the CPU where no
+ * GPU of this machine fits it and TCC_DEVICE names none, and where TCC_DEVICE is "cpu".  It takes arrays there in place, those of the host
  * (also pinned: 3 and 11) by copies there and back. */
 typedef struct tcc_device {
     int32_t type;
@@ -167,7 +168,11 @@ typedef struct tcc_api {
      * alignment of one element.  `stream` is NULL on the CPU.  On a GPU it is a CUstream or
      * hipStream_t of the model's device: the run's work goes there, and where all arrays are on the
      * device it may return before that is done (failures of it appear later).  With NULL the run
-     * comes after what was begun on the process's default stream, and is done when it returns. */
+     * comes after what was begun on the process's default stream, and is done when it returns.
+     * While the caller records the stream in a graph of its own, the work goes into that graph, which
+     * uses the instance's memory at every replay: replays and other runs of the instance must not
+     * overlap, and the instance must outlive the graph.  Such a run takes device arrays only, fails
+     * where it would wait or take memory (so run once before), and waits for no run before it. */
     tcc_status (*run)(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,
                       tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                       void *stream);
@@ -189,10 +194,14 @@ typedef struct tcc_api {
     const char *(*last_error)(void);
 
     /* The times of an instance made with TCC_TIMES, since it was made: one per kernel launch and
-     * function call, in the order of the manifest's "steps".  They are valid until the instance is
+     * function call, in the order of the "steps" of the manifest's variant.  They are valid until the instance is
      * destroyed, and change with its runs. */
     tcc_status (*times)(const tcc_instance *instance, const tcc_time **out_times,
                         int64_t *out_count);
+
+    /* Which of the manifest's "variants" the model runs, counted from 0: the first for a GPU of this
+     * machine, else the one for its CPU.  TCC_DEVICE=cpu asks for that one, a number for that GPU. */
+    int32_t (*model_variant)(const tcc_model *model);
 } tcc_api;
 
 #ifdef __cplusplus

@@ -45,11 +45,15 @@ static const char *manifest(size_t *out_size) {
     return tcc_artifact_info.manifest;
 }
 
+static int32_t model_variant(const tcc_model *model) {
+    return model ? (int32_t)(model->variant - tcc_artifact_info.variants) : -1;
+}
+
 static tcc_status statistics(const tcc_model *model, const tcc_instance *instance,
                              tcc_statistics *out) {
     if (!model || !out) return tcc_fail(TCC_INVALID_ARGUMENT, "no model");
     memset(out, 0, sizeof *out);
-    out->weight_bytes = model->weight_bytes;
+    out->weight_bytes = model->variant->weights.bytes;
     out->state_bytes = (uint64_t)model->program.state_bytes;
     int32_t threads = __atomic_load_n(&model->threads, __ATOMIC_RELAXED);
     if (instance && instance->threads_own >= 0) threads = instance->threads_own;
@@ -96,6 +100,7 @@ const tcc_api *tcc_runtime_api(void) {
         .model_trim = tcc_model_trim,
         .last_error = tcc_last_error,
         .times = times,
+        .model_variant = model_variant,
     };
     return &table;
 }

@@ -34,22 +34,7 @@ static tcc_status load(void) {
     if (artifact->abi != TCC_ABI_VERSION)
         return tcc_fail(TCC_UNSUPPORTED, "model '%s' has ABI %u, its runtime %d: compile it again",
                         artifact->name, artifact->abi, TCC_ABI_VERSION);
-    TCC_RETURN_IF_ERROR(
-        tcc_features_check(artifact->features, artifact->n_features, artifact->name));
-    bool gpu = artifact->images_bytes > 0;
-    the.model.weight_bytes = gpu ? artifact->images_offset : artifact->weight_bytes;
-    TCC_RETURN_IF_ERROR(tcc_program_decode(
-        artifact->program, (size_t)(artifact->program_end - artifact->program),
-        gpu ? NULL : artifact->kernels, artifact->n_kernels, (int64_t)the.model.weight_bytes,
-        &the.model.program));
-    tcc_status status =
-        tcc_weights_map(artifact->weight_bytes, artifact->weight_sha256, !gpu, &the.model.weights);
-    if (status == TCC_OK && gpu) {
-        status = tcc_gpu_open(artifact, &the.model.program, the.model.weights.base, &the.model.gpu);
-        tcc_weights_unmap(&the.model.weights); /* the device has them */
-    }
-    if (status != TCC_OK) tcc_program_free(&the.model.program);
-    return status;
+    return tcc_variant_open(artifact, &the.model);
 }
 
 tcc_status tcc_model_get(tcc_model **out_model) {

@@ -235,9 +235,15 @@ typedef struct tcc_weights {
     size_t mapped;
 } tcc_weights;
 
-/* Maps the weights whose content hash is `sha256` from this object's file, or the side file the
- * trailer names, on huge pages where they are to be read again and again.  `size` 0 maps nothing. */
-tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], bool huge,
+/* A part of the weight section; it begins at a multiple of 64 KiB. */
+typedef struct tcc_range {
+    uint64_t offset, bytes;
+} tcc_range;
+
+/* Maps `part` of the weight section, which has `size` bytes and the content hash `sha256`, from this
+ * object's file or the side file beside it; on huge pages where it is to be read again and again.
+ * An empty part maps nothing. */
+tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
 
@@ -261,22 +267,30 @@ tcc_status tcc_features_check(const tcc_feature *features, int32_t count, const 
 
 /* ---- the link step's object: what one artifact consists of ------------------------------------------- */
 
-#define TCC_ABI_VERSION 1
+#define TCC_ABI_VERSION 2
+
+/* The model as one program, its code and its weights.  All variants have the same ports. */
+typedef struct tcc_variant {
+    const char *target; /* as a command line names it */
+    const uint8_t *program;
+    const uint8_t *program_end;
+    const tcc_kernel *kernels; /* NULL: the images have them */
+    int64_t n_kernels;
+    const tcc_feature *features; /* of the CPU, which runs at least the program */
+    int32_t n_features;
+    tcc_range weights; /* of the weight section */
+    tcc_range images;  /* kernels for GPUs, there too, on a multiple of 64; empty: for the CPU */
+} tcc_variant;
 
 typedef struct tcc_artifact {
     uint32_t abi;
     const char *name;
-    const uint8_t *program;
-    const uint8_t *program_end;
     const char *manifest;
     const char *manifest_end;
-    const tcc_kernel *kernels;
-    int64_t n_kernels;
-    const tcc_feature *features;
-    int32_t n_features;
-    uint64_t weight_bytes; /* with the GPU's kernels behind the weights */
-    uint64_t images_offset, images_bytes; /* those kernels; 0 bytes: a model for the CPU */
-    uint8_t weight_sha256[32];
+    const tcc_variant *variants; /* the first that can run here is taken */
+    int32_t n_variants;
+    uint64_t section_bytes; /* all variants' weights and images */
+    uint8_t section_sha256[32];
 } tcc_artifact;
 
 extern const tcc_artifact tcc_artifact_info;
@@ -286,9 +300,14 @@ extern const tcc_artifact tcc_artifact_info;
 typedef struct tcc_gpu tcc_gpu;
 typedef struct tcc_gpu_instance tcc_gpu_instance;
 
-/* Opens the device for `artifact`, whose weights and images are at `weights` during the call. */
-tcc_status tcc_gpu_open(const tcc_artifact *artifact, const tcc_program *program,
-                        const char *weights, tcc_gpu **out_gpu);
+/* Finds the variant that suits a GPU of this machine best, and that GPU.  TCC_UNSUPPORTED, with all
+ * reasons, where no GPU can run any.  `section` is the whole weight section, mapped while the result
+ * is in use until tcc_gpu_open has returned. */
+tcc_status tcc_gpu_find(const tcc_artifact *artifact, const char *section,
+                        const tcc_variant **out_variant, tcc_gpu **out_gpu);
+/* Brings kernels and weights of the variant that was found to its GPU. */
+tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
+                        const char *model);
 void tcc_gpu_close(tcc_gpu *gpu);
 /* Can the model take an array that lies there?  `tcc_gpu_expected` says what it can take. */
 bool tcc_gpu_accepts(const tcc_gpu *gpu, tcc_device device);
@@ -304,9 +323,9 @@ void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out);
 /* ---- model.c, instance.c, interpret.c ------------------------------------------------------------------ */
 
 struct tcc_model {
+    const tcc_variant *variant;
     tcc_program program;
-    tcc_weights weights;
-    size_t weight_bytes; /* wherever they are */
+    tcc_weights weights; /* of a model on a GPU: until they are there */
     tcc_gpu *gpu; /* NULL: the CPU */
     int32_t threads; /* wanted; 0 is the default */
 };
@@ -399,6 +418,12 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
 bool tcc_ports_feeds_state(const tcc_program *program, int32_t input);
 tcc_status tcc_ports_check_outputs_written(const tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
+
+/* variants.c: what of an artifact runs here. */
+
+/* Fills the variant, program and weights of `model`, and its GPU if it has one.  On failure
+ * nothing is held. */
+tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
 
 tcc_status tcc_model_get(tcc_model **out_model);
 void tcc_model_release(tcc_model *model);

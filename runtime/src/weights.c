@@ -42,8 +42,8 @@ static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
            memcmp(out_trailer->magic, "TCCWGTS", 8) == 0 && out_trailer->version == VERSION;
 }
 
-/* Opens `path` if it ends with the weights wanted; -1 otherwise. */
-static int open_weights(const char *path, size_t size, const uint8_t sha256[32], int64_t *out_offset) {
+/* Opens `path` if it ends with the section wanted; -1 otherwise. */
+static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
     trailer found;
     int64_t length;
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -107,10 +107,13 @@ static tcc_status map_file(int file, int64_t offset, size_t size, bool huge,
     return read_to_huge_pages(file, offset, size, out_weights);
 }
 
-tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], bool huge,
+tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights) {
     memset(out_weights, 0, sizeof *out_weights);
-    if (size == 0) return TCC_OK;
+    if (part.bytes == 0) return TCC_OK;
+    if (part.offset > size || part.bytes > size - part.offset ||
+        part.offset % (uint64_t)sysconf(_SC_PAGESIZE))
+        return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its weights are not in it");
     const char *path = tcc_image_path();
     char side[4096 + 16];
     int64_t offset = 0;
@@ -123,7 +126,8 @@ tcc_status tcc_weights_map(size_t size, const uint8_t sha256[32], bool huge,
                         "the weights of '%s' are missing or damaged, in the file and in "
                         "'%s' beside it: compile the model again, or copy both files",
                         path, side);
-    tcc_status status = map_file(file, offset, size, huge, out_weights);
+    tcc_status status =
+        map_file(file, offset + (int64_t)part.offset, (size_t)part.bytes, huge, out_weights);
     close(file);
     return status;
 }

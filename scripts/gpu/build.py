@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from tcc.options import TOLERANCES, read_options
 from gpu.carry import pack
 from gpu.draws import Draw
 from gpu.graphs import graph_json, reseed
-from gpu.kernels import Kernel, kernels
+from gpu.kernels import SMALL, Kernel, Sizes, kernels
 from models.build import DEFAULT_OUT, build
 from models.manifest import InputSpec, model_spec
 
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
+REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
 # Products in tf32 round their operands to eleven bits.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
@@ -51,7 +52,9 @@ class Item:
 
 
 def target_of(archs: Sequence[str]) -> str:
-    """`cuda:...` or `rocm:...` for these architectures, which are of one vendor."""
+    """`cuda:...` or `rocm:...` for these architectures, which are of one vendor; or `cpu`."""
+    if archs == ["cpu"]:
+        return "cpu"
     return f"{'rocm' if archs[0].startswith('gfx') else 'cuda'}:{','.join(archs)}"
 
 
@@ -133,7 +136,10 @@ def make_folder(
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("graphs", "artifacts", "gpu", _RUNTIME):
         (folder / name).mkdir(parents=True)
-    index: dict[str, Any] = {"tcc": __version__, "archs": list(archs), "items": [], "refused": {}}
+    index: dict[str, Any] = {
+        "tcc": __version__, "archs": list(archs), "device": "cpu" if archs == ["cpu"] else "cuda",
+        "items": [], "refused": {},
+    }  # fmt: skip
     for item in items:
         try:
             index["items"].append(add(item, target_of(archs), folder, compile_item))
@@ -157,11 +163,25 @@ def _copy_programs(folder: Path) -> None:
 
 def all_items(names: Sequence[str]) -> Iterator[Item]:
     """Kernels and models; with `names` those whose name begins with one of them."""
+    yield from _items(names, Sizes(), MODELS)
+
+
+def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
+    """Small kernels and a small model for the CPU, in precisions that it has; with `names` those
+    whose name begins with one of them, of the large models too."""
+    for item in _items(names, SMALL, MODELS if names else REHEARSED):
+        options = {**item.options}
+        if options.get("precision") == "tf32":
+            del options["precision"]
+        yield replace(item, options=options)
+
+
+def _items(names: Sequence[str], sizes: Sizes, models: Sequence[str]) -> Iterator[Item]:
     chosen = tuple(names) or ("",)
-    for kernel in kernels():
+    for kernel in kernels(sizes):
         if kernel.name.startswith(chosen):
             yield kernel_item(kernel)
-    for model in MODELS:
+    for model in models:
         for precision in ("bf16", "f32"):
             if f"{model}_{precision}".startswith(chosen):
                 yield from model_items(model, (precision,))
@@ -170,12 +190,14 @@ def all_items(names: Sequence[str]) -> Iterator[Item]:
 def main() -> int:
     """Returns the exit code: 1 where something was not compiled, or the folder is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--out", type=Path, default=ROOT / "build" / "gpu_check")
-    parser.add_argument("--archs", default="sm_90")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--archs", default="sm_90", help="or cpu: for a rehearsal")
     parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
     chosen = parser.parse_args()
     names = [name for name in chosen.only.split(",") if name]
-    index = make_folder(chosen.out, all_items(names), chosen.archs.split(","), compile_with_tcc)
+    archs = chosen.archs.split(",")
+    items = rehearsed_items(names) if archs == ["cpu"] else all_items(names)
+    index = make_folder(chosen.out, items, archs, compile_with_tcc)
     size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file())
     print(
         f"{chosen.out}: {len(index['items'])} items, {len(index['refused'])} refused, "

@@ -6,8 +6,11 @@ arithmetic; NumPy's distributions promise neither.
 
 from __future__ import annotations
 
+import base64
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -44,6 +47,12 @@ def values(draw: Draw) -> Array:
     return unit.reshape(draw.shape)
 
 
+@cache
+def kept(draw: Draw) -> Array:
+    """`values(draw)`, made once in a process: nobody writes to it."""
+    return values(draw)
+
+
 def stored(array: Array, dtype: str) -> Array:
     """The bit patterns of a float32 array in `dtype` (f32, bf16, f16), rounded to nearest even."""
     if dtype == "f32":
@@ -55,3 +64,11 @@ def stored(array: Array, dtype: str) -> Array:
     bits = array.view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+
+
+def array_of(tensor: Mapping[str, Any]) -> Array:
+    """A tensor of a graph as `graphs.py` writes it: a draw, or its compressed bytes."""
+    if "draw" in tensor:
+        return kept(Draw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])}))
+    data = zlib.decompress(base64.b64decode(tensor["data"]))
+    return np.frombuffer(data, tensor["dtype"]).reshape(tensor["shape"]).copy()

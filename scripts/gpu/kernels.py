@@ -11,10 +11,31 @@ import onnx.parser
 
 _NAMES = {"f32": "float", "f16": "float16", "bf16": "bfloat16"}
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-# Of kernels that memory bounds: one that caches hold, one that they do not, one that is long.
-_MEGABYTES = (8, 128, 512)
-_WIDTH = 4096
-_DEPTHS = (1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large the kernels are: of those that memory bounds, one that caches hold, one that they
+    do not, one that is long."""
+
+    megabytes: tuple[int, ...] = (8, 128, 512)
+    both_types_at: int = 128
+    width: int = 4096
+    square: int = 8192
+    depths: tuple[int, ...] = (1024, 2048, 4096, 8192)
+    decode: tuple[tuple[str, int, int], ...] = (("", 8192, 8192), ("_wide", 14336, 4096))
+    batch: int = 32
+    channels: int = 256
+    image: int = 56
+    heads: int = 64
+    length: int = 4096
+    head: int = 128
+
+
+# Of a rehearsal: names are those of full size where they can be.
+SMALL = Sizes(
+    (1,), 1, 512, 128, (64, 256), (("", 128, 128), ("_wide", 256, 64)), 2, 16, 8, 4, 64, 32
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +56,12 @@ class Kernel:
     indices: dict[str, int] = field(default_factory=dict)
 
 
-def kernels() -> Iterator[Kernel]:
+def kernels(sizes: Sizes = Sizes()) -> Iterator[Kernel]:
     """All of them, the most important first."""
-    yield from _attention()
-    yield from _products()
-    yield from _memory()
-    yield from _convolutions()
+    yield from _attention(sizes)
+    yield from _products(sizes)
+    yield from _memory(sizes)
+    yield from _convolutions(sizes)
 
 
 def _model(dtype: str, inputs: str, outputs: str, body: str) -> onnx.ModelProto:
@@ -49,16 +70,16 @@ def _model(dtype: str, inputs: str, outputs: str, body: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(text.replace("T[", f"{_NAMES[dtype]}["))
 
 
-def _memory() -> Iterator[Kernel]:
-    for megabytes in _MEGABYTES:
-        for dtype in ("f32", "bf16") if megabytes == 128 else ("f32",):
-            rows = (megabytes << 20) // (_WIDTH * _BYTES[dtype])
-            yield from _memory_of(dtype, megabytes, rows)
+def _memory(sizes: Sizes) -> Iterator[Kernel]:
+    for megabytes in sizes.megabytes:
+        for dtype in ("f32", "bf16") if megabytes == sizes.both_types_at else ("f32",):
+            yield from _memory_of(dtype, megabytes, sizes.width)
 
 
-def _memory_of(dtype: str, megabytes: int, rows: int) -> Iterator[Kernel]:
-    x, row = f"T[{rows},{_WIDTH}]", f"T[{_WIDTH}]"
+def _memory_of(dtype: str, megabytes: int, width: int) -> Iterator[Kernel]:
     one = megabytes << 20
+    rows = one // (width * _BYTES[dtype])
+    x, row = f"T[{rows},{width}]", f"T[{width}]"
     cases = {
         "elementwise": (f"{x} a, {x} b", f"{x} y", "m = Mul(a, b) s = Sub(m, a) y = Relu(s)", 3),
         "softmax": (f"{x} a", f"{x} y", "y = Softmax<axis = -1>(a)", 2),
@@ -69,7 +90,7 @@ def _memory_of(dtype: str, megabytes: int, rows: int) -> Iterator[Kernel]:
             2,
         ),
         "transpose": (
-            f"{x} a", f"T[{_WIDTH},{rows}] y", "y = Transpose<perm = [1, 0]>(a)", 2,
+            f"{x} a", f"T[{width},{rows}] y", "y = Transpose<perm = [1, 0]>(a)", 2,
         ),
         "gather": (
             f"{x} a, int64[{rows}] index", f"{x} y", "y = Gather<axis = 0>(a, index)", 2,
@@ -82,7 +103,7 @@ def _memory_of(dtype: str, megabytes: int, rows: int) -> Iterator[Kernel]:
         ),
         "reduce_columns": (
             f"{x} a",
-            f"T[{_WIDTH}] y",
+            f"T[{width}] y",
             "axes = Constant<value_ints = [0]>() y = ReduceSum<keepdims = 0>(a, axes)",
             1,
         ),
@@ -100,21 +121,22 @@ def _product(name: str, dtype: str, m: int, n: int, k: int, **options: Any) -> K
     return Kernel(name, "matrix", dtype, _model(dtype, *body), moved, 2 * m * n * k, options)
 
 
-def _products() -> Iterator[Kernel]:
-    for k in reversed(_DEPTHS):
-        yield _product(f"gemm_bf16_k{k}", "bf16", 8192, 8192, k)
+def _products(sizes: Sizes) -> Iterator[Kernel]:
+    n = sizes.square
+    for k in reversed(sizes.depths):
+        yield _product(f"gemm_bf16_k{k}", "bf16", n, n, k)
     for m in (1, 16):
-        yield _product(f"decode_bf16_m{m}", "bf16", m, 8192, 8192)
-        yield _product(f"decode_bf16_m{m}_wide", "bf16", m, 14336, 4096)
-    for k in reversed(_DEPTHS):
-        yield _product(f"gemm_f16_k{k}", "f16", 8192, 8192, k)
-        yield _product(f"gemm_tf32_k{k}", "f32", 8192, 8192, k, precision="tf32")
-        yield _product(f"gemm_f32_k{k}", "f32", 8192, 8192, k)
+        for suffix, wide, deep in sizes.decode:
+            yield _product(f"decode_bf16_m{m}{suffix}", "bf16", m, wide, deep)
+    for k in reversed(sizes.depths):
+        yield _product(f"gemm_f16_k{k}", "f16", n, n, k)
+        yield _product(f"gemm_tf32_k{k}", "f32", n, n, k, precision="tf32")
+        yield _product(f"gemm_f32_k{k}", "f32", n, n, k)
 
 
-def _convolutions() -> Iterator[Kernel]:
+def _convolutions(sizes: Sizes) -> Iterator[Kernel]:
     for dtype in ("bf16", "f32"):
-        batch, channels, size = 32, 256, 56
+        batch, channels, size = sizes.batch, sizes.channels, sizes.image
         x = f"T[{batch},{channels},{size},{size}]"
         body = (
             f"{x} a, T[{channels},{channels},3,3] w",
@@ -127,8 +149,8 @@ def _convolutions() -> Iterator[Kernel]:
         yield Kernel(f"conv3x3_{dtype}", "other", dtype, _model(dtype, *body), moved, flops)
 
 
-def _attention() -> Iterator[Kernel]:
-    heads, length, width = 64, 4096, 128
+def _attention(sizes: Sizes) -> Iterator[Kernel]:
+    heads, length, width = sizes.heads, sizes.length, sizes.head
     x = f"T[1,{heads},{length},{width}]"
     for causal in (0, 1):
         body = f"y = Attention<is_causal = {causal}>(q, k, v)"

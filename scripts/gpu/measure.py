@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpu.devices import Device, Start
 from gpu.draws import seed_of
 
 TYPES = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
     "f64": torch.float64,
 }  # fmt: skip
-# What runs take turns through, so that no run finds its arrays in a cache.
-_ROTATED_BYTES = 256 << 20
-_MOST_SETS = 32
+_MOST_SETS = 64
 _BATCHES = 7
 
 Run = Callable[[int], Any]  # starts the work on input set i
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is timed: `run` on each of `sets` input sets in turn."""
+
+    run: Run
+    sets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one run on the device, and how it was taken: as a "graph", or between "events"."""
+
+    seconds: float
+    how: str
 
 
 def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
@@ -37,16 +54,17 @@ def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
             return row.to(dtype).expand(shape).contiguous()
         case "image":
             return torch.rand(shape, generator=generator, device=device).to(dtype)
-        case "normal":
+        case "normal" | "latent":
             return torch.randn(shape, generator=generator, device=device).to(dtype)
     raise ValueError(f"inputs cannot be drawn as {spec['draw']!r}")
 
 
-def input_sets(specs: Sequence[Mapping[str, Any]], device: str) -> list[list[Tensor]]:
-    """Equal shapes, other values; as many as are larger than any cache together."""
+def input_sets(specs: Sequence[Mapping[str, Any]], device: Device) -> list[list[Tensor]]:
+    """Equal shapes, other values; as many as are larger than any cache together, so that no run
+    finds its arrays in one."""
     size = sum(prod(s["shape"]) * TYPES[s["dtype"]].itemsize for s in specs)
-    count = max(1, min(_MOST_SETS, -(-_ROTATED_BYTES // max(size, 1))))
-    return [[draw(spec, device, number) for spec in specs] for number in range(count)]
+    count = max(1, min(_MOST_SETS, -(-device.cache_bytes // max(size, 1))))
+    return [[draw(spec, device.name, number) for spec in specs] for number in range(count)]
 
 
 def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
@@ -64,76 +82,55 @@ def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     return worst
 
 
-def device_seconds(
-    run: Run, sets: int, seconds: float, settle: Callable[[], Any] = lambda: None
-) -> tuple[float, str]:
-    """Seconds of one run on the device, the median of batches, and how it was taken.
+def compare(device: Device, works: Sequence[Work]) -> list[Timing]:
+    """Times of works that take turns, so that clocks and heat are the same for all; medians.
 
-    A batch is one graph of runs over all input sets where they can be recorded, else the runs one
-    after the other: then the time of launching counts where it is longer.  After `settle` no run
-    may have to wait for an earlier one: what is recorded cannot wait for what is not.
+    A turn is one graph of runs over all input sets where they can be recorded, else the runs one
+    after the other: then the time of launching counts where it is longer.
     """
+    prepared = [_prepare(device, work) for work in works]
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(_BATCHES):
+        for (start, calls, _how), taken in zip(prepared, times, strict=True):
+            taken.append(device.timed(start, 1) / calls)
+    return [
+        Timing(statistics.median(taken), how)
+        for (_start, _calls, how), taken in zip(prepared, times, strict=True)
+    ]
+
+
+def _prepare(device: Device, work: Work) -> tuple[Start, int, str]:
+    """What starts a turn, its number of runs, and how it is taken; it was started once."""
     for i in range(3):
-        run(i % sets)
-    torch.cuda.synchronize()
-    once = _events(lambda: run(0), 3) / 3
-    calls = max(1, min(200, int(seconds / _BATCHES / max(once, 1e-6))))
-    calls = max(calls // sets, 1) * sets if calls > sets else calls
+        work.run(i % work.sets)
+    device.synchronize()
+    once = device.timed(lambda: work.run(0), 3) / 3
+    calls = max(1, min(200, int(device.seconds / _BATCHES / max(once, 1e-6))))
+    calls = max(calls // work.sets, 1) * work.sets if calls > work.sets else calls
+    # results stay until their inputs' next turn: they are not written to one place in a cache
+    held: list[Any] = [None] * work.sets
 
     def batch() -> None:
         for i in range(calls):
-            run(i % sets)
+            held[i % work.sets] = work.run(i % work.sets)
 
-    settle()
-    how, start = "graph", _recorded(batch)
-    if start is None:
-        _settle_again(settle)
-        how, start = "events", batch
+    recorded = device.recorded(batch)
+    start, how = (batch, "events") if recorded is None else (recorded, "graph")
     start()
-    return statistics.median(_events(start, 1) for _ in range(_BATCHES)) / calls, how
+    device.synchronize()
+    return start, calls, how
 
 
-def _recorded(batch: Callable[[], None]) -> Callable[[], None] | None:
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            batch()
-    except RuntimeError:  # something in it waits, or allocates in a way that cannot be recorded
-        torch.cuda.synchronize()
-        return None
-    return graph.replay
-
-
-def _settle_again(settle: Callable[[], Any]) -> None:
-    """After a recording that failed: a run that cannot wait for it fails, and forgets it."""
-    try:
-        settle()
-    except RuntimeError:
-        settle()
-
-
-def _events(start: Callable[[], Any], times: int) -> float:
-    """Seconds between two events around `times` starts."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    first.record()
-    for _ in range(times):
-        start()
-    last.record()
-    torch.cuda.synchronize()
-    return float(first.elapsed_time(last)) * 1e-3
-
-
-def latency(start: Callable[[], Any], seconds: float, clock: Callable[[], float]) -> float:
+def latency(device: Device, start: Start) -> float:
     """Median seconds from the call until the result is there, over at least five runs."""
     for _ in range(3):
         start()
-    torch.cuda.synchronize()
+    device.synchronize()
     times: list[float] = []
-    begun = clock()
-    while len(times) < 5 or (clock() - begun < seconds and len(times) < 1000):
-        before = clock()
+    begun = time.perf_counter()
+    while len(times) < 5 or (time.perf_counter() - begun < device.seconds and len(times) < 1000):
+        before = time.perf_counter()
         start()
-        torch.cuda.synchronize()
-        times.append(clock() - before)
+        device.synchronize()
+        times.append(time.perf_counter() - before)
     return statistics.median(times)

@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gpu.draws import Array, Draw, stored, values
+from gpu.draws import Array, Draw, kept, stored, values
 
 _LINE = 64  # the compiler places weights, and rows of large ones, on multiples of it
 _HEAD = 8
@@ -85,7 +85,7 @@ def rebuild(parts: tuple[Part, ...], rest: Rest, draws: Mapping[str, Draw]) -> A
     for part in parts:
         by_source.setdefault(part.source, []).append(part)
     for source, found in by_source.items():
-        array = values(draws[source])
+        array = kept(draws[source])
         for part in found:
             flat = _bytes(_cut(stored(array, part.dtype), part.panel).transpose(part.axes))
             _rows(section, part, flat.size // part.rows)[:] = flat.reshape(part.rows, -1)

@@ -9,28 +9,18 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpu.budget import Budget
+from gpu.plan import KINDS, Step, forecast, plan
 from gpu.report import failures, table
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 _PROBE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One request to the worker: at most `wanted` seconds, not begun with less than `least`."""
-
-    task: str
-    item: Mapping[str, Any]
-    wanted: float
-    least: float
 
 
 class Steps(Protocol):
@@ -40,46 +30,37 @@ class Steps(Protocol):
         """`{"result": ...}`, or `{"failed": why}` after at most `seconds`."""
 
 
-def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
-    """All steps, the most important first: what may be left out when time is short comes last."""
-    yield Step("device", {}, 90.0, 10.0)
-    for urgent in (True, False):
-        chosen = [item for item in items if _is_urgent(item) == urgent]
-        models = [item for item in chosen if item["kind"] == "model"]
-        yield from (Step("model", item, 60.0, 10.0) for item in models)
-        yield from (Step("kernel", i, 30.0, 5.0) for i in chosen if i["kind"] == "kernel")
-        yield from (Step("compiled", item, 110.0, 20.0) for item in models)
-
-
-def _is_urgent(item: Mapping[str, Any]) -> bool:
-    """Whether a goal of speed names it."""
-    return bool(item["precision"] == "bf16" or item["group"] == "memory")
-
-
 def carry_out(
     folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
 ) -> dict[str, Any]:
     """Takes all steps within the budget; the results, which are in `out` after every step."""
     results: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"), "rehearsal": is_rehearsal(index),
         "tcc": index["tcc"], "archs": index["archs"], "refused": index["refused"],
         "device": {}, "items": {i["name"]: {"facts": i} for i in index["items"]}, "skipped": [],
     }  # fmt: skip
     for step in plan(index["items"]):
-        name = step.item.get("name", "device")
-        seconds = budget.grant(step.wanted, step.least)
+        if step.task == "jax" and not results["device"].get("jax"):
+            continue
+        kind = KINDS[step.task]
+        seconds = budget.grant(kind.most, kind.least)
         if seconds is None:
-            results["skipped"].append(f"{step.task} {name}")
+            results["skipped"].append(f"{step.task} {step.name}")
         else:
             request = {"task": step.task, "item": step.item, "folder": str(folder)}
-            answer = steps.ask(request, seconds)
+            answer = steps.ask({**request, "device": index["device"]}, seconds)
             _keep(results, step, answer)
-            print(f"{budget.spent():6.1f} s  {step.task} {name}: {_line(answer)}", flush=True)
+            print(f"{budget.spent():6.1f} s  {step.task} {step.name}: {_line(answer)}", flush=True)
         results["spent_seconds"] = budget.spent()
         beside = out.with_name(f".{out.name}.part")
         beside.write_text(json.dumps(results, indent=1) + "\n")
         beside.replace(out)
     return results
+
+
+def is_rehearsal(index: Mapping[str, Any]) -> bool:
+    """Whether the folder's artifacts are for this CPU: then no figure says anything of a GPU."""
+    return bool(index["device"] == "cpu")
 
 
 def _keep(results: dict[str, Any], step: Step, answer: Mapping[str, Any]) -> None:
@@ -172,14 +153,15 @@ def main() -> int:
     parser.add_argument("--only", default="")
     chosen = parser.parse_args()
     budget = Budget(chosen.seconds)
-    reason = why_no_gpu()
-    if reason is not None:
-        print(f"gpu_check: {reason}; nothing was measured")
-        return 1
-    worker = Worker(chosen.folder, chosen.json.with_suffix(".log"))
     index = json.loads((chosen.folder / "index.json").read_text())
     names = tuple(name for name in chosen.only.split(",") if name) or ("",)
     index["items"] = [item for item in index["items"] if item["name"].startswith(names)]
+    reason = why_not(index, chosen.json.resolve())
+    if reason is not None:
+        print(f"gpu_check: {reason}; nothing was measured")
+        return 1
+    print(forecast(list(plan(index["items"])), budget.left()), flush=True)
+    worker = Worker(chosen.folder, chosen.json.with_suffix(".log"))
     try:
         results = carry_out(chosen.folder.resolve(), index, worker, budget, chosen.json)
     finally:
@@ -188,6 +170,14 @@ def main() -> int:
     chosen.json.with_suffix(".txt").write_text(text)
     print(text)
     return 1 if failures(results) else 0
+
+
+def why_not(index: Mapping[str, Any], out: Path) -> str | None:
+    """Why nothing can be measured, in one sentence; None where it can."""
+    if not is_rehearsal(index):
+        return why_no_gpu()
+    kept = out.parent.name == "results" and out.parent.parent.name == "scripts"
+    return "a rehearsal's figures are none to keep in scripts/results" if kept else None
 
 
 if __name__ == "__main__":

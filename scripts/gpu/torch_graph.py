@@ -6,19 +6,16 @@ interpreter, and torch.compile sees an ordinary module.
 
 from __future__ import annotations
 
-import base64
 import operator
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from gpu.draws import Draw, values
+from gpu.draws import Draw, array_of
 
 
 def draws_of(graph: Mapping[str, Any]) -> dict[str, Draw]:
@@ -85,12 +82,7 @@ class _Builder:
 
 def tensor_of(stored: Mapping[str, Any]) -> Tensor:
     """A tensor of a graph, on the CPU."""
-    if "draw" in stored:
-        draw = Draw(**{**stored["draw"], "shape": tuple(stored["draw"]["shape"])})
-        return torch.from_numpy(values(draw))
-    data = zlib.decompress(base64.b64decode(stored["data"]))
-    array = np.frombuffer(data, stored["dtype"]).reshape(stored["shape"])
-    return torch.from_numpy(array.copy())
+    return torch.from_numpy(array_of(stored))
 
 
 # ---- operators ----------------------------------------------------------------------------------

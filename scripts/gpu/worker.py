@@ -5,6 +5,7 @@ It is a process of its own, so that a step that hangs or breaks the device's con
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,76 +23,72 @@ from tcc import runtime
 from torch import Tensor
 
 from gpu.carry import unpack
-from gpu.measure import TYPES, device_seconds, draw, error, input_sets, latency
+from gpu.devices import Device, device_of
+from gpu.measure import TYPES, Timing, Work, compare, draw, error, input_sets, latency
 from gpu.torch_graph import build, draws_of
 
-_DEVICE = "cuda"
-_SECONDS = 0.4  # of one measurement
-_PEAK = 8192
-_LARGE = 512 << 20
+Request = Mapping[str, Any]
 
 
-def _graph(folder: Path, item: Mapping[str, Any]) -> Any:
-    return json.loads((folder / "graphs" / f"{item['graph']}.json").read_text())
+@cache
+def _graph(folder: str, name: str) -> Any:
+    return json.loads((Path(folder) / "graphs" / f"{name}.json").read_text())
 
 
-def device(request: Mapping[str, Any]) -> dict[str, Any]:
+def device(request: Request, where: Device) -> dict[str, Any]:
     """What this machine is, its copy bandwidth and its bf16 matrix peak."""
-    facts, hip = torch.cuda.get_device_properties(0), torch.version.hip
-    n = _PEAK
-    a, b = (torch.randn(n, n, device=_DEVICE).bfloat16() for _ in range(2))
-    seconds, _ = device_seconds(lambda i: torch.mm(a, b), 1, 2 * _SECONDS)
+    n = where.peak
+    a, b = (torch.randn(n, n, device=where.name).bfloat16() for _ in range(2))
+    product, copied = compare(where, [Work(lambda i: torch.mm(a, b), 1), _copy(where, where.large)])
     return {
-        "device": facts.name,
-        "driver": _driver(),
+        **where.facts(),
         "torch": torch.__version__,
-        "platform": f"rocm {hip}" if hip else f"cuda {torch.version.cuda}",
-        "capability": f"{facts.major}.{facts.minor}",
-        "memory_bytes": facts.total_memory,
-        "copy_bytes_per_second": _copy_rate(2 * _LARGE),
-        "matrix_flops_per_second": 2 * n**3 / seconds,
+        "copy_bytes_per_second": where.large / copied.seconds,
+        "matrix_flops_per_second": 2 * n**3 / product.seconds,
         "jax": importlib.util.find_spec("jax") is not None,
     }
 
 
-def _driver() -> str:
-    version = Path("/proc/driver/nvidia/version")
-    return version.read_text().splitlines()[0] if version.exists() else "unknown"
-
-
-def _copy_rate(moved: int) -> float:
-    """Bytes per second of a copy that moves `moved` bytes, half of them read."""
+def _copy(where: Device, moved: int) -> Work:
+    """A copy that moves `moved` bytes, half of them read."""
     spec = {"name": "copy", "shape": [moved // 8], "dtype": "f32", "draw": "normal"}
-    sets = [tensors[0] for tensors in input_sets([spec], _DEVICE)]
+    sets = [tensors[0] for tensors in input_sets([spec], where)]
     targets = [torch.empty_like(x) for x in sets]
-    seconds, _ = device_seconds(lambda i: targets[i].copy_(sets[i]), len(sets), _SECONDS)
-    return moved / seconds
+    return Work(lambda i: targets[i].copy_(sets[i]), len(sets))
 
 
-def kernel(request: Mapping[str, Any]) -> dict[str, Any]:
+def kernel(request: Request, where: Device) -> dict[str, Any]:
     """A kernel's error against torch, its time, and its share of what bounds it."""
     os.environ["TCC_GRAPHS"] = "0"  # the runs are recorded from here
-    folder, item = Path(request["folder"]), request["item"]
-    module, reference = _module(folder, item), build(_graph(folder, item)).to(_DEVICE)
-    sets = input_sets(item["inputs"], _DEVICE)
+    item = request["item"]
+    module, reference = _module(request, where), _reference(request, where)
+    sets = input_sets(item["inputs"], where)
     result: dict[str, Any] = {"error": _kernel_error(module, reference, sets[0], item)}
-    # a run with an array of the host ends before it returns
-    least = min(range(len(sets[0])), key=lambda place: sets[0][place].numel())
-    mixed = [x.cpu() if place == least else x for place, x in enumerate(sets[0])]
-    seconds, how = device_seconds(
-        lambda i: module(*sets[i]), len(sets), _SECONDS, settle=lambda: module(*mixed)
-    )
-    result |= {"seconds": seconds, "timed": how}
-    result["bytes_per_second"] = item["bytes"] / seconds
-    result["flops_per_second"] = item["flops"] / seconds
-    with _tf32(item["precision"] == "tf32"), torch.inference_mode():
-        theirs, _ = device_seconds(lambda i: reference(*sets[i]), len(sets), _SECONDS)
-    result["torch_seconds"] = theirs
+    works = [
+        Work(lambda i: module(*sets[i]), len(sets)),
+        # what torch returns as a view must be written, as it is here
+        Work(lambda i: [x.contiguous() for x in reference(*sets[i])], len(sets)),
+    ]
     if item["group"] == "memory":
-        result["share"] = item["bytes"] / seconds / _copy_rate(item["bytes"])
+        works.append(_copy(where, item["bytes"]))
+    with _tf32(item["precision"] == "tf32"), torch.inference_mode():
+        ours, theirs, *copied = compare(where, works)
+    return result | _rates(item, ours, theirs, copied)
+
+
+def _rates(
+    item: Mapping[str, Any], ours: Timing, theirs: Timing, copied: list[Timing]
+) -> dict[str, Any]:
+    found = {
+        "seconds": ours.seconds, "timed": ours.how, "torch_seconds": theirs.seconds,
+        "torch_timed": theirs.how, "bytes_per_second": item["bytes"] / ours.seconds,
+        "flops_per_second": item["flops"] / ours.seconds,
+    }  # fmt: skip
+    if copied:
+        found["share"] = copied[0].seconds / ours.seconds
     elif item["group"] == "matrix":
-        result["share"] = theirs / seconds
-    return result
+        found["share"] = theirs.seconds / ours.seconds
+    return found
 
 
 class _tf32:
@@ -118,17 +116,22 @@ def _kernel_error(
         return error(found, reference(*exact))
 
 
-def _module(folder: Path, item: Mapping[str, Any]) -> Any:
+def _reference(request: Request, where: Device) -> Any:
+    return build(_graph(request["folder"], request["item"]["graph"])).to(where.name)
+
+
+def _module(request: Request, where: Device) -> Any:
     """The artifact of an item, its weights made from their seeds, loaded."""
+    item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{item['name']}.so"
-        draws = draws_of(_graph(folder, item))
-        unpack(folder / "artifacts" / f"{item['name']}.zip", draws, path)
+        draws = draws_of(_graph(request["folder"], item["graph"]))
+        unpack(Path(request["folder"]) / "artifacts" / f"{item['name']}.zip", draws, path)
         module = runtime.load(path)
         # the weights are on the device once a run ended; until then the file must be there
-        inputs = [draw(spec, _DEVICE, 0) for spec in item["inputs"]]
+        inputs = [draw(spec, where.name, 0) for spec in item["inputs"]]
         module(*inputs)
-        torch.cuda.synchronize()
+        where.synchronize()
     return module
 
 
@@ -136,21 +139,20 @@ def _tuple(found: Any) -> tuple[Tensor, ...]:
     return tuple(found) if isinstance(found, tuple) else (found,)
 
 
-def model(request: Mapping[str, Any]) -> dict[str, Any]:
+def model(request: Request, where: Device) -> dict[str, Any]:
     """A model's error against torch in float32, and its latency beside torch's eager mode."""
     os.environ.pop("TCC_GRAPHS", None)
-    folder, item = Path(request["folder"]), request["item"]
-    module = _module(folder, item)
-    inputs = [draw(spec, _DEVICE, 1) for spec in item["inputs"]]
-    reference = build(_graph(folder, item)).to(_DEVICE)
+    item = request["item"]
+    module, reference = _module(request, where), _reference(request, where)
+    inputs = [draw(spec, where.name, 1) for spec in item["inputs"]]
     with _tf32(False), torch.inference_mode():
         exact = reference(*inputs)
     result = {"error": error(_tuple(module(*inputs)), exact)}
-    result["seconds"] = latency(lambda: module(*inputs), _SECONDS, time.perf_counter)
+    result["seconds"] = latency(where, lambda: module(*inputs))
     theirs, given = _in_precision(reference, inputs, item)
     with _tf32(False), torch.inference_mode():
         result["torch_error"] = error(theirs(*given), exact)
-        result["eager_seconds"] = latency(lambda: theirs(*given), _SECONDS, time.perf_counter)
+        result["eager_seconds"] = latency(where, lambda: theirs(*given))
     return result
 
 
@@ -161,34 +163,63 @@ def _in_precision(
     return reference.to(dtype), [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
-def compiled(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The latency of torch.compile with max-autotune, which records CUDA graphs."""
-    folder, item = Path(request["folder"]), request["item"]
-    inputs = [draw(spec, _DEVICE, 1) for spec in item["inputs"]]
-    theirs, given = _in_precision(build(_graph(folder, item)).to(_DEVICE), inputs, item)
+def compiled(request: Request, where: Device) -> dict[str, Any]:
+    """The latency of torch.compile, which records CUDA graphs; it tunes little."""
+    return _compiled(request, where, "reduce-overhead", "compiled")
+
+
+def autotuned(request: Request, where: Device) -> dict[str, Any]:
+    """The latency of torch.compile at its best, which takes long to compile."""
+    return _compiled(request, where, "max-autotune", "autotuned")
+
+
+def _compiled(request: Request, where: Device, mode: str, name: str) -> dict[str, Any]:
+    inputs = [draw(spec, where.name, 1) for spec in request["item"]["inputs"]]
+    theirs, given = _in_precision(_reference(request, where), inputs, request["item"])
+    torch._dynamo.reset()
     with _tf32(False), torch.inference_mode():
-        fast = torch.compile(theirs, mode="max-autotune", fullgraph=True)
+        fast = torch.compile(theirs, fullgraph=True, **where.compile_options(mode))
         begun = time.perf_counter()
         fast(*given)
-        torch.cuda.synchronize()
+        where.synchronize()
         spent = time.perf_counter() - begun
-        seconds = latency(lambda: fast(*given), _SECONDS, time.perf_counter)
-    return {"compiled_seconds": seconds, "compile_took": spent}
+        seconds = latency(where, lambda: fast(*given))
+    torch._dynamo.reset()
+    return {f"{name}_seconds": seconds, f"{name}_after": spent}
 
 
-TASKS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+def jax(request: Request, where: Device) -> dict[str, Any]:
+    """The latency of the item's graph in JAX, and that it is the same graph."""
+    # it needs jax, which the other steps do not
+    seconds_of = importlib.import_module("gpu.jax_worker").seconds_of
+    item = request["item"]
+    reference = _reference(request, where)
+    inputs = [draw(spec, where.name, 1) for spec in item["inputs"]]
+    exact = [x.float() if x.is_floating_point() else x for x in inputs]
+    with _tf32(False), torch.inference_mode():
+        wanted = [x.cpu() for x in reference(*exact)]
+    found = seconds_of(request, [x.cpu().numpy() for x in exact], where.seconds)
+    outputs = [torch.from_numpy(x.copy()) for x in found.pop("outputs")]
+    return {**found, "jax_error": error(outputs, wanted)}
+
+
+TASKS: dict[str, Callable[[Request, Device], dict[str, Any]]] = {
     "device": device, "kernel": kernel, "model": model, "compiled": compiled,
+    "autotuned": autotuned, "jax": jax,
 }  # fmt: skip
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: Request) -> dict[str, Any]:
     """The result of one request, or why there is none."""
     try:
-        return {"result": TASKS[request["task"]](request)}
+        where = device_of(request["device"])
+        result = TASKS[request["task"]](request, where)
+        where.forget()
     # whatever one step raises is its result; the others go on
     except Exception as failure:
         traceback.print_exc()
         return {"failed": f"{type(failure).__name__}: {failure}"[:2000]}
+    return {"result": result}
 
 
 def main() -> None:

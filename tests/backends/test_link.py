@@ -13,6 +13,7 @@ import pytest
 from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
+from tcc.backends.variant import Variant
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.runtime import load
 from tcc.target import isa_feature
@@ -144,7 +145,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
-    data = artifact.read_bytes().replace(b'"abi": 1', b'"abi": 9')
+    data = artifact.read_bytes().replace(b'"abi": 2', b'"abi": 9')
     other = tmp_path / "other.so"
     other.write_bytes(data)
     with pytest.raises(UserError, match="ABI 9"):
@@ -187,7 +188,7 @@ def test_a_cpu_feature_that_is_missing_is_named_before_anything_runs(
         programs.link(program, kernels, out, weights=[weights], features=["no-such"])
     row = isa_feature("sse3")
     impossible = type(row)("made-up-feature", 7, 0, 3, 31, 1 << 62)
-    monkeypatch.setattr("tcc.backends.link.isa_feature", lambda name: impossible)
+    monkeypatch.setattr("tcc.backends.variant.isa_feature", lambda name: impossible)
     programs.link(program, kernels, out, weights=[weights], features=["made-up-feature"])
     with pytest.raises(RuntimeError, match="made-up-feature"):
         load(out)
@@ -198,7 +199,7 @@ def test_cpu_features_of_this_machine_pass(kernels: bytes, tmp_path: Path) -> No
     known = [f for f in ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw") if f in flags]
     program, weights = programs.mlp()
     manifest = programs.link(program, kernels, tmp_path / "x.so", weights=[weights], features=known)
-    assert manifest["features"] == known
+    assert manifest["variants"][0]["features"] == known
     load(tmp_path / "x.so")
 
 
@@ -233,11 +234,12 @@ def test_listings_are_kept_outside_the_loaded_code(kernels: bytes, tmp_path: Pat
     program, weights = programs.mlp()
     listed = {"relu": "define void @relu()", "add": "é" * 10}
     plain, kept = tmp_path / "plain.so", tmp_path / "kept.so"
-    for out, listings in ((plain, None), (kept, listed)):
-        link_artifact(
-            [kernels], encode_program(program), program.kernels, {}, [weights], "mini", out, (),
+    for out, listings in ((plain, {}), (kept, listed)):
+        variant = Variant(
+            "cpu", encode_program(program), program.kernels, [weights], (kernels,),
             listings=listings,
         )  # fmt: skip
+        link_artifact([variant], {}, "mini", out)
     assert read_listings(kept) == listed
     assert read_listings(plain) == {}
     headers = [

@@ -15,19 +15,20 @@ from tcc.cli.steps import StepTime
 from tcc.errors import UserError
 
 MANIFEST: dict[str, Any] = {
-    "machine": {"flops_per_second": 1e9, "bytes_per_second": 1e8},
-    "steps": [0, 1, "sort", 0],
     "variants": [
         {
+            "machine": {"flops_per_second": 1e9, "bytes_per_second": 1e8},
+            "steps": [0, 1, "sort", 0],
             "kernels": [
                 {"symbol": "k0", "source": "a", "flops": 1000, "bytes": 10, "seconds": 2e-6}
                 | {"contraction_flops": 900},
                 {"symbol": "k1", "source": "b", "flops": 0, "bytes": 400, "seconds": 8e-6}
                 | {"contraction_flops": 0},
-            ]
+            ],
         }
     ],
 }
+VARIANT = MANIFEST["variants"][0]
 PATH = Path("model.so")
 
 
@@ -49,7 +50,7 @@ def test_rows_add_up_all_launches_and_come_longest_first() -> None:
 
 def test_measured_times_decide_order_and_share() -> None:
     seconds = (8e-6, 5e-6, 9e-6, 8e-6)
-    times = [StepTime(s, 1, t) for s, t in zip(MANIFEST["steps"], seconds, strict=True)]
+    times = [StepTime(s, 1, t) for s, t in zip(VARIANT["steps"], seconds, strict=True)]
     rows = kernel_rows(kernel_facts(MANIFEST, PATH), times)
     assert [r.name for r in rows] == ["k0", "sort", "k1"]
     assert rows[0].measured == pytest.approx(16e-6)
@@ -62,7 +63,7 @@ def test_measured_times_decide_order_and_share() -> None:
 def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
     facts = kernel_facts(MANIFEST, PATH)
     assert contractions(facts, None) == (1800, pytest.approx(4e-6))
-    times = [StepTime(s, 1, 3e-6) for s in MANIFEST["steps"]]
+    times = [StepTime(s, 1, 3e-6) for s in VARIANT["steps"]]
     assert contractions(facts, times) == (1800, pytest.approx(6e-6))
     assert contraction_line(facts, times) == (
         "contractions: 0.000 Gflop in 0.01 ms, 30% of the limit of multiply-adds"
@@ -73,14 +74,14 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda m: m.pop("machine"),
-        lambda m: m.pop("steps"),
-        lambda m: m.update(steps=[7]),
-        lambda m: m.update(steps=[-1]),
-        lambda m: m.update(steps=[None]),
-        lambda m: m.update(steps=3),
+        lambda m: m["variants"][0].pop("machine"),
+        lambda m: m["variants"][0].pop("steps"),
+        lambda m: m["variants"][0].update(steps=[7]),
+        lambda m: m["variants"][0].update(steps=[-1]),
+        lambda m: m["variants"][0].update(steps=[None]),
+        lambda m: m["variants"][0].update(steps=3),
         lambda m: m.update(variants=[]),
-        lambda m: m["machine"].update(flops_per_second=0),
+        lambda m: m["variants"][0]["machine"].update(flops_per_second=0),
         lambda m: m["variants"][0]["kernels"][0].update(flops="many"),
         lambda m: m["variants"][0]["kernels"][0].pop("source"),
         lambda m: m["variants"][0].update(kernels=[3]),

@@ -24,6 +24,7 @@ from tcc.errors import UserError
 from tcc.options import read_options
 from tcc.schedule.machine import MACHINES
 from tcc.schedule.machine_file import machine_digest, machine_text
+from tcc.target import isa_feature
 
 from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
@@ -155,7 +156,7 @@ def test_inspect_tells_what_each_kernel_does_and_takes(
     assert measured == sorted(measured, reverse=True)
     assert all(0 < t < 1 for t in measured)
     kernels = [row for row in rows if row["flops"] is not None]
-    assert len(kernels) == read_manifest(artifact)["kernel_count"]
+    assert len(kernels) == read_manifest(artifact)["variants"][0]["kernel_count"]
     assert all(row["predicted"] > 0 and row["bytes"] > 0 for row in kernels)
     table = inspected(capsys, str(artifact), "--kernels").splitlines()
     assert table[0].startswith("kernel")
@@ -184,10 +185,12 @@ def test_a_machine_file_is_an_input_of_the_compile(tmp_path: Path) -> None:
     file = tmp_path / "machine.json"
     machine = replace(MACHINES["x86-64-v3"], name="mine", cores=1)
     file.write_text(machine_text(machine))
-    mine = read_manifest(build(tmp_path, cpu="x86-64-v3", machine=file))["machine"]
+    (variant,) = read_manifest(build(tmp_path, cpu="x86-64-v3", machine=file))["variants"]
+    mine = variant["machine"]
     assert (mine["name"], mine["cores"]) == ("mine", 1)
     assert mine["sha256"] == machine_digest(machine)
-    shipped = read_manifest(build(tmp_path, cpu="x86-64-v3"))["machine"]
+    (variant,) = read_manifest(build(tmp_path, cpu="x86-64-v3"))["variants"]
+    shipped = variant["machine"]
     assert shipped["name"] == "x86-64-v3"
     assert shipped["sha256"] != mine["sha256"]
     with pytest.raises(UserError, match="other vectors"):
@@ -214,10 +217,10 @@ def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
 
 def test_a_missing_cpu_feature_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The artifact asks for a bit of CPUID that no processor has."""
-    row = tcc.driver.link_artifact.__globals__["isa_feature"]
+    row = isa_feature
     impossible = type(row("avx2"))("made-up-feature", 7, 0, 3, 31, 1 << 62)
     monkeypatch.setattr(
-        "tcc.backends.link.isa_feature", lambda name: impossible if name == "avx2" else row(name)
+        "tcc.backends.variant.isa_feature", lambda name: impossible if name == "avx2" else row(name)
     )
     path = build(tmp_path, cpu="x86-64-v3")
     with pytest.raises(UserError, match="made-up-feature"):
@@ -257,7 +260,7 @@ def test_compile_and_call(tmp_path: Path) -> None:
     again, _ = module(x=x)
     assert y.tobytes() == again.tobytes()
     assert isinstance(z, np.ndarray)
-    assert module.manifest["arena_bytes"] > 0
+    assert module.manifest["variants"][module.variant]["arena_bytes"] > 0
     module.save(tmp_path / "copy.so")
     del module
     assert tcc.load(tmp_path / "copy.so")(x)[0].tobytes() == y.tobytes()
@@ -353,8 +356,8 @@ def test_a_c_program_under_valgrind(avx2: Path, tmp_path: Path) -> None:
 
 def test_the_manifest_names_target_and_kernels(avx2: Path) -> None:
     manifest = read_manifest(avx2)
-    assert manifest["target"]["cpu"] == "x86-64-v3"
     (variant,) = manifest["variants"]
+    assert variant["cpu"] == "x86-64-v3"
     assert "avx512f" not in variant["features"]
-    assert len(variant["kernels"]) == manifest["kernel_count"]
+    assert len(variant["kernels"]) == variant["kernel_count"]
     json.dumps(manifest)

@@ -49,9 +49,9 @@ def test_strict_numerics_and_bounded_weights(tmp_path: Path) -> None:
     strict, exact = compiled(tmp_path, "strict", numerics="strict")
     small, same = compiled(tmp_path, "small", weight_growth=1)
     one, _ = compiled(tmp_path, "one", weight_growth=2.6)
-    assert strict.summary.kernels == small.summary.kernels
-    assert max(strict.summary.growth, small.summary.growth) < 1.1
-    assert 1.5 < one.summary.growth <= 2.6
-    assert 3 < default.summary.growth <= 4.1
+    assert strict.summary.variants[0].kernels == small.summary.variants[0].kernels
+    assert max(strict.summary.variants[0].growth, small.summary.variants[0].growth) < 1.1
+    assert 1.5 < one.summary.variants[0].growth <= 2.6
+    assert 3 < default.summary.variants[0].growth <= 4.1
     np.testing.assert_array_equal(exact, same)
     assert not np.array_equal(exact, fast)

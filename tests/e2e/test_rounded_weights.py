@@ -72,7 +72,7 @@ def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> N
     exact = expected(session(model()), {"tokens": TOKENS})
     module = tcc.compile(model(), weights=kind)
     got = module.run({"tokens": TOKENS})
-    listed = module.manifest["rounded"]
+    listed = module.manifest["variants"][0]["rounded"]
     assert {entry["type"] for entry in listed} == {kind}
     names = [n for entry in listed for n in entry["weights"]]
     assert _SURELY <= set(names) <= _LARGE
@@ -91,11 +91,11 @@ def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> N
 
 
 def test_nothing_is_listed_where_nothing_is_rounded() -> None:
-    assert tcc.compile(model()).manifest["rounded"] == []
+    assert tcc.compile(model()).manifest["variants"][0]["rounded"] == []
 
 
 def test_halves_are_listed_too() -> None:
-    listed = tcc.compile(model(), precision="f16").manifest["rounded"]
+    listed = tcc.compile(model(), precision="f16").manifest["variants"][0]["rounded"]
     assert {"weights": ["up"], "type": "f16"} in listed
 
 

@@ -14,6 +14,7 @@ from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.emit import emit_kernel
 from tcc.backends.host import encode_program
 from tcc.backends.link import link_artifact
+from tcc.backends.variant import Variant
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import ConstantStore, Graph
 from tcc.ir.parse import parse_graph
@@ -89,7 +90,8 @@ def compiled(tmp_path: Path) -> Run:
         program = replace(program, kernels=names, scratch=scratch)
         parts = [part() for part in weights.parts()]
         path = tmp_path / f"{graph.name}.so"
-        link_artifact(objects, encode_program(program), names, {}, parts, "model", path, ())
+        variant = Variant("cpu", encode_program(program), names, parts, objects)
+        link_artifact([variant], {}, "model", path)
         return load(path, threads=1, poison=True)
 
     return run

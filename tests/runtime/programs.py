@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 from tcc.backends.host import encode_program
-from tcc.backends.link import BytesLike, link_artifact
+from tcc.backends.link import link_artifact
+from tcc.backends.section import BytesLike
+from tcc.backends.variant import Variant
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -173,10 +175,10 @@ def link(
     side_file: bool = False,
 ) -> dict[str, Any]:
     """Links a hand-made program as the driver would; returns the manifest."""
-    return link_artifact(
-        [kernels], encode_program(program), program.kernels, {"tcc": "test"}, weights, name, out,
-        features, side_file=side_file,
-    )  # fmt: skip
+    variant = Variant(
+        "cpu", encode_program(program), program.kernels, weights, (kernels,), features
+    )
+    return link_artifact([variant], {"tcc": "test"}, name, out, side_file=side_file)
 
 
 def mlp() -> tuple[Program, bytes]:

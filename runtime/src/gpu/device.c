@@ -1,4 +1,4 @@
-/* Opens the device of a model: finds it, loads the kernels made for it, brings the weights there. */
+/* A model's device: which one, its architecture, the kernels made for it and the weights on it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static int32_t current_device(const tcc_gpu_driver *driver) {
     return error ? 0 : found; /* a thread that uses none yet */
 }
 
-static tcc_status find_device(tcc_gpu *gpu) {
+static tcc_status choose_device(tcc_gpu *gpu) {
     const tcc_gpu_driver *driver = gpu->driver;
     int count = 0;
     TCC_GPU_TRY(driver, device_count(&count), "GPUs cannot be counted");
@@ -61,6 +61,26 @@ static tcc_status find_device(tcc_gpu *gpu) {
     return TCC_OK;
 }
 
+/* The name lies in a struct that ROCm 6 changed together with the function's name. */
+static tcc_status find_arch_of_hip(tcc_gpu *gpu) {
+    enum { ARCH_AT = 1160, ARCH_AT_5 = 396, ROOM = 8192 };
+    static char properties[ROOM]; /* models are opened one at a time */
+    const tcc_gpu_driver *driver = gpu->driver;
+    bool new = driver->device_properties != NULL;
+    if (!new && !driver->device_properties_5)
+        return tcc_fail(TCC_UNSUPPORTED, "the HIP driver does not describe devices");
+    memset(properties, 0, sizeof properties);
+    int error = new ? driver->device_properties(properties, gpu->ordinal)
+                    : driver->device_properties_5(properties, gpu->ordinal);
+    if (error)
+        return tcc_gpu_fail(driver, error, "%s does not tell its architecture", gpu->name);
+    memcpy(gpu->arch, properties + (new ? ARCH_AT : ARCH_AT_5), sizeof gpu->arch - 1);
+    if (strncmp(gpu->arch, "gfx", 3) != 0)
+        return tcc_fail(TCC_UNSUPPORTED, "%s: the HIP driver describes devices in a way that is not "
+                        "known", gpu->name);
+    return TCC_OK;
+}
+
 static tcc_status find_arch(tcc_gpu *gpu) {
     const tcc_gpu_driver *driver = gpu->driver;
     if (driver->platform == TCC_PLATFORM_CUDA) {
@@ -73,29 +93,12 @@ static tcc_status find_arch(tcc_gpu *gpu) {
         snprintf(gpu->arch, sizeof gpu->arch, "sm_%d", major * 10 + minor);
         return TCC_OK;
     }
-    /* a struct of ROCm 6 and later with the architecture's name 1160 bytes into it */
-    enum { ARCH_AT = 1160, ROOM = 8192 };
-    static char properties[ROOM]; /* models are opened one at a time */
-    memset(properties, 0, sizeof properties);
-    TCC_GPU_TRY(driver, device_properties(properties, gpu->ordinal),
-                "%s does not tell its architecture", gpu->name);
-    memcpy(gpu->arch, properties + ARCH_AT, sizeof gpu->arch - 1);
-    return TCC_OK;
+    return find_arch_of_hip(gpu);
 }
 
-static tcc_status choose_variant(tcc_gpu *gpu) {
-    gpu->variant = tcc_gpu_images_choose(&gpu->images, gpu->arch);
-    if (gpu->variant) return TCC_OK;
-    char list[512] = "";
-    size_t used = 0;
-    for (int64_t i = 0; i < gpu->images.n_variants && used < sizeof list; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i ? ", " : "",
-                                 gpu->images.variants[i].arch,
-                                 gpu->images.variants[i].form == TCC_FORM_PTX ? " (PTX)" : "");
-    return tcc_fail(TCC_UNSUPPORTED,
-                    "%s is a %s, and the model was compiled for %s: compile it with --target %s:%s",
-                    gpu->name, gpu->arch, used ? list : "nothing",
-                    gpu->driver->platform == TCC_PLATFORM_CUDA ? "cuda" : "rocm", gpu->arch);
+tcc_status tcc_gpu_find_device(tcc_gpu *gpu) {
+    TCC_RETURN_IF_ERROR(choose_device(gpu));
+    return find_arch(gpu);
 }
 
 /* ---- the program against the kernels ---------------------------------------------------------------- */
@@ -244,44 +247,22 @@ static tcc_status upload_weights(tcc_gpu *gpu, const char *weights, size_t bytes
 static tcc_status prepare(tcc_gpu *gpu, const tcc_program *program, const char *weights,
                           size_t bytes, const char *model) {
     TCC_RETURN_IF_ERROR(check_shared(gpu));
+    TCC_RETURN_IF_ERROR(tcc_gpu_check_maps(gpu));
     TCC_RETURN_IF_ERROR(check_memory(gpu, program, bytes, model));
     TCC_RETURN_IF_ERROR(load_kernels(gpu));
     return upload_weights(gpu, weights, bytes);
 }
 
-static tcc_status open_device(tcc_gpu *gpu, const tcc_program *program, const char *weights,
-                              const tcc_artifact *artifact) {
-    TCC_RETURN_IF_ERROR(tcc_gpu_images_decode(weights + artifact->images_offset,
-                                              artifact->images_bytes, artifact->n_kernels,
-                                              &gpu->images));
-    TCC_RETURN_IF_ERROR(tcc_gpu_driver_get(gpu->images.platform, &gpu->driver));
-    TCC_RETURN_IF_ERROR(find_device(gpu));
-    TCC_RETURN_IF_ERROR(find_arch(gpu));
-    TCC_RETURN_IF_ERROR(choose_variant(gpu));
+tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
+                        const char *model) {
     TCC_RETURN_IF_ERROR(check_program(gpu, program));
     if (gpu->driver->context_retain)
         TCC_GPU_TRY(gpu->driver, context_retain(&gpu->context, gpu->device),
                     "%s cannot be opened", gpu->name);
     tcc_gpu_scope scope;
     TCC_RETURN_IF_ERROR(tcc_gpu_enter(gpu, &scope));
-    tcc_status status =
-        prepare(gpu, program, weights, (size_t)artifact->images_offset, artifact->name);
+    tcc_status status = prepare(gpu, program, weights, bytes, model);
     tcc_gpu_leave(gpu, &scope);
-    return status;
-}
-
-tcc_status tcc_gpu_open(const tcc_artifact *artifact, const tcc_program *program,
-                        const char *weights, tcc_gpu **out_gpu) {
-    if (artifact->images_offset > artifact->weight_bytes ||
-        artifact->images_bytes > artifact->weight_bytes - artifact->images_offset)
-        return tcc_fail(TCC_CORRUPT, "the artifact is damaged: its GPU kernels are not in it");
-    tcc_gpu *gpu = tcc_allocate_zero(1, sizeof *gpu);
-    if (!gpu) return TCC_OUT_OF_MEMORY;
-    tcc_status status = open_device(gpu, program, weights, artifact);
-    if (status == TCC_OK)
-        *out_gpu = gpu;
-    else
-        tcc_gpu_close(gpu);
     return status;
 }
 

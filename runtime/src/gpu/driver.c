@@ -44,6 +44,7 @@ static const row rows[] = {
     ROW(stream_destroy, "cuStreamDestroy_v2", "hipStreamDestroy"),
     ROW(stream_wait, "cuStreamSynchronize", "hipStreamSynchronize"),
     ROW(stream_wait_event, "cuStreamWaitEvent", "hipStreamWaitEvent"),
+    ROW(stream_capture, "cuStreamIsCapturing", "hipStreamIsCapturing"),
     ROW(event_create, "cuEventCreate", "hipEventCreateWithFlags"),
     ROW(event_destroy, "cuEventDestroy_v2", "hipEventDestroy"),
     ROW(event_record, "cuEventRecord", "hipEventRecord"),
@@ -62,9 +63,12 @@ static const row rows[] = {
     ROW(context_pop, "cuCtxPopCurrent_v2", NULL),
     ROW(context_device, "cuCtxGetDevice", NULL),
     ROW(function_attribute, "cuFuncSetAttribute", NULL),
+    ROW(driver_version, "cuDriverGetVersion", NULL),
+    OPTIONAL(encode_map, "cuTensorMapEncodeTiled", NULL),
     ROW(set_device, NULL, "hipSetDevice"),
     ROW(get_device, NULL, "hipGetDevice"),
-    ROW(device_properties, NULL, "hipGetDevicePropertiesR0600"),
+    OPTIONAL(device_properties, NULL, "hipGetDevicePropertiesR0600"),
+    OPTIONAL(device_properties_5, NULL, "hipGetDeviceProperties"),
 };
 
 /* ---- libraries ------------------------------------------------------------------------------------- */
@@ -118,7 +122,10 @@ static tcc_status open_driver(int32_t platform, tcc_gpu_driver *driver) {
     driver->most_shared = platforms[platform].most_shared;
     driver->pools_attribute = platforms[platform].pools_attribute;
     TCC_RETURN_IF_ERROR(fill_table(platform, library, driver));
-    TCC_GPU_TRY(driver, init(0), "the %s driver does not start", driver->name);
+    int error = driver->init(0);
+    if (error == TCC_GPU_NO_DEVICE)
+        return tcc_fail(TCC_UNSUPPORTED, "there is no GPU for %s here", driver->name);
+    if (error) return tcc_gpu_fail(driver, error, "the %s driver does not start", driver->name);
     return TCC_OK;
 }
 

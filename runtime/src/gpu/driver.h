@@ -21,8 +21,14 @@ enum {
 };
 
 /* What both drivers call the same numbers. */
-enum { TCC_GPU_OUT_OF_MEMORY = 2, TCC_GPU_NO_TIMING = 2, TCC_GPU_NON_BLOCKING = 1 };
+enum { TCC_GPU_OUT_OF_MEMORY = 2, TCC_GPU_NO_DEVICE = 100 };
+enum { TCC_GPU_NO_TIMING = 2, TCC_GPU_NON_BLOCKING = 1 };
 enum { TCC_GPU_CAPTURE_THREAD = 1 }; /* other threads' calls do not disturb a capture */
+
+/* CUtensorMap: what a kernel gets of an array that the copy engine moves, 64-byte aligned. */
+typedef struct tcc_gpu_tensor_map {
+    _Alignas(64) uint64_t words[16];
+} tcc_gpu_tensor_map;
 
 /* All functions return 0 for success. */
 typedef struct tcc_gpu_driver {
@@ -61,6 +67,7 @@ typedef struct tcc_gpu_driver {
     int (*stream_destroy)(void *stream);
     int (*stream_wait)(void *stream); /* the host waits */
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+    int (*stream_capture)(void *stream, int *out_status); /* 0: nobody records it */
     int (*event_create)(void **out_event, unsigned flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
@@ -83,10 +90,16 @@ typedef struct tcc_gpu_driver {
     int (*context_pop)(void **out_context);
     int (*context_device)(int *out_device);
     int (*function_attribute)(void *function, int attribute, int value);
+    int (*driver_version)(int *out_version);
+    int (*encode_map)(tcc_gpu_tensor_map *out_map, int dtype, uint32_t rank, void *data,
+                      const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                      const uint32_t *steps, int interleave, int swizzle, int promotion,
+                      int outside); /* NULL: too old */
     /* HIP only */
     int (*set_device)(int ordinal);
     int (*get_device)(int *out_ordinal);
-    int (*device_properties)(void *properties, int ordinal);
+    int (*device_properties)(void *properties, int ordinal); /* NULL: older than ROCm 6 */
+    int (*device_properties_5)(void *properties, int ordinal); /* the struct that ROCm 6 replaced */
 } tcc_gpu_driver;
 
 /* The driver of `platform`, ready to use; looked up once.  Fails with TCC_UNSUPPORTED where there is

@@ -15,10 +15,12 @@ tcc_status tcc_gpu_wait(const tcc_gpu_instance *device) {
 
 static tcc_status fill_params(const tcc_instance *instance, const tcc_code *code,
                               const tcc_gpu_kernel *kernel) {
-    uint64_t *values = instance->device->values;
-    int32_t buffer = 0, number = 0;
+    tcc_gpu_instance *device = instance->device;
+    uint64_t *values = device->values;
+    int32_t buffer = 0, number = 0, map = 0;
     for (int32_t i = 0; i < kernel->n_params; i++) {
         char *data = NULL;
+        device->params[i] = &values[i];
         switch (kernel->params[i]) {
         case TCC_PARAM_POINTER:
             data = instance->spans[code->as.launch.buffers[buffer++]].data;
@@ -29,6 +31,15 @@ static tcc_status fill_params(const tcc_instance *instance, const tcc_code *code
             break;
         case TCC_PARAM_INT64:
             values[i] = (uint64_t)instance->registers[code->as.launch.ints[number++]];
+            break;
+        case TCC_PARAM_TENSOR_MAP:
+            data = instance->spans[code->as.launch.buffers[kernel->maps[map].buffer]].data;
+            if (TCC_UNLIKELY(!data))
+                return tcc_fail(TCC_INTERNAL, "kernel '%.128s' uses a buffer that has no memory yet",
+                                kernel->symbol);
+            TCC_RETURN_IF_ERROR(tcc_gpu_encode_map(device->gpu, kernel, &kernel->maps[map], data,
+                                                   &device->maps[map]));
+            device->params[i] = &device->maps[map++];
             break;
         default: values[i] = 0; break;
         }
@@ -48,12 +59,13 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
     if (units > INT32_MAX)
         return tcc_fail(TCC_UNSUPPORTED, "kernel '%.128s' has %lld blocks, more than a GPU takes",
                         kernel->symbol, (long long)units);
+    if (kernel->stays && gpu->processors > 0 && units > gpu->processors) units = gpu->processors;
     TCC_RETURN_IF_ERROR(fill_params(instance, code, kernel));
     TCC_GPU_TRY(gpu->driver,
                 launch(gpu->functions[code->as.launch.index], (unsigned)units, 1, 1,
                        kernel->threads, 1, 1, kernel->shared, device->queue, device->params, NULL),
                 "kernel '%.128s' cannot be started", kernel->symbol);
-    if (TCC_UNLIKELY(gpu->wait))
+    if (TCC_UNLIKELY(gpu->wait && !device->recorded))
         TCC_GPU_TRY(gpu->driver, stream_wait(device->queue), "kernel '%.128s' failed",
                     kernel->symbol);
     return TCC_OK;
@@ -89,6 +101,8 @@ static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t si
         memcpy(out_bytes, host + offset, (size_t)size);
         return TCC_OK;
     }
+    TCC_RETURN_IF_ERROR(
+        tcc_gpu_unless_recorded(device, "it reads data of the device to decide what runs"));
     TCC_GPU_TRY(device->gpu->driver,
                 copy_to_host(device->word, instance->spans[buffer].data + offset, (size_t)size,
                              device->queue),
@@ -98,7 +112,11 @@ static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t si
     return TCC_OK;
 }
 
-static tcc_status settle(tcc_run *run) { return tcc_gpu_wait(run->instance->device); }
+static tcc_status settle(tcc_run *run) {
+    const tcc_gpu_instance *device = run->instance->device;
+    TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(device, "times of its kernels are taken"));
+    return tcc_gpu_wait(device);
+}
 
 static tcc_status output(tcc_run *run, int32_t index, int64_t size, tcc_span *span) {
     if (run->instance->device->phase == TCC_PHASE_ENQUEUE) return TCC_OK;
@@ -132,6 +150,8 @@ static tcc_status resize(tcc_run *run, int32_t id, int64_t size, int64_t keep) {
     if (!span->data || (size_t)size > capacity) {
         size_t grown = (size_t)size > capacity + capacity / 2 ? (size_t)size : capacity + capacity / 2;
         void *memory = NULL;
+        TCC_RETURN_IF_ERROR(
+            tcc_gpu_unless_recorded(device, "an array gets its size while it runs"));
         TCC_RETURN_IF_ERROR(take_memory(device, (grown + 255) / 256 * 256 + 256, &memory));
         char *old = span->data;
         *span = (tcc_span){memory, span->size};
@@ -189,6 +209,7 @@ static tcc_status bring(tcc_run *run, const tcc_op_tensor *there, tcc_op_tensor 
 static tcc_status call(tcc_run *run, tcc_op op, const tcc_op_call *arguments) {
     const tcc_gpu_instance *device = run->instance->device;
     int32_t count = arguments->n_inputs + arguments->n_outputs;
+    TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(device, "a function of it runs on the host"));
     void *room = NULL;
     TCC_RETURN_IF_ERROR(tcc_pool_take(&run->instance->pool,
                                       (size_t)count * sizeof(tcc_op_tensor) + 1, &room));

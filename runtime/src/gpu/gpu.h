@@ -4,7 +4,7 @@
 
 #include "images.h"
 
-/* ---- device.c: the device, the kernels and the weights on it --------------------------------------- */
+/* ---- find.c, device.c: the device, the kernels and the weights on it --------------------------------------- */
 
 struct tcc_gpu {
     const tcc_gpu_driver *driver;
@@ -16,6 +16,9 @@ struct tcc_gpu {
     void **modules;   /* by image */
     void **functions; /* by kernel */
     char *weights;
+    int processors;    /* where kernels stay: as many programs are enough */
+    int32_t most_maps; /* of one kernel */
+    int driver_version;
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
@@ -30,6 +33,17 @@ typedef struct tcc_gpu_scope {
 tcc_status tcc_gpu_enter(const tcc_gpu *gpu, tcc_gpu_scope *out_scope);
 void tcc_gpu_leave(const tcc_gpu *gpu, const tcc_gpu_scope *scope);
 
+/* Fills what `gpu` says of the device of its driver that the model is to use. */
+tcc_status tcc_gpu_find_device(tcc_gpu *gpu);
+
+/* ---- tensor_maps.c: arrays as the copy engine sees them ---------------------------------------------- */
+
+/* Whether the driver can make the maps that the variant's kernels take; counts them. */
+tcc_status tcc_gpu_check_maps(tcc_gpu *gpu);
+/* Makes the map of the array at `data`. */
+tcc_status tcc_gpu_encode_map(const tcc_gpu *gpu, const tcc_gpu_kernel *kernel,
+                              const tcc_gpu_map *map, char *data, tcc_gpu_tensor_map *out);
+
 /* ---- memory.c: memory of an instance on the device ------------------------------------------------- */
 
 typedef struct tcc_gpu_array {
@@ -39,6 +53,11 @@ typedef struct tcc_gpu_array {
 
 /* Makes `array` hold at least `size` bytes; what it held may be lost.  `what` names it in errors. */
 tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size, const char *what);
+/* The same for an instance's array: what graphs of callers use stays where it is until the end. */
+tcc_status tcc_gpu_grow(tcc_gpu_instance *device, tcc_gpu_array *array, size_t size,
+                        const char *what);
+/* Fails where the run in progress goes into a graph of its caller; `what` it would do. */
+tcc_status tcc_gpu_unless_recorded(const tcc_gpu_instance *device, const char *what);
 void tcc_gpu_release_array(const tcc_gpu *gpu, tcc_gpu_array *array);
 
 /* ---- instance.c -------------------------------------------------------------------------------------- */
@@ -48,6 +67,12 @@ enum {
     TCC_PHASE_RESOLVE, /* addresses and sizes only */
     TCC_PHASE_ENQUEUE  /* everything but what resolving did */
 };
+
+/* Memory that was replaced, but that graphs of callers use. */
+typedef struct tcc_gpu_kept {
+    struct tcc_gpu_kept *next;
+    tcc_gpu_array array;
+} tcc_gpu_kept;
 
 /* A recorded run, or one that was seen once (`executable` is NULL). */
 typedef struct tcc_gpu_graph {
@@ -65,6 +90,9 @@ struct tcc_gpu_instance {
     void *capture; /* only for recording */
     void *event;   /* the end of the last run */
     bool pending;  /* that run may not be over */
+    bool recorded; /* the caller records the run in progress: nothing may wait or take memory */
+    bool replayed; /* graphs of callers use this instance's memory */
+    tcc_gpu_kept *kept;
     int32_t phase;
     bool host_arrays; /* the run has arrays in the host's memory */
     tcc_device results; /* where outputs that the caller did not give are wanted */
@@ -78,6 +106,8 @@ struct tcc_gpu_instance {
     void *word;         /* pinned: what the host reads */
     uint64_t *values;   /* of a launch's parameters */
     void **params;
+    tcc_gpu_tensor_map *maps; /* those of a launch, in memory of `map_room` */
+    void *map_room;
     int64_t *key;
     tcc_gpu_graph graphs[TCC_GPU_GRAPHS];
     uint64_t runs;

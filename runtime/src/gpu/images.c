@@ -34,21 +34,70 @@ static tcc_status read_images(source *from, tcc_gpu_images *images) {
     return TCC_OK;
 }
 
+/* Sizes that the driver would refuse are refused here, so that a damaged file has a clear message. */
+static tcc_status read_map(source *from, int32_t n_pointers, int32_t platform, tcc_gpu_map *map) {
+    tcc_reader *reader = &from->reader;
+    enum { MOST_BOX = 256, BYTES = 2 };
+    int64_t buffer, dtype, swizzle, rank, value;
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, n_pointers, &buffer));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, TCC_MAP_F16, TCC_MAP_BF16 + 1, &dtype));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 4, &swizzle));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, TCC_MAP_RANK + 1, &rank));
+    if (dtype != TCC_MAP_F16 && dtype != TCC_MAP_BF16) return damaged("a map of no halves");
+    if (platform != TCC_PLATFORM_CUDA) return damaged("a tensor map of another platform");
+    for (int64_t i = rank; i-- > 0;) {
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, INT64_C(1) << 32, &value));
+        map->sizes[i] = (uint64_t)value;
+    }
+    for (int64_t i = rank - 1; i-- > 0;) {
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 16, INT64_C(1) << 40, &value));
+        if (value % 16) return damaged("a tensor map of uneven rows");
+        map->strides[i] = (uint64_t)value;
+    }
+    for (int64_t i = rank; i-- > 0;) {
+        TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, MOST_BOX + 1, &value));
+        map->box[i] = (uint32_t)value;
+    }
+    /* a swizzled row of a box lies in one span, and copies are of 16 bytes */
+    int64_t row = (int64_t)map->box[0] * BYTES;
+    if (row % 16 || (swizzle && row > 16 << swizzle)) return damaged("a box of uneven rows");
+    map->buffer = (int32_t)buffer;
+    map->dtype = (int32_t)dtype;
+    map->swizzle = (int32_t)swizzle;
+    map->rank = (int32_t)rank;
+    return TCC_OK;
+}
+
+static tcc_status read_maps(source *from, int32_t platform, tcc_gpu_kernel *kernel) {
+    tcc_gpu_map *maps = NULL;
+    TCC_RETURN_IF_ERROR(
+        tcc_reader_allocate(&from->reader, kernel->n_maps, sizeof *maps, (void **)&maps));
+    for (int32_t i = 0; i < kernel->n_maps; i++)
+        TCC_RETURN_IF_ERROR(read_map(from, kernel->n_pointers, platform, &maps[i]));
+    kernel->maps = maps;
+    return TCC_OK;
+}
+
 static tcc_status read_kernel(source *from, const tcc_gpu_images *images, int32_t form,
                               tcc_gpu_kernel *kernel) {
     tcc_reader *reader = &from->reader;
-    int64_t shared, threads, count;
+    int64_t shared, threads, stays, count;
     TCC_RETURN_IF_ERROR(tcc_read_string(reader, &kernel->symbol));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, images->n_images, &kernel->image));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 1 << 24, &shared));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1025, &threads));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 2, &stays));
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 1, &count));
     TCC_RETURN_IF_ERROR(tcc_read_indices(reader, count, TCC_PARAM_COUNT, &kernel->params));
     if (count > 1 << 12) return damaged("a kernel of too many parameters");
     for (int64_t i = 0; i < count; i++) {
         kernel->n_pointers += kernel->params[i] == TCC_PARAM_POINTER;
         kernel->n_ints += kernel->params[i] == TCC_PARAM_INT64;
+        kernel->n_maps += kernel->params[i] == TCC_PARAM_TENSOR_MAP;
     }
+    TCC_RETURN_IF_ERROR(read_maps(from, images->platform, kernel));
+    if (stays && images->platform != TCC_PLATFORM_CUDA) return damaged("a program that stays");
+    kernel->stays = stays;
     kernel->n_params = (int32_t)count;
     kernel->shared = (uint32_t)shared;
     kernel->threads = (uint32_t)threads;
@@ -70,7 +119,7 @@ static tcc_status read_variants(source *from, tcc_gpu_images *images) {
         TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_FORM_COUNT, &form));
         if ((form == TCC_FORM_HSACO) != (images->platform == TCC_PLATFORM_HIP))
             return damaged("code of another platform");
-        if (images->n_kernels > (reader->count - reader->position) / 6)
+        if (images->n_kernels > (reader->count - reader->position) / 7)
             return damaged("fewer kernels than the program");
         TCC_RETURN_IF_ERROR(
             tcc_reader_allocate(reader, images->n_kernels, sizeof *kernels, (void **)&kernels));
@@ -170,7 +219,8 @@ static long hip_rank(const tcc_gpu_variant *variant, const char *device) {
     return strlen(variant->arch) == length && !strncmp(variant->arch, device, length);
 }
 
-const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch) {
+const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
+                                             long *out_rank) {
     const tcc_gpu_variant *best = NULL;
     long most = 0;
     for (int64_t i = 0; i < images->n_variants; i++) {
@@ -182,5 +232,6 @@ const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const
             best = variant;
         }
     }
+    *out_rank = most;
     return best;
 }

@@ -5,7 +5,10 @@
  *   platform, flags, kernels, images, variants
  *   images    offset, size                                  bytes of the blob
  *   variants  architecture, form, then for each kernel of the program in order:
- *             symbol, image, shared bytes, threads of a block, count, parameter kinds...
+ *             symbol, image, shared bytes, threads of a block, whether programs stay, count,
+ *             parameter kinds..., for each that is a tensor map: place of its buffer among the
+ *             launch's, CUDA's number of the element type, of the swizzle, rank, sizes...,
+ *             strides in bytes but the last..., box...; outermost first
  *   strings   UTF-8, each ended by NUL; a string above is (offset, length); padded to 64 bytes
  *   blob      the images, each on a multiple of 64 bytes from the table's beginning */
 #ifndef TCC_GPU_IMAGES_H
@@ -14,11 +17,18 @@
 #include "driver.h"
 
 #define TCC_IMAGES_MAGIC INT64_C(0x01474D4943435474) /* "tTCCIMG\1" */
-enum { TCC_IMAGES_VERSION = 1, TCC_IMAGES_HEADER = 6 };
+enum { TCC_IMAGES_VERSION = 2, TCC_IMAGES_HEADER = 6 };
 
 /* What runs where: exact machine code of CUDA, its portable assembly, machine code of HIP. */
 enum { TCC_FORM_CUBIN, TCC_FORM_PTX, TCC_FORM_HSACO, TCC_FORM_COUNT };
-enum { TCC_PARAM_POINTER, TCC_PARAM_INT64, TCC_PARAM_NULL, TCC_PARAM_COUNT };
+enum {
+    TCC_PARAM_POINTER,
+    TCC_PARAM_INT64,
+    TCC_PARAM_NULL,
+    TCC_PARAM_TENSOR_MAP,
+    TCC_PARAM_COUNT
+};
+enum { TCC_MAP_RANK = 5, TCC_MAP_F16 = 6, TCC_MAP_BF16 = 9 };
 enum { TCC_IMAGES_HOST_CALLS = 1 }; /* flag: functions of the host may be called */
 
 typedef struct tcc_gpu_image {
@@ -26,12 +36,22 @@ typedef struct tcc_gpu_image {
     int64_t size;
 } tcc_gpu_image;
 
+/* A tensor in an array of a launch, in the driver's order: innermost first. */
+typedef struct tcc_gpu_map {
+    int32_t buffer, dtype, swizzle, rank;
+    uint64_t sizes[TCC_MAP_RANK];       /* in elements */
+    uint64_t strides[TCC_MAP_RANK - 1]; /* in bytes, from the second axis on */
+    uint32_t box[TCC_MAP_RANK];
+} tcc_gpu_map;
+
 typedef struct tcc_gpu_kernel {
     const char *symbol;
     int64_t image;
     uint32_t shared, threads;
-    int32_t n_params, n_pointers, n_ints;
+    bool stays; /* each program takes many units: no more programs than the device holds */
+    int32_t n_params, n_pointers, n_ints, n_maps;
     const int64_t *params;
+    const tcc_gpu_map *maps; /* in the order of their parameters */
 } tcc_gpu_kernel;
 
 typedef struct tcc_gpu_variant {
@@ -54,7 +74,9 @@ tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kerne
 void tcc_gpu_images_free(tcc_gpu_images *images);
 
 /* The variant that suits a device of architecture `arch` best: its own machine code, else that of the
- * newest older one of its generation, else assembly; NULL: none. */
-const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch);
+ * newest older one of its generation, else the newest assembly; NULL: none.  `out_rank` tells the
+ * choices of several tables apart: the largest is the best, 0 is none. */
+const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
+                                             long *out_rank);
 
 #endif

@@ -24,13 +24,14 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
         {(void **)&device->capacities, program->n_buffers, sizeof(size_t)},
         {(void **)&device->values, params, sizeof(uint64_t)},
         {(void **)&device->params, params, sizeof(void *)},
+        {&device->map_room, device->gpu->most_maps + 1, sizeof(tcc_gpu_tensor_map)},
         {(void **)&device->key, tcc_gpu_key_words(program), sizeof(int64_t)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
         if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
     }
-    for (int64_t i = 0; i < params; i++) device->params[i] = &device->values[i];
+    device->maps = (tcc_gpu_tensor_map *)(((uintptr_t)device->map_room + 63) / 64 * 64);
     return TCC_OK;
 }
 
@@ -53,7 +54,7 @@ static tcc_status make_state(tcc_instance *instance) {
     const tcc_gpu *gpu = device->gpu;
     size_t size = (size_t)instance->model->program.state_bytes;
     if (!size) return TCC_OK;
-    TCC_RETURN_IF_ERROR(tcc_gpu_reserve(gpu, &device->state, size, "state"));
+    TCC_RETURN_IF_ERROR(tcc_gpu_grow(device, &device->state, size, "state"));
     TCC_GPU_TRY(gpu->driver, fill(device->state.data, 0, size, device->stream),
                 "the state cannot be cleared on %s", gpu->name);
     TCC_GPU_TRY(gpu->driver, stream_wait(device->stream), "the state cannot be cleared on %s",
@@ -67,7 +68,7 @@ static tcc_status fill_instance(tcc_instance *instance) {
     TCC_RETURN_IF_ERROR(allocate_tables(instance, device));
     TCC_RETURN_IF_ERROR(make_streams(device));
     TCC_RETURN_IF_ERROR(make_state(instance));
-    return tcc_gpu_reserve(device->gpu, &device->arena, (size_t)program->known_arena, "arena");
+    return tcc_gpu_grow(device, &device->arena, (size_t)program->known_arena, "arena");
 }
 
 tcc_status tcc_gpu_instance_create(tcc_instance *instance) {
@@ -93,6 +94,8 @@ static void release_memory(tcc_instance *instance) {
     for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_gpu_drop_graph(device, &device->graphs[i]);
     tcc_gpu_release_array(device->gpu, &device->arena);
     tcc_gpu_release_array(device->gpu, &device->state);
+    for (tcc_gpu_kept *kept = device->kept; kept; kept = kept->next)
+        tcc_gpu_release_array(device->gpu, &kept->array);
     for (int32_t i = 0; device->inputs && i < program->n_inputs; i++)
         tcc_gpu_release_array(device->gpu, &device->inputs[i]);
     for (int32_t i = 0; device->outputs && i < program->n_outputs; i++)
@@ -111,6 +114,11 @@ void tcc_gpu_instance_destroy(tcc_instance *instance) {
         release_memory(instance);
         tcc_gpu_leave(device->gpu, &scope);
     }
+    while (device->kept) {
+        tcc_gpu_kept *next = device->kept->next;
+        tcc_free(device->kept);
+        device->kept = next;
+    }
     for (int32_t i = 0; i < TCC_GPU_GRAPHS; i++) tcc_free(device->graphs[i].key);
     tcc_free(device->inputs);
     tcc_free(device->outputs);
@@ -120,6 +128,7 @@ void tcc_gpu_instance_destroy(tcc_instance *instance) {
     tcc_free(device->capacities);
     tcc_free(device->values);
     tcc_free(device->params);
+    tcc_free(device->map_room);
     tcc_free(device->key);
     tcc_free(device);
     instance->device = NULL;
@@ -132,11 +141,24 @@ void tcc_gpu_statistics(const tcc_instance *instance, tcc_statistics *out) {
 
 /* ---- a run ----------------------------------------------------------------------------------------- */
 
-static tcc_status begin(tcc_run *run, void *stream) {
+/* Does the caller record its stream?  Then the run's work goes right into its graph.  What it records
+ * knows nothing of the run before: the caller keeps replays and other runs apart. */
+static tcc_status look_for_recording(tcc_gpu_instance *device, void *stream) {
+    int status = 0;
+    device->queue = stream ? stream : device->stream;
+    device->recorded = false;
+    if (!stream) return TCC_OK;
+    TCC_GPU_TRY(device->gpu->driver, stream_capture(stream, &status),
+                "the caller's stream cannot be used");
+    device->recorded = status != 0;
+    device->replayed |= device->recorded;
+    return TCC_OK;
+}
+
+static tcc_status begin(tcc_run *run) {
     tcc_gpu_instance *device = run->instance->device;
     const tcc_program *program = &run->instance->model->program;
     const tcc_gpu *gpu = device->gpu;
-    device->queue = stream ? stream : device->stream;
     device->phase = TCC_PHASE_RUN;
     device->host_arrays = false;
     device->results = (tcc_device){TCC_DEVICE_CPU, 0};
@@ -146,7 +168,7 @@ static tcc_status begin(tcc_run *run, void *stream) {
     memset(device->given_inputs, 0, (size_t)program->n_inputs * sizeof *device->given_inputs);
     memset(device->given_outputs, 0, (size_t)program->n_outputs * sizeof *device->given_outputs);
     /* the run before may still use this instance's memory, on another stream */
-    if (device->pending)
+    if (device->pending && !device->recorded)
         TCC_GPU_TRY(gpu->driver, stream_wait_event(device->queue, device->event, 0),
                     "the run before cannot be awaited");
     return TCC_OK;
@@ -156,7 +178,7 @@ static tcc_status aim_arena(tcc_instance *instance) {
     tcc_gpu_instance *device = instance->device;
     int64_t size = 0;
     TCC_RETURN_IF_ERROR(tcc_instance_arena_size(instance, &size));
-    TCC_RETURN_IF_ERROR(tcc_gpu_reserve(device->gpu, &device->arena, (size_t)size, "arena"));
+    TCC_RETURN_IF_ERROR(tcc_gpu_grow(device, &device->arena, (size_t)size, "arena"));
     if (instance->flags & TCC_POISON && size)
         TCC_GPU_TRY(device->gpu->driver, fill(device->arena.data, 0xFF, (size_t)size, device->queue),
                     "the arena cannot be filled");
@@ -165,11 +187,12 @@ static tcc_status aim_arena(tcc_instance *instance) {
 
 static tcc_status run_program(tcc_run *run, void *stream) {
     tcc_instance *instance = run->instance;
-    TCC_RETURN_IF_ERROR(begin(run, stream));
+    TCC_RETURN_IF_ERROR(look_for_recording(instance->device, stream));
+    TCC_RETURN_IF_ERROR(begin(run));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     TCC_RETURN_IF_ERROR(tcc_gpu_upload(run));
     TCC_RETURN_IF_ERROR(aim_arena(instance));
-    if (instance->device->gpu->graphs && !instance->times)
+    if (instance->device->gpu->graphs && !instance->times && !instance->device->recorded)
         TCC_RETURN_IF_ERROR(tcc_gpu_run_graph(run));
     else
         TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
@@ -181,6 +204,7 @@ static tcc_status run_program(tcc_run *run, void *stream) {
  * when this returns. */
 static tcc_status finish(tcc_run *run, void *stream) {
     tcc_gpu_instance *device = run->instance->device;
+    if (device->recorded) return TCC_OK;
     if (!stream || device->host_arrays) {
         device->pending = false;
         return tcc_gpu_wait(device);
@@ -199,7 +223,7 @@ tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
     tcc_gpu_free_dynamic(run->instance);
     if (status == TCC_OK)
         status = finish(run, stream);
-    else /* nothing of it may still touch the caller's memory */
+    else if (!device->recorded) /* nothing of it may still touch the caller's memory */
         device->pending = device->gpu->driver->stream_wait(device->queue) && device->pending;
     tcc_gpu_leave(device->gpu, &scope);
     return status;

@@ -24,6 +24,28 @@ tcc_status tcc_gpu_reserve(const tcc_gpu *gpu, tcc_gpu_array *array, size_t size
     return TCC_OK;
 }
 
+tcc_status tcc_gpu_unless_recorded(const tcc_gpu_instance *device, const char *what) {
+    if (!device->recorded) return TCC_OK;
+    return tcc_fail(TCC_UNSUPPORTED,
+                    "the caller records the run of model '%s' in a graph, but %s",
+                    tcc_artifact_info.name, what);
+}
+
+tcc_status tcc_gpu_grow(tcc_gpu_instance *device, tcc_gpu_array *array, size_t size,
+                        const char *what) {
+    if (size <= array->size) return TCC_OK;
+    TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
+        device, "it needs more memory than runs before it had: run it once with such arrays first"));
+    if (device->replayed && array->data) {
+        tcc_gpu_kept *kept = tcc_allocate(sizeof *kept);
+        if (!kept) return TCC_OUT_OF_MEMORY;
+        *kept = (tcc_gpu_kept){device->kept, *array};
+        device->kept = kept;
+        *array = (tcc_gpu_array){NULL, 0};
+    }
+    return tcc_gpu_reserve(device->gpu, array, size, what);
+}
+
 tcc_status tcc_gpu_take(tcc_gpu *gpu, size_t bytes, void **out_memory) {
     tcc_gpu_array array = {NULL, 0};
     tcc_gpu_scope scope;

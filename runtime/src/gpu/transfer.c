@@ -15,7 +15,10 @@ static tcc_status bring_input(tcc_run *run, int32_t index) {
     if (span->size == 0 || (!host && is_aligned(span->data))) return TCC_OK;
     const char *name = instance->model->program.inputs[index].port.name;
     tcc_gpu_array *room = &device->inputs[index];
-    TCC_RETURN_IF_ERROR(tcc_gpu_reserve(device->gpu, room, (size_t)span->size, "an input"));
+    if (host)
+        TCC_RETURN_IF_ERROR(
+            tcc_gpu_unless_recorded(device, "an input is in the host's memory: give device arrays"));
+    TCC_RETURN_IF_ERROR(tcc_gpu_grow(device, room, (size_t)span->size, "an input"));
     if (host)
         TCC_GPU_TRY(driver,
                     copy_to_device(room->data, span->data, (size_t)span->size, device->queue),
@@ -51,11 +54,14 @@ tcc_status tcc_gpu_place_output(tcc_run *run, int32_t index, int64_t size, tcc_s
     TCC_RETURN_IF_ERROR(tcc_ports_allocate_output(run, index, size, device->results, span));
     if (instance->model->program.outputs[index].port.state >= 0 || span->size == 0) return TCC_OK;
     bool host = tcc_gpu_is_host(where);
+    if (host)
+        TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
+            device, "an output is in the host's memory: give device arrays"));
     device->host_outputs[index] = host;
     device->host_arrays |= host;
     if (host || !is_aligned(span->data)) {
         tcc_gpu_array *room = &device->outputs[index];
-        TCC_RETURN_IF_ERROR(tcc_gpu_reserve(device->gpu, room, (size_t)span->size, "an output"));
+        TCC_RETURN_IF_ERROR(tcc_gpu_grow(device, room, (size_t)span->size, "an output"));
         device->given_outputs[index] = *span;
         span->data = room->data;
     }

@@ -1,7 +1,8 @@
 """Runs generated Triton modules in Triton's interpreter; a process of its own.
 
-python interpret.py JOBS: a pickled list of (source, function, arrays, sizes, units), where the
-arrays are (dtype name, NumPy array); the arrays as they are after all units replace the file.
+python interpret.py: each pickled (source, function, arrays, sizes, units) on the standard input,
+where the arrays are (dtype name, NumPy array) and the units numbers of programs or how many there
+are, is answered on the standard output by the pickled arrays as they are after these units.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import pickle
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ Tensors = list[tuple[str, np.ndarray]]
 
 
 def repair() -> None:
-    """Gives the interpreter what it lacks of bf16: rounding to nearest even, and products."""
+    """Gives the interpreter what it lacks: of bf16 rounding to nearest even and products; masks."""
     builder = interpreter.InterpreterBuilder
     cast, dot = builder.cast_impl, builder.create_dot
 
@@ -44,7 +46,12 @@ def repair() -> None:
         parts = [self.cast_impl(x, tl.float32) if x.dtype == tl.bfloat16 else x for x in (a, b)]
         return dot(self, *parts, d, *rest)
 
-    handle = interpreter.TensorHandle
+    def create_splat(self: Any, ret_ty: Any, arg: Any) -> Any:
+        made = splat(self, ret_ty, arg)
+        return handle(made.data.astype(arg.data.dtype), made.dtype)  # truths were bytes
+
+    handle, splat = interpreter.TensorHandle, builder.create_splat
+    builder.create_splat = create_splat
     builder.cast_impl, builder.create_dot = cast_impl, create_dot
     for name in ("create_si_to_fp", "create_ui_to_fp", "create_fp_ext", "create_fp_trunc"):
         setattr(builder, name, cast_impl)
@@ -70,24 +77,54 @@ def back(name: str, value: torch.Tensor) -> tuple[str, np.ndarray]:
     return name, (value.float() if name == "bf16" else value).numpy()
 
 
-def run(path: Path, function: str, arrays: Tensors, sizes: list[int], units: int) -> Tensors:
+def number_programs(units: Sequence[int]) -> None:
+    """Gives the nth program of the next launch the number of the nth unit."""
+
+    def create_get_program_id(self: Any, axis: int) -> Any:
+        number = np.array([units[self.grid_idx[axis]]], np.int32)
+        return interpreter.TensorHandle(number, tl.int32)
+
+    interpreter.InterpreterBuilder.create_get_program_id = create_get_program_id
+
+
+def run(function: Any, arrays: Tensors, sizes: list[int], units: int | Sequence[int]) -> Tensors:
+    """The arrays after the given units, or the first so many."""
     tensors = [tensor(*a) for a in arrays]
+    units = range(units) if isinstance(units, int) else units
+    number_programs(units)
     with np.errstate(all="ignore"):
-        load(path, function)[(units,)](*tensors, *sizes)
+        function[(len(units),)](*tensors, *sizes)
     return [back(name, t) for (name, _), t in zip(arrays, tensors, strict=True)]
 
 
-def main(file: Path) -> None:
-    repair()
-    results = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (source, *job) in enumerate(pickle.loads(file.read_bytes())):
-            path = Path(folder) / f"module{number}.py"
+class Modules:
+    """Functions of Triton modules, each loaded once from a file in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._loaded = folder, dict[tuple[str, str], Any]()
+
+    def function(self, source: str, name: str) -> Any:
+        key = source, name
+        if key not in self._loaded:
+            path = self._folder / f"module{len(self._loaded)}.py"
             path.write_text(source)
-            results.append(run(path, *job))
-    file.write_bytes(pickle.dumps(results))
+            self._loaded[key] = load(path, name)
+        return self._loaded[key]
+
+
+def serve() -> None:
+    """Answers jobs until there are no more."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get between the answers
+    with tempfile.TemporaryDirectory() as folder:
+        modules = Modules(Path(folder))
+        while sys.stdin.buffer.peek(1):
+            source, name, *job = pickle.load(sys.stdin.buffer)
+            pickle.dump(run(modules.function(source, name), *job), answers)
+            answers.flush()
 
 
 if __name__ == "__main__":
     assert triton.__version__
-    main(Path(sys.argv[1]))
+    repair()
+    serve()

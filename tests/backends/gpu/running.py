@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -67,28 +66,49 @@ def job_of(kernel: TileKernel, sizes: Mapping[str, int] | None = None, seed: int
     return Job(kernel, arrays, values)
 
 
-def interpreted(jobs: Sequence[Job]) -> list[list[np.ndarray]]:
-    """All buffers of every job after its launch, in one process."""
-    packed: list[tuple[Any, ...]] = []
-    for number, job in enumerate(jobs):
-        name = f"kernel{number}"
-        source = triton_source(job.kernel, name, dot="ieee")
+class Interpreter:
+    """A process with Triton's interpreter: as a context it ends with its block."""
+
+    def __enter__(self) -> Interpreter:
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "interpret.py")],
+            env={**os.environ, "TRITON_INTERPRET": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait(60)
+        self._errors.close()
+
+    def run(self, job: Job, dot: str = "ieee") -> list[np.ndarray]:
+        """All buffers after the job's launch."""
+        source = triton_source(job.kernel, "kernel", dot=dot)
         types = [b.dtype.name for b in job.kernel.buffers]
         sizes = [job.sizes[v.name] for v in job.kernel.sizes]
-        pairs = list(zip(types, job.arrays, strict=True))
-        packed.append((source, name, pairs, sizes, job.units))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "jobs"
-        file.write_bytes(pickle.dumps(packed))
-        done = subprocess.run(
-            [sys.executable, str(HERE / "interpret.py"), str(file)],
-            env={**os.environ, "TRITON_INTERPRET": "1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return [[array for _, array in job] for job in pickle.loads(file.read_bytes())]
+        request = source, "kernel", list(zip(types, job.arrays, strict=True)), sizes, job.units
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answers is not None
+        try:
+            pickle.dump(request, asked)
+            asked.flush()
+            return [array for _, array in pickle.load(answers)]
+        except (EOFError, BrokenPipeError):
+            self._errors.seek(0)
+            raise AssertionError(self._errors.read()[-4000:]) from None
+
+
+def interpreted(jobs: Sequence[Job]) -> list[list[np.ndarray]]:
+    """All buffers of every job after its launch, in one process."""
+    with Interpreter() as interpreter:
+        return [interpreter.run(job) for job in jobs]
 
 
 def evaluated(job: Job) -> list[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -91,6 +91,8 @@ def attention(mask: Mask, heads: int, rows: IndexLike, keys: IndexLike, share: i
 def kernel_of(expr: Expr, skips: bool = True) -> tuple[TileKernel, BlockSchedule]:
     group = tiles.group_of(expr)
     schedule = choose_blocks(group)
+    steps = {**dict(schedule.blocks), "walk": 64}
+    schedule = replace(schedule, blocks=tuple(steps.items()))
     kernel = lower_blocks(group, schedule, skips)
     verify_kernel(kernel)
     verify_blocks(kernel)

@@ -18,7 +18,8 @@
 #define TAG UINT64_C(0x5A00000000000000)
 #define TAG_MASK UINT64_C(0xFF00000000000000)
 enum { INVALID_VALUE = 1, NO_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_IMAGE = 200,
-       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900 };
+       NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, CAPTURE_FORBIDS = 900, NOT_OF_CAPTURE = 905,
+       CAPTURED_EVENT = 907 };
 
 /* ---- settings and books ------------------------------------------------------------------------ */
 
@@ -30,9 +31,9 @@ static struct {
     int major, minor, devices, shared, pools;
     char arch[64];
     size_t total, taken, most_taken;
-    int contexts, pushed;
+    int contexts, pushed, processors, version;
     int modules, streams, events, graphs, executables, hosts, current;
-} the = {.major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
+} the = {.processors = 2, .version = 12040, .major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
          .total = 1 << 30};
 
 EXPORT const char *fake_log(void) { return the.log; }
@@ -136,6 +137,7 @@ typedef struct function {
     kernel code;
     char name[64];
     int shared, params;
+    unsigned maps; /* a bit for each parameter that is a tensor map */
 } function;
 typedef struct work {
     struct work *next;
@@ -156,7 +158,7 @@ typedef struct stream {
     int number;
     int error;
 } stream;
-typedef struct event { stream *stream; long at; } event;
+typedef struct event { stream *stream; long at; bool captured; } event;
 static stream legacy = {.last = &legacy.first};
 static stream *all[256] = {&legacy};
 
@@ -221,6 +223,15 @@ static void run_until(stream *stream, long until) {
     }
 }
 
+/* While a stream is captured nobody takes or gives memory, or waits. */
+static bool is_capturing(void) {
+    for (int i = 0; i < 256; i++)
+        if (all[i] && all[i]->capturing) return true;
+    return false;
+}
+#define NOT_IN_CAPTURE                                                                             \
+    if (is_capturing()) return CAPTURE_FORBIDS
+
 static void run_all(void) {
     for (int i = 0; i < 256; i++)
         if (all[i]) run_until(all[i], all[i]->queued);
@@ -256,10 +267,18 @@ static int settle(stream *stream) {
 #ifdef HIP
 EXPORT int hipSetDevice(int ordinal) { CALLED("%d", ordinal); the.current = ordinal; return 0; }
 EXPORT int hipGetDevice(int *out) { CALLED(" "); *out = the.current; return 0; }
+#ifndef ROCM5
 EXPORT int hipGetDevicePropertiesR0600(char *properties, int ordinal) {
     CALLED("%d", ordinal);
     memset(properties, 0x7F, 1472);
     strcpy(properties + 1160, the.arch);
+    return 0;
+}
+#endif
+EXPORT int hipGetDeviceProperties(char *properties, int ordinal) {
+    CALLED("%d", ordinal);
+    memset(properties, 0x7F, 792);
+    strcpy(properties + 396, the.arch);
     return 0;
 }
 static bool has_context(void) { return the.current == 0 || the.current == 1; }
@@ -307,6 +326,9 @@ EXPORT int NAME(cuDeviceGetAttribute, hipDeviceGetAttribute)(int *out, int attri
     CALLED("%d %d", attribute, device);
     *out = attribute == 75 ? the.major : attribute == 76 ? the.minor : 0;
     if (attribute == NAME(97, 74)) *out = the.shared;
+#ifndef HIP
+    if (attribute == 16) *out = the.processors;
+#endif
     if (attribute == NAME(115, 88)) *out = the.pools;
     return 0;
 }
@@ -316,6 +338,41 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
     *out_free = the.total - the.taken, *out_total = the.total;
     return 0;
 }
+
+#ifndef HIP
+EXPORT int cuDriverGetVersion(int *out) {
+    CALLED(" ");
+    *out = the.version;
+    return 0;
+}
+#ifndef OLD
+/* A map as the fake kernels read it: the address, then what it was asked for; bit 21 of the second
+ * word as wrong as in old drivers. */
+EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void *data,
+                                  const uint64_t *sizes, const uint64_t *strides,
+                                  const uint32_t *box, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int outside) {
+    char text[512];
+    int used = snprintf(text, sizeof text, "type=%d swizzle=%d interleave=%d promotion=%d outside=%d",
+                        dtype, swizzle, interleave, promotion, outside);
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < rank; i++) {
+        uint64_t stride = i ? strides[i - 1] : 2;
+        used += snprintf(text + used, sizeof text - (size_t)used, " %llu:%llu:%u:%u",
+                         (unsigned long long)sizes[i], (unsigned long long)stride, box[i], steps[i]);
+        last += (sizes[i] - 1) * stride;
+        if (i && stride % 16) return INVALID_VALUE;
+    }
+    CALLED("%s", text);
+    if ((uint64_t)(uintptr_t)out % 64 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+    if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
+    memset(out, 0, 128);
+    out[0] = (uint64_t)data;
+    out[1] = UINT64_C(1) << 21 | rank;
+    return 0;
+}
+#endif
+#endif
 
 typedef struct module { void *library; function *functions; } module;
 EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
@@ -351,6 +408,9 @@ EXPORT int NAME(cuModuleGetFunction, hipModuleGetFunction)(function **out, modul
     int *params = dlsym(module->library, count);
     if (!code || !params) return NOT_FOUND;
     function *made = calloc(1, sizeof *made);
+    snprintf(count, sizeof count, "%s_maps", name);
+    unsigned *maps = dlsym(module->library, count);
+    made->maps = maps ? *maps : 0;
     memcpy(&made->code, &code, sizeof code);
     snprintf(made->name, sizeof made->name, "%s", name);
     made->params = *params;
@@ -370,7 +430,12 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
         memcpy(&item.values[i], params[i], 8);
         uint64_t value = item.values[i];
         size_t used = strlen(text);
-        if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
+        if (code->maps >> i & 1) {
+            uint64_t map[16];
+            memcpy(map, params[i], sizeof map);
+            int aligned = !((uintptr_t)params[i] % 64), wrong = (int)(map[1] >> 21 & 1);
+            snprintf(text + used, sizeof text - used, " map:%d:%d", aligned, wrong);
+        } else if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
         else snprintf(text + used, sizeof text - used, " %lld", (long long)value);
     }
     CALLED("%s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%d%s", code->name, gx, gy, gz, bx, by,
@@ -383,11 +448,13 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
 EXPORT int NAME(cuMemAlloc_v2, hipMalloc)(void **out, size_t bytes) {
     CALLED("%zu", bytes);
     NEEDS_CONTEXT;
+    NOT_IN_CAPTURE;
     return take(out, bytes);
 }
 EXPORT int NAME(cuMemFree_v2, hipFree)(void *memory) {
     CALLED(" ");
     NEEDS_CONTEXT;
+    NOT_IN_CAPTURE;
     run_all();
     return give(memory);
 }
@@ -406,6 +473,7 @@ EXPORT int NAME(cuMemFreeAsync, hipFreeAsync)(void *memory, void *stream) {
 EXPORT int NAME(cuMemHostAlloc, hipHostMalloc)(void **out, size_t bytes, unsigned flags) {
     CALLED("%zu %u", bytes, flags);
     NEEDS_CONTEXT;
+    NOT_IN_CAPTURE;
     *out = malloc(bytes);
     the.hosts++;
     return 0;
@@ -476,8 +544,16 @@ EXPORT int NAME(cuStreamSynchronize, hipStreamSynchronize)(void *handle) {
     NEEDS_CONTEXT;
     return settle(stream_of(handle));
 }
+EXPORT int NAME(cuStreamIsCapturing, hipStreamIsCapturing)(void *handle, int *out) {
+    CALLED("stream=%d", number_of(handle));
+    NEEDS_CONTEXT;
+    *out = stream_of(handle)->capturing;
+    return 0;
+}
 EXPORT int NAME(cuStreamWaitEvent, hipStreamWaitEvent)(void *handle, event *event, unsigned flags) {
     CALLED("stream=%d of=%d flags=%u", number_of(handle), event->stream->number, flags);
+    if (stream_of(handle)->capturing != event->captured)
+        return event->captured ? CAPTURED_EVENT : NOT_OF_CAPTURE;
     if (event->stream == stream_of(handle)) return 0;
     return add(handle, (work){.kind = WAIT, .stream = event->stream, .until = event->at});
 }
@@ -497,11 +573,14 @@ EXPORT int NAME(cuEventDestroy_v2, hipEventDestroy)(event *event) {
 EXPORT int NAME(cuEventRecord, hipEventRecord)(event *event, void *handle) {
     CALLED("stream=%d", number_of(handle));
     event->stream = stream_of(handle);
+    event->captured = event->stream->capturing;
     event->at = event->stream->queued;
     return 0;
 }
 EXPORT int NAME(cuEventSynchronize, hipEventSynchronize)(event *event) {
     CALLED("of=%d", event->stream->number);
+    NOT_IN_CAPTURE;
+    if (event->captured) return CAPTURED_EVENT;
     run_until(event->stream, event->at);
     return 0;
 }
@@ -596,4 +675,22 @@ EXPORT void *fake_stream(void) {
     the.streams--; /* not the model's */
     return error ? NULL : made;
 }
+/* A caller's graph around what a model does. */
+EXPORT int fake_begin(void *handle) {
+    if (is_capturing()) return CAPTURE_FORBIDS;
+    settle(handle);
+    ((stream *)handle)->capturing = true;
+    return 0;
+}
+EXPORT void *fake_end(stream *stream) {
+    work *made = calloc(1, sizeof *made);
+    made->kind = GRAPH;
+    made->list = stream->first;
+    stream->first = NULL;
+    stream->last = &stream->first;
+    stream->queued = stream->done;
+    stream->capturing = false;
+    return made;
+}
+EXPORT int fake_replay(work *executable, void *stream) { return add(stream, *executable); }
 EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }

@@ -22,5 +22,8 @@ KERNEL(accumulate, 5) {
 KERNEL(positive, 4) { (void)threads; if (grid) *(*(uint8_t **)p[1]) = F(0)[0] > 0; }
 /* y, value, n, 0, 0 */
 KERNEL(fill, 5) { (void)threads; EACH(N(2)) F(0)[u] = (float)N(1); }
+/* x, y, map of x, its sizes and strides, 0, 0: y = x, found by the map */
+EXPORT unsigned mapped_maps = 4;
+KERNEL(mapped, 9) { (void)threads; for (unsigned u = 0; u < grid; u++) F(1)[u] = F(2)[u]; }
 /* x, count, 0, 0: count = int(x[0]) */
 KERNEL(count, 4) { (void)threads; if (grid) *(*(int64_t **)p[1]) = (int64_t)F(0)[0]; }

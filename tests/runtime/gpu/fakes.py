@@ -8,7 +8,8 @@ import os
 import subprocess
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ class Driver:
         library.fake_give.argtypes = (ctypes.c_uint64,)
         library.fake_stream.restype = ctypes.c_void_p
         library.fake_settle.argtypes = (ctypes.c_void_p,)
+        library.fake_begin.argtypes = library.fake_end.argtypes = (ctypes.c_void_p,)
+        library.fake_end.restype = ctypes.c_void_p
+        library.fake_replay.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
         library.fake_most_taken.restype = ctypes.c_size_t
 
     def configure(
@@ -140,6 +144,20 @@ class Driver:
 
     def settle(self, stream: int) -> None:
         assert self._library.fake_settle(stream) == 0
+
+    @contextmanager
+    def recording(self, stream: int) -> Iterator[list[int]]:
+        """The caller records `stream`; the graph is in the list afterwards."""
+        graph: list[int] = []
+        assert self._library.fake_begin(stream) == 0
+        try:
+            yield graph
+        finally:
+            graph.append(int(self._library.fake_end(stream)))
+
+    def replay(self, graph: int, stream: int) -> None:
+        assert self._library.fake_replay(graph, stream) == 0
+        self.settle(stream)
 
     def most_taken(self) -> int:
         return int(self._library.fake_most_taken())

@@ -11,7 +11,9 @@ import numpy as np
 from programs import Builder
 from tcc.backends.host import encode_program
 from tcc.backends.images import Form, GpuImages, GpuKernel, GpuVariant, Param, Platform
-from tcc.backends.link import BytesLike, link_artifact
+from tcc.backends.link import link_artifact
+from tcc.backends.section import BytesLike
+from tcc.backends.variant import Variant
 from tcc.ir.program import (
     Alias,
     Arena,
@@ -92,10 +94,14 @@ def images(kernels: Path, platform: Platform, *, allow_host: bool = False) -> Gp
 
 
 def link(program: Program, gpu: GpuImages, out: Path, weights: Sequence[BytesLike] = ()) -> Any:
-    return link_artifact(
-        [], encode_program(program), program.kernels, {"tcc": "test"}, weights, "mini", out, (),
-        gpu=gpu,
-    )  # fmt: skip
+    return link_artifact([gpu_variant(program, gpu, weights)], {"tcc": "test"}, "mini", out)
+
+
+def gpu_variant(program: Program, gpu: GpuImages, weights: Sequence[BytesLike] = ()) -> Variant:
+    """The program with kernels for GPUs as one of an artifact's variants."""
+    return Variant(
+        gpu.platform.name.lower(), encode_program(program), program.kernels, weights, gpu=gpu
+    )
 
 
 WEIGHTS = np.arange(1, 65, dtype=np.float32)

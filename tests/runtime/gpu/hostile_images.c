@@ -14,8 +14,9 @@ tcc_op tcc_op_find(const char *name) { return (void)name, NULL; }
 
 static void touch(const tcc_gpu_images *images) {
     static const char *const archs[] = {"sm_90", "sm_75", "sm_", "gfx942:xnack-", "", "sm_99999999999"};
+    long rank = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        seen += tcc_gpu_images_choose(images, archs[i]) != NULL;
+        seen += tcc_gpu_images_choose(images, archs[i], &rank) != NULL && rank;
     for (int64_t i = 0; i < images->n_images; i++)
         seen += images->images[i].bytes[0] + images->images[i].bytes[images->images[i].size - 1];
     for (int64_t v = 0; v < images->n_variants; v++) {
@@ -24,6 +25,14 @@ static void touch(const tcc_gpu_images *images) {
             const tcc_gpu_kernel *kernel = &images->variants[v].kernels[k];
             seen += (int64_t)strlen(kernel->symbol) + images->images[kernel->image].size;
             for (int32_t p = 0; p < kernel->n_params; p++) seen += kernel->params[p];
+            for (int32_t m = 0; m < kernel->n_maps; m++) {
+                const tcc_gpu_map *map = &kernel->maps[m];
+                if (map->buffer >= kernel->n_pointers || map->rank > TCC_MAP_RANK) abort();
+                for (int32_t i = 0; i < map->rank; i++) {
+                    if (!map->sizes[i] || !map->box[i]) abort();
+                    if (i && (!map->strides[i - 1] || map->strides[i - 1] % 16)) abort();
+                }
+            }
             if (images->variants[v].form == TCC_FORM_PTX)
                 seen += (int64_t)strlen(images->images[kernel->image].bytes);
         }

@@ -167,6 +167,49 @@ def test_devices_that_do_not_suit(
     check(fakes, Platform.HIP, on_hip)
 
 
+@pytest.mark.parametrize("flags", [(), ("-DROCM5",)])
+def test_hip_names_its_architecture_in_two_structs(
+    fakes: Fakes, linked: Linker, flags: tuple[str, ...]
+) -> None:
+    path = linked("mlp", Platform.HIP)
+
+    def test(driver: Driver) -> None:
+        assert np.array_equal(load(path)(X), EXPECTED)
+        names = driver.names()
+        assert ("hipGetDeviceProperties" in names) == bool(flags)
+        assert ("hipGetDevicePropertiesR0600" in names) != bool(flags)
+        driver.configure("sm_90")  # no name of AMD's at either place
+        with pytest.raises(RuntimeError, match="describes devices in a way that is not known"):
+            load(path)
+
+    check(fakes, Platform.HIP, test, *flags)
+
+
+def test_two_models_share_a_device_and_each_gives_back_its_own(
+    fakes: Fakes, linked: Linker
+) -> None:
+    paths = linked("mlp", Platform.CUDA), linked("in_place", Platform.CUDA)
+
+    def test(driver: Driver) -> None:
+        first, second = (Artifact(path) for path in paths)
+        alone = {**driver.live()}
+        out, total = np.empty(20, np.float32), np.empty(1, np.float32)
+        for turn in range(1, 4):
+            ones = np.ones(4, np.float32)
+            second.run([on_host(ones)], [on_host(ones), on_host(total)])
+            first.run([on_host(X)], [on_host(out)])
+            assert np.array_equal(out, EXPECTED)
+            assert total[0] == 2 * turn
+        second.close()
+        first.run([on_host(X)], [on_host(out)])
+        assert np.array_equal(out, EXPECTED)
+        left = driver.live()
+        assert all(left[kind] < alone[kind] for kind in ("modules", "streams", "events", "hosts"))
+        first.close()
+
+    check(fakes, Platform.CUDA, test)
+
+
 def test_the_arena_of_large_sizes_is_refused_with_the_numbers(fakes: Fakes, linked: Linker) -> None:
     path = linked("mlp", Platform.CUDA)
 
@@ -254,7 +297,8 @@ def test_the_best_variant_is_chosen(
         variants.append(gpu_programs.variant(copy, arch, form))
     images = GpuImages(Platform.CUDA, tuple(variants))
     manifest = gpu_programs.link(gpu_programs.mlp(), images, path, [WEIGHTS])
-    assert [v["arch"] for v in manifest["gpu"]["variants"]][:3] == ["sm_80", "sm_86", "sm_90a"]
+    listed = manifest["variants"][0]["gpu"]["images"]
+    assert [v["arch"] for v in listed][:3] == ["sm_80", "sm_86", "sm_90a"]
 
     def test(driver: Driver) -> None:
         driver.configure(device)

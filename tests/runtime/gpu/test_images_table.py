@@ -16,7 +16,6 @@ import pytest
 from fakes import Driver, Fakes, check
 from gpu_programs import Linker
 from tcc.artifact import find_weights, read_manifest
-from tcc.backends.host import encode_program
 from tcc.backends.images import (
     ALIGNMENT,
     HEADER_WORDS,
@@ -24,6 +23,7 @@ from tcc.backends.images import (
     GpuImages,
     GpuKernel,
     GpuVariant,
+    ImageMap,
     Param,
     Platform,
     encode_images,
@@ -35,6 +35,11 @@ from tcc.runtime import load
 
 USES = ("gpu/images.c", "program.c", "instructions.c", "alloc.c", "status.c")
 PARAMS = (Param.POINTER, Param.INT64, Param.NULL, Param.NULL)
+MAPPED = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, Param.NULL, Param.TENSOR_MAP, Param.NULL)
+MAPS = (
+    ImageMap(0, "bf16", (4, 5, 64), (640, 128), (1, 4, 64), 128),
+    ImageMap(1, "f16", (1 << 20,), (), (8,), 0),
+)
 
 
 def kernel(name: str, image: bytes) -> GpuKernel:
@@ -48,8 +53,14 @@ def variant(arch: str, form: Form) -> GpuVariant:
     return GpuVariant(arch, form, tuple(kernel(name, image) for image, name in names))
 
 
+def mapped(made: GpuVariant) -> GpuVariant:
+    """Its last kernel stays, and takes tensor maps."""
+    last = replace(made.kernels[-1], params=MAPPED, maps=MAPS, stays=True)
+    return replace(made, kernels=(*made.kernels[:-1], last))
+
+
 CUDA = GpuImages(
-    Platform.CUDA, (variant("sm_80", Form.CUBIN), variant("sm_90a", Form.CUBIN),
+    Platform.CUDA, (variant("sm_80", Form.CUBIN), mapped(variant("sm_90a", Form.CUBIN)),
                     variant("sm_80", Form.PTX)),
 )  # fmt: skip
 HIP = GpuImages(Platform.HIP, (variant("gfx942", Form.HSACO),), allow_host=True)
@@ -117,6 +128,26 @@ def test_whole_tables_decode(hostile: Path) -> None:
     assert run(hostile, [encode_images(replace(CUDA, variants=tuple(fewer)))]) == (0, 1)
 
 
+def test_maps_that_no_driver_takes_are_refused(hostile: Path) -> None:
+    """Each rule alone: a buffer that there is not, uneven rows, rows wider than a swizzle, ..."""
+    wrong = (
+        {"buffer": 2}, {"sizes": (4, 5, 0)}, {"sizes": (4, 5, 1 << 32)}, {"strides": (640, 120)},
+        {"strides": (1 << 40, 128)}, {"strides": (640, 0)},
+        {"box": (1, 4, 65)}, {"box": (1, 4, 128)},
+        {"box": (1, 257, 64)}, {"box": (0, 4, 64)},
+        {"sizes": (1,) * 6, "strides": (16,) * 5, "box": (8,) * 6},
+        {"sizes": (), "strides": (), "box": ()},
+    )  # fmt: skip
+    for fields in wrong:
+        maps = (replace(MAPS[0], **fields), MAPS[1])
+        bad = replace(CUDA.variants[1].kernels[-1], maps=maps)
+        kernels = (*CUDA.variants[1].kernels[:-1], bad)
+        images = replace(CUDA, variants=(replace(CUDA.variants[1], kernels=kernels),))
+        assert run(hostile, [encode_images(images)]) == (0, 1), fields
+    hip = replace(HIP, variants=(mapped(HIP.variants[0]),))
+    assert run(hostile, [encode_images(hip)]) == (0, 1)
+
+
 def test_cut_and_flipped_tables_are_refused(hostile: Path) -> None:
     data = encode_images(CUDA)
     front = data.index(b"code of sm_80")
@@ -165,11 +196,11 @@ def test_the_manifest_says_where_the_kernels_are_and_for_what(linked: Linker, fa
     path = linked("mlp", Platform.CUDA)
     manifest = read_manifest(path)
     table = encode_images(gpu_programs.images(fakes.kernels, Platform.CUDA))
-    assert manifest["gpu"] == {
+    assert manifest["variants"][0]["gpu"] == {
         "platform": "cuda",
         "offset": 256,
         "bytes": len(table),
-        "variants": [{"arch": "sm_90", "form": "cubin"}],
+        "images": [{"arch": "sm_90", "form": "cubin"}],
     }
     weights = find_weights(path, manifest)
     assert weights is not None
@@ -180,10 +211,9 @@ def test_the_manifest_says_where_the_kernels_are_and_for_what(linked: Linker, fa
 def test_a_side_file_holds_the_kernels_too(fakes: Fakes, tmp_path: Path) -> None:
     program = gpu_programs.mlp()
     path = tmp_path / "side.so"
-    link_artifact(
-        [], encode_program(program), program.kernels, {"tcc": "test"}, [gpu_programs.WEIGHTS],
-        "mini", path, (), gpu=gpu_programs.images(fakes.kernels, Platform.CUDA), side_file=True,
-    )  # fmt: skip
+    images = gpu_programs.images(fakes.kernels, Platform.CUDA)
+    variant = gpu_programs.gpu_variant(program, images, [gpu_programs.WEIGHTS])
+    link_artifact([variant], {"tcc": "test"}, "mini", path, side_file=True)
     values = np.linspace(-1, 1, 9, dtype=np.float32)
 
     def test(_driver: Driver) -> None:

@@ -1,0 +1,121 @@
+"""The weight section of an artifact: the weights of all variants, then their kernels for GPUs.
+
+It lies behind the ELF image or in a side file; runtime/src/weights.c states its trailer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
+
+# Weights of this size and more start at a huge page's boundary in the file.
+_HUGE_PAGE = 2 << 20
+_PAGE = 64 << 10
+_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes of the section."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Its parts in order, their size and content hash, and where each variant's weights and
+    images are."""
+
+    parts: tuple[BytesLike, ...]
+    size: int
+    sha256: bytes
+    weights: tuple[Range, ...]
+    images: tuple[Range, ...]
+
+
+def lay_out(weights: Sequence[Sequence[BytesLike]], images: Sequence[bytes]) -> Section:
+    """A section with the `weights` and `images` of each variant; equal ones are stored once.
+
+    Weights begin on a page, a huge one where they are that large, images on a cache line.
+    """
+    writer = _Writer()
+    # whose weights are the only ones are not compared with others
+    several = len(weights) > 1
+    weight_ranges = tuple(writer.place(parts, several=several) for parts in weights)
+    image_ranges = tuple(writer.place([table] if table else [], line=True) for table in images)
+    return Section(
+        tuple(writer.parts), writer.size, writer.digest.digest(), weight_ranges, image_ranges
+    )
+
+
+class _Writer:
+    """Appends ranges and pads between them."""
+
+    def __init__(self) -> None:
+        self.parts: list[BytesLike] = []
+        self.size = 0
+        self.digest = hashlib.sha256()
+        self._known: dict[bytes, Range] = {}
+
+    def place(
+        self, parts: Sequence[BytesLike], *, several: bool = True, line: bool = False
+    ) -> Range:
+        """Where these parts together are."""
+        size = sum(_bytes_of(part).nbytes for part in parts)
+        if size == 0:
+            return Range(0, 0)
+        key = _hash(parts) if several else b""
+        if key not in self._known:
+            unit = _LINE if line else _HUGE_PAGE if size >= _HUGE_PAGE else _PAGE
+            self._append([bytes(-self.size % unit)])
+            self._known[key] = Range(self.size, size)
+            self._append(parts)
+        return self._known[key]
+
+    def _append(self, parts: Sequence[BytesLike]) -> None:
+        for part in parts:
+            view = _bytes_of(part)
+            self.digest.update(view)
+            self.size += view.nbytes
+            self.parts.append(part)
+
+
+def _hash(parts: Sequence[BytesLike]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(_bytes_of(part))
+    return digest.digest()
+
+
+def _bytes_of(part: BytesLike) -> memoryview:
+    if isinstance(part, np.ndarray):
+        return part.reshape(-1).view(np.uint8).data
+    return memoryview(part).cast("B")
+
+
+def append_section(path: Path, section: Section) -> None:
+    """Appends padding, the section and its trailer to the file; nothing where it is empty."""
+    if section.size == 0:
+        return
+    with path.open("ab") as file:
+        unit = _HUGE_PAGE if section.size >= _HUGE_PAGE else _PAGE
+        offset = (file.tell() + unit - 1) // unit * unit
+        file.truncate(offset)
+        file.seek(offset)
+        _write(file, offset, section)
+
+
+def _write(file: BinaryIO, offset: int, section: Section) -> None:
+    for part in section.parts:
+        file.write(_bytes_of(part))
+    trailer = (TRAILER_MAGIC, TRAILER_VERSION, offset, section.size, section.sha256)
+    file.write(TRAILER.pack(*trailer))

@@ -1,0 +1,135 @@
+/* Which of an artifact's variants runs here: one for a GPU that is there, else one for the CPU. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+/* ---- the choice ---------------------------------------------------------------------------------------- */
+
+static bool is_for_gpus(const tcc_variant *variant) { return variant->images.bytes > 0; }
+
+static bool has_some(const tcc_artifact *artifact, bool for_gpus) {
+    for (int32_t i = 0; i < artifact->n_variants; i++)
+        if (is_for_gpus(&artifact->variants[i]) == for_gpus) return true;
+    return false;
+}
+
+static tcc_status check_features(const tcc_artifact *artifact, const tcc_variant *variant) {
+    return tcc_features_check(variant->features, variant->n_features, artifact->name);
+}
+
+/* The first whose features are there. */
+static tcc_status find_for_cpu(const tcc_artifact *artifact, const tcc_variant **out_variant) {
+    tcc_status status =
+        tcc_fail(TCC_UNSUPPORTED,
+                 "TCC_DEVICE is cpu, and model '%s' was compiled for GPUs only: compile it with +cpu "
+                 "behind its --target",
+                 artifact->name);
+    for (int32_t i = 0; i < artifact->n_variants; i++) {
+        if (is_for_gpus(&artifact->variants[i])) continue;
+        status = check_features(artifact, &artifact->variants[i]);
+        if (status == TCC_OK) {
+            *out_variant = &artifact->variants[i];
+            return TCC_OK;
+        }
+    }
+    return status;
+}
+
+/* ---- one variant --------------------------------------------------------------------------------------- */
+
+static tcc_status decode(const tcc_variant *variant, tcc_program *out_program) {
+    return tcc_program_decode(variant->program, (size_t)(variant->program_end - variant->program),
+                              is_for_gpus(variant) ? NULL : variant->kernels, variant->n_kernels,
+                              (int64_t)variant->weights.bytes, out_program);
+}
+
+static bool same_ports(const tcc_port_info *one, const tcc_port_info *other, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        const tcc_port *a = &one[i].port, *b = &other[i].port;
+        if (strcmp(a->name, b->name) || memcmp(&a->dtype, &b->dtype, sizeof a->dtype) ||
+            a->ndim != b->ndim || a->state != b->state ||
+            (a->ndim && memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape)))
+            return false;
+    }
+    return true;
+}
+
+/* Callers know the ports from the manifest, whatever runs. */
+static tcc_status check_ports(const tcc_artifact *artifact, const tcc_model *model) {
+    for (int32_t i = 0; i < artifact->n_variants; i++) {
+        tcc_program other = {0};
+        const tcc_program *own = &model->program;
+        if (&artifact->variants[i] == model->variant) continue;
+        TCC_RETURN_IF_ERROR(decode(&artifact->variants[i], &other));
+        bool same = own->n_inputs == other.n_inputs && own->n_outputs == other.n_outputs &&
+                    same_ports(own->inputs, other.inputs, own->n_inputs) &&
+                    same_ports(own->outputs, other.outputs, own->n_outputs);
+        tcc_program_free(&other);
+        if (!same)
+            return tcc_fail(TCC_CORRUPT,
+                            "the artifact is damaged: its variants for %.128s and %.128s have "
+                            "different inputs or outputs",
+                            model->variant->target, artifact->variants[i].target);
+    }
+    return TCC_OK;
+}
+
+static tcc_status open_program(const tcc_artifact *artifact, tcc_model *model) {
+    TCC_RETURN_IF_ERROR(decode(model->variant, &model->program));
+    tcc_status status = check_ports(artifact, model);
+    if (status != TCC_OK) tcc_program_free(&model->program);
+    return status;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------- */
+
+static tcc_status open_on_gpu(const tcc_artifact *artifact, tcc_model *model) {
+    const tcc_range all = {0, artifact->section_bytes};
+    TCC_RETURN_IF_ERROR(tcc_weights_map(artifact->section_bytes, artifact->section_sha256, all, false,
+                                        &model->weights));
+    const char *section = model->weights.base;
+    tcc_status status = tcc_gpu_find(artifact, section, &model->variant, &model->gpu);
+    if (status == TCC_OK) status = check_features(artifact, model->variant);
+    if (status == TCC_OK) status = open_program(artifact, model);
+    if (status == TCC_OK) {
+        tcc_range weights = model->variant->weights;
+        status = tcc_gpu_open(model->gpu, &model->program, section + weights.offset,
+                              (size_t)weights.bytes, artifact->name);
+        if (status != TCC_OK) tcc_program_free(&model->program);
+    }
+    if (status != TCC_OK) {
+        tcc_gpu_close(model->gpu);
+        model->gpu = NULL;
+    }
+    tcc_weights_unmap(&model->weights); /* the device has them */
+    return status;
+}
+
+static tcc_status open_on_cpu(const tcc_artifact *artifact, tcc_model *model) {
+    TCC_RETURN_IF_ERROR(find_for_cpu(artifact, &model->variant));
+    TCC_RETURN_IF_ERROR(open_program(artifact, model));
+    tcc_status status = tcc_weights_map(artifact->section_bytes, artifact->section_sha256,
+                                        model->variant->weights, true, &model->weights);
+    if (status != TCC_OK) tcc_program_free(&model->program);
+    return status;
+}
+
+tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model) {
+    const char *device = getenv("TCC_DEVICE");
+    bool cpu = device && !strcmp(device, "cpu"), number = device && *device && !cpu;
+    if (!has_some(artifact, true) || cpu) return open_on_cpu(artifact, model);
+    tcc_status status = open_on_gpu(artifact, model);
+    if (status == TCC_OK || !has_some(artifact, false)) return status;
+    char reason[640];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    /* who names a GPU wants that one, and one that fails is not left in silence */
+    if (status != TCC_UNSUPPORTED || number)
+        return tcc_fail(status, "%s (the model runs on the CPU too: TCC_DEVICE=cpu)", reason);
+    status = open_on_cpu(artifact, model);
+    if (status != TCC_UNSUPPORTED) return status;
+    char other[320];
+    snprintf(other, sizeof other, "%s", tcc_last_error());
+    return tcc_fail(status, "%s; %s", other, reason);
+}

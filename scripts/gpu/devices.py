@@ -1,0 +1,139 @@
+"""What measuring asks of a device: of a GPU through torch, or, in a rehearsal, of this CPU."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+Start = Callable[[], Any]
+
+
+class Device(Protocol):
+    """`name` is torch's, `cache_bytes` more than its caches hold; `seconds` limits a measurement,
+    `peak` and `large` are the sizes that its peaks are taken at: of a matrix, and of a copy."""
+
+    name: str
+    cache_bytes: int
+    seconds: float
+    peak: int
+    large: int
+
+    def synchronize(self) -> None:
+        """Waits until all work that was started is done."""
+
+    def timed(self, start: Start, times: int) -> float:
+        """Seconds that the work of `times` calls of `start` takes."""
+
+    def recorded(self, batch: Start) -> Start | None:
+        """Starts the recorded work of `batch`; None where it cannot be recorded."""
+
+    def compile_options(self, mode: str) -> Mapping[str, Any]:
+        """Of torch.compile."""
+
+    def forget(self) -> None:
+        """Gives back the memory of arrays that are gone."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the device is."""
+
+
+class Gpu:
+    """The first GPU that torch sees, of either vendor."""
+
+    name = "cuda"
+    cache_bytes = 512 << 20  # AMD's last level holds 256 MiB
+    seconds = 0.3
+    peak = 8192
+    large = 1 << 30
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def timed(self, start: Start, times: int) -> float:
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        first.record()
+        for _ in range(times):
+            start()
+        last.record()
+        torch.cuda.synchronize()
+        return float(first.elapsed_time(last)) * 1e-3
+
+    def recorded(self, batch: Start) -> Start | None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                batch()
+        except RuntimeError as failure:  # something in it waits, or allocates for itself
+            print(f"not recorded: {failure}", flush=True)
+            torch.cuda.synchronize()
+            return None
+        return graph.replay
+
+    def compile_options(self, mode: str) -> Mapping[str, Any]:
+        return {"mode": mode}
+
+    def forget(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def facts(self) -> dict[str, Any]:
+        found, hip = torch.cuda.get_device_properties(0), torch.version.hip
+        return {
+            "device": found.name,
+            "driver": _driver(),
+            "platform": f"rocm {hip}" if hip else f"cuda {torch.version.cuda}",
+            "capability": f"{found.major}.{found.minor}",
+            "memory_bytes": found.total_memory,
+        }
+
+
+class Cpu:
+    """This CPU with sizes of a rehearsal: its figures say nothing."""
+
+    name = "cpu"
+    cache_bytes = 1 << 16
+    seconds = 0.01
+    peak = 64
+    large = 1 << 16
+
+    def synchronize(self) -> None:
+        """Work is done when its call returns."""
+
+    def timed(self, start: Start, times: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(times):
+            start()
+        return time.perf_counter() - begun
+
+    def recorded(self, batch: Start) -> Start | None:
+        batch()
+        return batch
+
+    def compile_options(self, mode: str) -> Mapping[str, Any]:
+        return {"backend": "eager"}  # the others need a C++ compiler
+
+    def forget(self) -> None:
+        gc.collect()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "device": "CPU (a rehearsal)", "driver": "none", "platform": "cpu", "capability": "",
+            "memory_bytes": 0,
+        }  # fmt: skip
+
+
+def _driver() -> str:
+    version = Path("/proc/driver/nvidia/version")
+    return version.read_text().splitlines()[0] if version.exists() else "unknown"
+
+
+def device_of(name: str) -> Device:
+    """The device that an index names."""
+    found: dict[str, Device] = {"cuda": Gpu(), "cpu": Cpu()}
+    return found[name]

@@ -1,0 +1,96 @@
+"""Looks at the kernels of compiles for GPUs: what they are, what became of them.  Needs tcc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tcc import gpu_code
+from tcc.backends.gpu.code_rules import Compiled, breaches
+from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.source import CompiledKernel
+from tcc.ir.tile import TileKernel
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A kernel for one architecture; `source` names the model's nodes that it computes."""
+
+    source: str
+    kernel: TileKernel
+    made: CompiledKernel
+    alignments: tuple[int, ...]
+    dot: str
+
+    def compiled(self) -> Compiled:
+        """With the facts of its machine code, which take a moment to read."""
+        return Compiled(self.kernel, self.made, machine_code(self.made), self.alignments, self.dot)
+
+
+@contextmanager
+def observed() -> Iterator[list[Observed]]:
+    """All kernels of the compiles inside, those that are compiled for several launches once."""
+    found: list[Observed] = []
+    generate, compile_blocks = gpu_code.GpuCode.generate, gpu_code.compile_blocks
+    sources: list[str] = []
+
+    def watched_generate(self: Any, lowered: Any, names: Sequence[str]) -> Any:
+        sources[:] = lowered.table.locs
+        return generate(self, lowered, names)
+
+    def watched_blocks(
+        kernels: Any, names: Any, schedules: Any, alignments: Any, target: Any, **how: Any
+    ) -> Any:
+        code = compile_blocks(kernels, names, schedules, alignments, target, **how)
+        dot = "ieee" if how["precision"] == "f32" else how["precision"]
+        for made in code.kernels:
+            rows = zip(sources, kernels, made, alignments, strict=True)
+            found.extend(Observed(s, k, m, tuple(a), dot) for s, k, m, a in rows)
+        return code
+
+    gpu_code.GpuCode.generate, gpu_code.compile_blocks = watched_generate, watched_blocks
+    try:
+        yield found
+    finally:
+        gpu_code.GpuCode.generate, gpu_code.compile_blocks = generate, compile_blocks
+
+
+@dataclass(frozen=True)
+class Known:
+    """A rule that a kernel is known to break, and why that is so for now.
+
+    Kernels are named by a part of their source; `precision` and `arch` are theirs.
+    """
+
+    model: str
+    precision: str
+    archs: tuple[str, ...]
+    source: str
+    rule: str
+    why: str
+
+
+def judge(
+    model: str, precision: str, kernels: Sequence[Compiled], sources: Sequence[str],
+    known: Sequence[Known],
+) -> tuple[list[str], list[str]]:  # fmt: skip
+    """What breaks the rules unexpectedly, and what is known to break one and keeps it."""
+    archs = {c.made.arch for c in kernels}
+    mine = [k for k in known if (k.model, k.precision) == (model, precision)]
+    waiting = [(k, a) for k in mine for a in k.archs if a in archs]
+    kept, broken = dict.fromkeys(waiting), []
+    for compiled, source in zip(kernels, sources, strict=True):
+        for breach in breaches(compiled):
+            arch = compiled.made.arch
+            excuses = [
+                (k, a) for k, a in waiting
+                if a == arch and k.rule == breach.rule and k.source in source
+            ]  # fmt: skip
+            for excuse in excuses:
+                kept.pop(excuse, None)
+            if not excuses:
+                where = f"{model} {precision} {arch} {compiled.made.symbol} ({source.strip()})"
+                broken.append(f"{where}: {breach.rule}: {breach.found}")
+    return broken, [f"{model} {precision} {a} {k.source}: {k.rule}" for k, a in kept]

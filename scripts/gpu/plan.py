@@ -1,0 +1,79 @@
+"""Which steps a run takes, in which order, and how long they should take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A step's time in seconds: at most `most`, not begun with less than `least`, and `expected`,
+    which is a guess for a GPU of a server."""
+
+    most: float
+    least: float
+    expected: float
+
+
+KINDS = {
+    "device": Kind(90.0, 10.0, 15.0),
+    "model": Kind(60.0, 10.0, 8.0),
+    "kernel": Kind(30.0, 5.0, 2.5),
+    "compiled": Kind(75.0, 20.0, 25.0),
+    "autotuned": Kind(150.0, 40.0, 75.0),
+    "jax": Kind(60.0, 15.0, 15.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request to the worker; `item` is a row of the index, empty for the device."""
+
+    task: str
+    item: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.item.get("name", "device"))
+
+
+def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+    """All steps, the most important first: what may be left out when time is short comes last."""
+    models = [item for item in items if item["kind"] == "model"]
+    kernels = [item for item in items if item["kind"] == "kernel"]
+    urgent, others = (
+        [i for i in models if (i["precision"] == "bf16") == wanted] for wanted in (True, False)
+    )
+    yield Step("device", {})
+    yield from (Step("model", item) for item in urgent)
+    yield from (Step("kernel", item) for item in kernels if _is_urgent(item))
+    yield from (Step("model", item) for item in others)
+    yield from (Step("compiled", item) for item in urgent)
+    yield from (Step("kernel", item) for item in kernels if not _is_urgent(item))
+    yield from (Step("jax", item) for item in (*urgent, *kernels) if _is_for_jax(item))
+    yield from (Step("autotuned", item) for item in urgent)
+    yield from (Step("compiled", item) for item in others)
+
+
+def _is_urgent(item: Mapping[str, Any]) -> bool:
+    """Whether a goal of speed names the kernel."""
+    return bool(item["precision"] == "bf16" or item["group"] == "memory")
+
+
+def _is_for_jax(item: Mapping[str, Any]) -> bool:
+    return item["kind"] == "model" or item["name"].startswith(("attention", "gemm_bf16"))
+
+
+def forecast(steps: Sequence[Step], seconds: float) -> str:
+    """How long the steps should take beside the `seconds` there are, for people."""
+    lines, spent, first = [], 0.0, 0
+    while first < len(steps):
+        task = steps[first].task
+        count = next((i for i, s in enumerate(steps[first:]) if s.task != task), len(steps) - first)
+        spent += count * KINDS[task].expected
+        late = "" if spent <= seconds else "  (where time is left)"
+        lines.append(f"  {task:10}{count:4} steps, until {spent:5.0f} s{late}")
+        first += count
+    return "\n".join([f"{len(steps)} steps in {seconds:.0f} s:", *lines])

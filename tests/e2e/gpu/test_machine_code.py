@@ -1,0 +1,64 @@
+"""The machine code of every kernel of two architectures obeys the rules, on every kind of GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from tcc.backends.gpu.code_rules import Compiled, matrix_families
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from tests.backends.gpu.running import NEEDS_TRITON
+
+from .architectures import bert, resnet
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
+
+from gpu.observe import Known, judge, observed
+
+pytestmark = NEEDS_TRITON
+
+# What each architecture must be seen to use somewhere, so that no rule holds for want of cases.
+FAMILIES = {
+    "cuda:sm_80": {"HMMA"},
+    "cuda:sm_90": {"HMMA", "HGMMA"},
+    "rocm:gfx90a": {"v_mfma"},
+    "rocm:gfx942": {"v_mfma"},
+    "rocm:gfx1100": {"v_wmma"},
+}
+# f32 for one of each kind: its products are long code where no matrix unit takes them.
+CASES = (
+    *((target, "bert", "bf16") for target in FAMILIES),
+    *((target, "resnet", "bf16") for target in FAMILIES),
+    ("cuda:sm_80", "resnet", "f32"),
+    ("rocm:gfx942", "resnet", "f32"),
+)
+KNOWN: tuple[Known, ...] = ()
+
+
+def model_of(name: str) -> onnx.ModelProto:
+    return bert(8, 128, 256, 4) if name == "bert" else resnet(2, 56, 32)
+
+
+def compiled(target: str, name: str, precision: str, out: Path) -> tuple[list[Compiled], list[str]]:
+    """The different kernels of a model, and the nodes they come from."""
+    options = read_options({"target": target, "precision": precision, "jobs": 2, "name": "m"})
+    with observed() as found:
+        compile_model(model_of(name), options, out / "m.so")
+    return [each.compiled() for each in found], [each.source for each in found]
+
+
+@pytest.mark.parametrize(("target", "name", "precision"), CASES)
+def test_every_kernel_obeys_the_rules(
+    target: str, name: str, precision: str, tmp_path: Path
+) -> None:
+    kernels, sources = compiled(target, name, precision, tmp_path)
+    broken, kept = judge(name, precision, kernels, sources, KNOWN)
+    assert not broken
+    assert not kept, "known to break a rule, and keeps it now: take it off the list"
+    if name == "bert":
+        assert {family for each in kernels for family in matrix_families(each)} == FAMILIES[target]
+        assert any(each.code.wide_loads for each in kernels if not matrix_families(each))
