@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tcc.ir.expr import MONOIDS
 from tcc.ir.group import GroupStage
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.scalar import Cast, Read, Scalar, literal
+from tcc.ir.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
 from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.passes.blocks.axes import Axis, Frame, Part
@@ -36,6 +36,11 @@ class Sides:
     m: str
     n: str
     k: str
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The axes of both factors, in order."""
+        return (*self.batch, self.m, self.k), (*self.batch, self.k, self.n)
 
 
 def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | None:
@@ -153,12 +158,22 @@ class Stage:
             return self.across(self.values(parts), parts)
         wide = Frame((*self.frame.parts, *(Part(r, const(0)) for r in self.reduce)))
         start = self.identity(wide.shape)
+        self._positions_ahead(self.stage.body, wide)
 
         def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
             return self.combine(old, self.values(parts))
 
         found = self.loop(start, step)
         return self.across(found, wide.parts[len(self.frame.parts) :])
+
+    def _positions_ahead(self, roots: Sequence[Scalar], frame: Frame) -> None:
+        """Loads positions that data give, and that no step changes, before the first: each step
+        would wait for them before it can load anything else."""
+        body = Body(self.emitter, self.stage, frame)
+        for node in walk(*roots):
+            for _, position in node.indirect if isinstance(node, Read) else ():
+                if not depends(self.stage, position) & {*self.stage.reduce}:
+                    body.block(position)
 
     def values(self, parts: Sequence[Part]) -> tuple[Block, ...]:
         """The body along `parts` of the reduction, the identity in lanes beyond their ends."""
@@ -208,6 +223,10 @@ class Stage:
         start = self.identity(self.frame.shape)
         if _is_one(self.reduce):
             return step(tuple(Part(r, const(0)) for r in self.reduce), start)
+        assert self.sides is not None
+        every = (*self.frame.parts, *(Part(r, const(0)) for r in self.reduce))
+        for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
+            self._positions_ahead((factor,), _reordered(every, labels))
         return self.loop(start, step)
 
     def contract(self, parts: Sequence[Part], acc: Block) -> Block:
@@ -215,7 +234,7 @@ class Stage:
         found = self.sides
         assert found is not None
         every = (*self.frame.parts, *parts)
-        a_axes, b_axes = (*found.batch, found.m, found.k), (*found.batch, found.k, found.n)
+        a_axes, b_axes = found.labels
         a = self._factor(found.a, _reordered(every, a_axes), parts)
         b = self._factor(found.b, _reordered(every, b_axes), parts)
         out = self.emitter.fresh(acc.dtype, acc.shape)
