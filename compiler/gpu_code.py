@@ -130,7 +130,7 @@ class GpuCode:
 
 
 # GPUs whose numbers of multiprocessors differ by less share their schedules.
-_ALIKE = 2.5
+_ALIKE = 2.2
 
 
 def alike(target: Target) -> tuple[Target, ...]:
