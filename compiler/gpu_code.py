@@ -35,6 +35,8 @@ class GpuCode:
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
         profile = block_profile(target.gpus, options.precision)
+        # Products of dequantised bytes are products of bytes: their sums are rounded once.
+        self.integers = options.numerics != "strict"
         self.planner = BlockPlanner(profile, options.numerics != "strict")
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
         self.precision = Precision(
