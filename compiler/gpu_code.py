@@ -9,7 +9,7 @@ from typing import Any
 from tcc.backends.gpu.code import GpuCode as CompiledBlocks
 from tcc.backends.gpu.code import compile_blocks
 from tcc.backends.gpu.compile import Request
-from tcc.backends.gpu.source import CompiledKernel
+from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.generated import Generated
 from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
@@ -39,6 +39,9 @@ class GpuCode:
         self.integers = options.numerics != "strict"
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
         profile = block_profile(target.gpus, options.precision)
+        roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
+        if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
+            profile = replace(profile, warpgroups=True)
         self.planner = BlockPlanner(profile, floats, skips=options.numerics != "strict")
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32

@@ -273,8 +273,8 @@ class Options:
         metadata=_flag(
             "--gpu-kernels",
             "KIND",
-            "auto: products of halves for Hopper (sm_90) may be Gluon kernels with warps of their "
-            "own for copies; triton: none are.",
+            "auto: products and attention of halves for Hopper (sm_90) may be Gluon kernels with "
+            "warps of their own for copies; triton: none are.",
             _one_of(GPU_KERNELS, str),
         ),
     )

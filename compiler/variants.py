@@ -38,6 +38,8 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
         raise UserError("tf32 is a precision of GPUs", where="--precision")
     if options.allow_host and not gpus:
         raise UserError("all code is the host's already", where="--allow-host")
+    if options.gpu_kernels != "auto" and not gpus:
+        raise UserError("there are kernels for GPUs only with a GPU target", where="--gpu-kernels")
     if options.machine is not None and all(target.gpus for target in targets):
         raise UserError("machine files describe processors, not GPUs", where="--machine")
 

@@ -40,7 +40,7 @@ class BlockProfile:
     of which one may have `shared`.  `clock` is in cycles per second, `bandwidth` that of memory in
     bytes per second, `cache` the bytes of the last cache that all share.  `flops` is the rate of
     f32, `matrix` those of matrix units by the type of the operands; `matrix_warps` share one
-    instruction of these.
+    instruction of these.  `warpgroups`: kernels may give warps roles of their own.
     """
 
     processors: int = 132
@@ -58,6 +58,7 @@ class BlockProfile:
         ("bf16", 989.5e12), ("f16", 989.5e12), ("i8", 1979e12)
     )  # fmt: skip
     matrix_warps: int = 4
+    warpgroups: bool = False
 
 
 # A large device, for those who only want to see what a model becomes.

@@ -8,6 +8,7 @@ from math import inf
 from tcc.ir.group import TileGroup
 from tcc.schedule.block_candidates import candidates, turned
 from tcc.schedule.block_cost import BlockPrice, BlockPricer
+from tcc.schedule.block_warpgroups import warpgroup_schedule
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 
 # Cuts of the loops whose warps and stages are turned.
@@ -23,7 +24,13 @@ class BlockChoice:
 
 
 def choose_blocks(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> BlockSchedule:
-    """The cheapest schedule for `group`.  Raises `NotBlocks` where none is worth having."""
+    """The cheapest schedule for `group`, or that of warpgroups where they have one.
+
+    Raises `NotBlocks` where none is worth having.
+    """
+    found = warpgroup_schedule(group, profile) if profile.warpgroups else None
+    if found is not None:
+        return found
     return ranked(group, profile)[0].schedule
 
 

@@ -339,40 +339,7 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
     return 0;
 }
 
-#ifndef HIP
-EXPORT int cuDriverGetVersion(int *out) {
-    CALLED(" ");
-    *out = the.version;
-    return 0;
-}
-#ifndef OLD
-/* A map as the fake kernels read it: the address, then what it was asked for; bit 21 of the second
- * word as wrong as in old drivers. */
-EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void *data,
-                                  const uint64_t *sizes, const uint64_t *strides,
-                                  const uint32_t *box, const uint32_t *steps, int interleave,
-                                  int swizzle, int promotion, int outside) {
-    char text[512];
-    int used = snprintf(text, sizeof text, "type=%d swizzle=%d interleave=%d promotion=%d outside=%d",
-                        dtype, swizzle, interleave, promotion, outside);
-    uint64_t last = 0;
-    for (uint32_t i = 0; i < rank; i++) {
-        uint64_t stride = i ? strides[i - 1] : 2;
-        used += snprintf(text + used, sizeof text - (size_t)used, " %llu:%llu:%u:%u",
-                         (unsigned long long)sizes[i], (unsigned long long)stride, box[i], steps[i]);
-        last += (sizes[i] - 1) * stride;
-        if (i && stride % 16) return INVALID_VALUE;
-    }
-    CALLED("%s", text);
-    if ((uint64_t)(uintptr_t)out % 64 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
-    if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
-    memset(out, 0, 128);
-    out[0] = (uint64_t)data;
-    out[1] = UINT64_C(1) << 21 | rank;
-    return 0;
-}
-#endif
-#endif
+#include "fake_maps.h"
 
 typedef struct module { void *library; function *functions; } module;
 EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
@@ -585,56 +552,7 @@ EXPORT int NAME(cuEventSynchronize, hipEventSynchronize)(event *event) {
     return 0;
 }
 
-typedef struct graph { work *first; } graph;
-EXPORT int NAME(cuStreamBeginCapture_v2, hipStreamBeginCapture)(stream *stream, int mode) {
-    CALLED("stream=%d mode=%d", stream->number, mode);
-    if (stream->capturing) return CAPTURE_FORBIDS;
-    settle(stream);
-    stream->capturing = true;
-    return 0;
-}
-EXPORT int NAME(cuStreamEndCapture, hipStreamEndCapture)(stream *stream, graph **out) {
-    int error = called(__func__, "stream=%d", stream->number);
-    graph *made = calloc(1, sizeof *made);
-    made->first = stream->first;
-    stream->first = NULL;
-    stream->last = &stream->first;
-    stream->queued = stream->done;
-    stream->capturing = false;
-    *out = NULL;
-    if (error) return error;
-    the.graphs++;
-    *out = made;
-    return 0;
-}
-EXPORT int NAME(cuGraphInstantiateWithFlags, hipGraphInstantiateWithFlags)(work **out, graph *graph,
-                                                                          unsigned long long flags) {
-    CALLED("%llu", flags);
-    work *made = calloc(1, sizeof *made);
-    made->kind = GRAPH;
-    made->list = graph->first;
-    the.executables++;
-    *out = made;
-    return 0;
-}
-EXPORT int NAME(cuGraphLaunch, hipGraphLaunch)(work *executable, void *stream) {
-    CALLED("stream=%d", number_of(stream));
-    NEEDS_CONTEXT;
-    return add(stream, *executable);
-}
-EXPORT int NAME(cuGraphDestroy, hipGraphDestroy)(graph *graph) {
-    CALLED(" ");
-    free(graph);
-    the.graphs--;
-    return 0;
-}
-EXPORT int NAME(cuGraphExecDestroy, hipGraphExecDestroy)(work *executable) {
-    CALLED(" ");
-    run_all();
-    free(executable);
-    the.executables--;
-    return 0;
-}
+#include "fake_graphs.h"
 
 static const char *text_of(int error) {
     switch (error) {
@@ -652,45 +570,4 @@ EXPORT int NAME(cuGetErrorString, hipDrvGetErrorString)(int error, const char **
     return 0;
 }
 
-/* ---- for the tests: arrays of a caller on the device ---------------------------------------------- */
-
-EXPORT uint64_t fake_array(const void *data, size_t bytes) {
-    void *made = NULL;
-    if (take(&made, bytes ? bytes : 1)) return 0;
-    if (data) memcpy(real((uint64_t)made), data, bytes);
-    return (uint64_t)made;
-}
-/* What a device array holds now, whatever is still queued. */
-EXPORT int fake_read(uint64_t address, void *data, size_t bytes) {
-    if (!is_live(address, bytes)) return 1;
-    memcpy(data, real(address), bytes);
-    return 0;
-}
-EXPORT int fake_give(uint64_t address) { return give((void *)address); }
-EXPORT void *fake_stream(void) {
-    stream *made = NULL;
-    the.pushed++;
-    int error = NAME(cuStreamCreate, hipStreamCreateWithFlags)(&made, 0);
-    the.pushed--;
-    the.streams--; /* not the model's */
-    return error ? NULL : made;
-}
-/* A caller's graph around what a model does. */
-EXPORT int fake_begin(void *handle) {
-    if (is_capturing()) return CAPTURE_FORBIDS;
-    settle(handle);
-    ((stream *)handle)->capturing = true;
-    return 0;
-}
-EXPORT void *fake_end(stream *stream) {
-    work *made = calloc(1, sizeof *made);
-    made->kind = GRAPH;
-    made->list = stream->first;
-    stream->first = NULL;
-    stream->last = &stream->first;
-    stream->queued = stream->done;
-    stream->capturing = false;
-    return made;
-}
-EXPORT int fake_replay(work *executable, void *stream) { return add(stream, *executable); }
-EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }
+#include "fake_arrays.h"

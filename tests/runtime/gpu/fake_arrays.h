@@ -1,0 +1,41 @@
+/* For the tests: arrays of a caller on the fake device; a part of fake_driver.c. */
+EXPORT uint64_t fake_array(const void *data, size_t bytes) {
+    void *made = NULL;
+    if (take(&made, bytes ? bytes : 1)) return 0;
+    if (data) memcpy(real((uint64_t)made), data, bytes);
+    return (uint64_t)made;
+}
+/* What a device array holds now, whatever is still queued. */
+EXPORT int fake_read(uint64_t address, void *data, size_t bytes) {
+    if (!is_live(address, bytes)) return 1;
+    memcpy(data, real(address), bytes);
+    return 0;
+}
+EXPORT int fake_give(uint64_t address) { return give((void *)address); }
+EXPORT void *fake_stream(void) {
+    stream *made = NULL;
+    the.pushed++;
+    int error = NAME(cuStreamCreate, hipStreamCreateWithFlags)(&made, 0);
+    the.pushed--;
+    the.streams--; /* not the model's */
+    return error ? NULL : made;
+}
+/* A caller's graph around what a model does. */
+EXPORT int fake_begin(void *handle) {
+    if (is_capturing()) return CAPTURE_FORBIDS;
+    settle(handle);
+    ((stream *)handle)->capturing = true;
+    return 0;
+}
+EXPORT void *fake_end(stream *stream) {
+    work *made = calloc(1, sizeof *made);
+    made->kind = GRAPH;
+    made->list = stream->first;
+    stream->first = NULL;
+    stream->last = &stream->first;
+    stream->queued = stream->done;
+    stream->capturing = false;
+    return made;
+}
+EXPORT int fake_replay(work *executable, void *stream) { return add(stream, *executable); }
+EXPORT int fake_settle(void *stream) { return settle(stream_of(stream)); }

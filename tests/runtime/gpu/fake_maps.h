@@ -1,0 +1,35 @@
+/* Tensor maps of the fake driver; a part of fake_driver.c. */
+#ifndef HIP
+EXPORT int cuDriverGetVersion(int *out) {
+    CALLED(" ");
+    *out = the.version;
+    return 0;
+}
+#ifndef OLD
+/* A map as the fake kernels read it: the address, then what it was asked for; bit 21 of the second
+ * word as wrong as in old drivers. */
+EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void *data,
+                                  const uint64_t *sizes, const uint64_t *strides,
+                                  const uint32_t *box, const uint32_t *steps, int interleave,
+                                  int swizzle, int promotion, int outside) {
+    char text[512];
+    int used = snprintf(text, sizeof text, "type=%d swizzle=%d interleave=%d promotion=%d outside=%d",
+                        dtype, swizzle, interleave, promotion, outside);
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < rank; i++) {
+        uint64_t stride = i ? strides[i - 1] : 2;
+        used += snprintf(text + used, sizeof text - (size_t)used, " %llu:%llu:%u:%u",
+                         (unsigned long long)sizes[i], (unsigned long long)stride, box[i], steps[i]);
+        last += (sizes[i] - 1) * stride;
+        if (i && stride % 16) return INVALID_VALUE;
+    }
+    CALLED("%s", text);
+    if ((uint64_t)(uintptr_t)out % 64 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+    if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
+    memset(out, 0, 128);
+    out[0] = (uint64_t)data;
+    out[1] = UINT64_C(1) << 21 | rank;
+    return 0;
+}
+#endif
+#endif
