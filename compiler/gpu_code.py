@@ -62,6 +62,7 @@ class GpuCode:
                 tuple(bounds.values()),
                 [names[n] for n in numbers],
                 [lowered.alignments[n] for n in numbers],
+                portable=False,
             )
             return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
 
@@ -82,6 +83,7 @@ class GpuCode:
         bounds: Sequence[Bound],
         names: Sequence[str],
         alignments: Sequence[Sequence[int]],
+        portable: bool = True,
     ) -> CompiledBlocks:
         return compile_blocks(
             [bound.kernel for bound in bounds],
@@ -92,6 +94,7 @@ class GpuCode:
             precision=self.options.precision,
             allow_host=self.options.allow_host,
             gluon=self.options.gpu_kernels == "auto",
+            portable=portable,
             jobs=self.options.jobs,
             known=self._made,
         )
@@ -134,30 +137,37 @@ class GpuCode:
         }
 
 
-# GPUs whose numbers of multiprocessors differ by less share their schedules.
-_ALIKE = 2.5
+# GPUs share their schedules where the most of them has less than so many times the least.
+_ALIKE_UNITS, _ALIKE_SHARED = 2.2, 1.5
 
 
 def alike(target: Target) -> tuple[Target, ...]:
-    """`target` in parts whose GPUs have multiprocessors of one kind, and about as many.
+    """`target` in parts whose GPUs have multiprocessors of one kind, about as many of them, and
+    about as much shared memory.
 
-    A schedule that fills many large ones leaves few small ones short of registers, and the other
-    round; each part costs a lowering, so there are few.
+    One schedule has to fit the smallest and to fill the largest.  Each part costs a lowering, which
+    takes a tenth of the time that its kernels do.
     """
     parts: list[list[GpuProfile]] = []
-    for gpu in sorted(target.gpus, key=lambda g: g.multiprocessors):
+    for gpu in target.gpus:
         for part in parts:
-            first = part[0]
-            same = (first.registers, first.warp) == (gpu.registers, gpu.warp)
-            if same and gpu.multiprocessors < first.multiprocessors * _ALIKE:
+            if _are_alike([*part, gpu]):
                 part.append(gpu)
                 break
         else:
             parts.append([gpu])
-    listed = [tuple(gpu for gpu in target.gpus if gpu in part) for part in parts]
-    listed.sort(key=lambda gpus: target.gpus.index(gpus[0]))
     return tuple(
-        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus) for gpus in listed
+        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus)) for gpus in parts
+    )
+
+
+def _are_alike(gpus: Sequence[GpuProfile]) -> bool:
+    units = [gpu.multiprocessors for gpu in gpus]
+    shared = [gpu.shared for gpu in gpus]
+    return (
+        len({(gpu.registers, gpu.warp) for gpu in gpus}) == 1
+        and max(units) < min(units) * _ALIKE_UNITS
+        and max(shared) < min(shared) * _ALIKE_SHARED
     )
 
 

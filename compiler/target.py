@@ -400,7 +400,7 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
             raise UserError(
                 f"code for {kind} is not made for a processor",
                 where="--cpu",
-                hint=f"add one for a CPU too: --target {text}+cpu",
+                hint="add +cpu to the target",
             )
         host = next(iter(CPU_TRIPLES.values()))
         return Target(kind, tuple(g.arch for g in gpus), host, CPUS[_GPU_HOST], gpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from tcc.ir.program import steps_of
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options
 from tcc.passes.layouts import Placed
+from tcc.passes.lower_model import Lowered
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.state import bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -44,7 +46,7 @@ def variant_codes(targets: Sequence[Target], options: Options, constants: int) -
     """What makes each variant, in the order of the targets; a model has so many bytes of
     `constants`.
 
-    GPUs that are much alike share a variant, others have their own.
+    GPUs that are much alike share one, others have their own.
     """
     codes: list[Code] = []
     for target in targets:
@@ -69,16 +71,42 @@ def optimise(graph: Graph, codes: Sequence[Code], options: Options, trace: Trace
     return graphs
 
 
+def lower(
+    codes: Sequence[Code], optimised: Sequence[Graph], trace: Trace
+) -> list[tuple[Code, Lowered]]:
+    """The programs, and what makes code of them; GPUs for which the same came out share it."""
+    found: list[tuple[Code, Lowered]] = []
+    for code, graph in zip(codes, optimised, strict=True):
+        with trace.stage(_label(code, codes) + "lower"):
+            lowered = code.lower(graph)
+        for n, (known, first) in enumerate(found):
+            # only GPUs have several parts of one kind
+            if known.target.kind == code.target.kind and first.same_as(lowered):
+                found[n] = _joined(known, code), first
+                break
+        else:
+            found.append((code, lowered))
+    return found
+
+
 def make_variants(
     graph: Graph, optimised: Sequence[Graph], codes: Sequence[Code], options: Options, trace: Trace
 ) -> list[Variant]:
     """Each optimised graph as code; `graph` is the model as it was given."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
-    for code, own in zip(codes, optimised, strict=True):
-        label = _label(code, codes)
-        variants.append(_variant(code, own, unfused, options, trace, label, variants))
+    found = lower(codes, optimised, trace)
+    for code, lowered in found:
+        label = _label(code, [each for each, _ in found])
+        variants.append(_variant(code, lowered, unfused, options, trace, label, variants))
     return variants
+
+
+def _joined(one: Code, other: Code) -> Code:
+    """For the GPUs of both."""
+    made, gpus = copy(one), one.target.gpus + other.target.gpus
+    made.target = replace(one.target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus)
+    return made
 
 
 def _label(code: Code, codes: Sequence[Code]) -> str:
@@ -88,15 +116,13 @@ def _label(code: Code, codes: Sequence[Code]) -> str:
 
 def _variant(
     code: Code,
-    graph: Graph,
+    lowered: Lowered,
     unfused: int | None,
     options: Options,
     trace: Trace,
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    with trace.stage(label + "lower"):
-        lowered = code.lower(graph)
     names = tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
     with trace.stage(label + "generate code"):
         lowered = code.fitted(lowered, names)

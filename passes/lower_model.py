@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tcc.ir.graph import Graph
 from tcc.ir.program import Program
 from tcc.ir.tile import TileKernel
+from tcc.ir.tile_text import kernel_text
 from tcc.passes.blocks.align import buffer_alignments
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.choose_layouts import choose_layouts
@@ -43,6 +44,16 @@ class Lowered:
     table: KernelTable
     weights: WeightTable
     alignments: tuple[tuple[int, ...], ...] = ()
+
+    def same_as(self, other: Lowered) -> bool:
+        """Whether both become the same code, however their targets are compiled for."""
+        return (
+            self.program == other.program
+            and [b.schedule for b in self.table.bounds] == [b.schedule for b in other.table.bounds]
+            and self.alignments == other.alignments
+            and self.weights.same_as(other.weights)
+            and list(map(kernel_text, self.kernels)) == list(map(kernel_text, other.kernels))
+        )
 
 
 def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) -> Lowered:

@@ -63,6 +63,10 @@ class WeightTable:
             self.size = -(-(self._offsets[entry] + size) // _ALIGN) * _ALIGN
         return self._offsets[entry], size
 
+    def same_as(self, other: WeightTable) -> bool:
+        """Whether both have the same constants, stored alike, at the same places."""
+        return list(self._offsets.items()) == list(other._offsets.items())
+
     def parts(self) -> Iterator[Callable[[], Array]]:
         """Functions that give the section's arrays of bytes, in order.
 

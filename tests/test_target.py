@@ -17,6 +17,8 @@ from tcc.target import (
     Profile,
     Target,
     parse_target,
+    parse_targets,
+    targets_text,
     x86_profile,
 )
 
@@ -189,3 +191,35 @@ def test_profiles_are_in_their_units() -> None:
         assert f16 is not None
         assert 1e13 < f32 < f16 < 1e16
         assert profile.peak("f4") is None
+
+
+# ---- several targets -----------------------------------------------------------------------------
+
+
+def test_a_plus_joins_targets_in_their_order() -> None:
+    text = "cuda:sm_80,sm_90+rocm:gfx942+cpu"
+    targets = parse_targets(text, "x86-64-v3", no_detection)
+    assert [(target.kind, target.archs) for target in targets] == [
+        ("cuda", ("sm_80", "sm_90")), ("rocm", ("gfx942",)), ("cpu", ("x86-64",)),
+    ]  # fmt: skip
+    # --cpu names the processor of the part for the CPU only
+    assert [target.profile.cpu for target in targets] == ["x86-64-v2", "x86-64-v2", "x86-64-v3"]
+    assert targets_text(targets) == "cuda:sm_80,sm_90+rocm:gfx942+cpu:x86-64 (x86-64-v3)"
+    (alone,) = parse_targets("rocm", "host", no_detection)
+    assert alone == parse_target("rocm", "host", no_detection)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpu", "what", "hint"),
+    [
+        ("cuda+cuda:sm_90", "host", "names cuda twice", "with commas"),
+        ("cpu+cpu", "host", "names cpu twice", "with commas"),
+        ("cuda+metal", "host", "unknown target 'metal'", "joins several"),
+        ("cuda+", "host", "unknown target ''", "rocm:gfx942"),
+        ("cuda+rocm", "x86-64-v3", "not made for a processor", "+cpu"),
+    ],
+)
+def test_joined_targets_that_are_refused(text: str, cpu: str, what: str, hint: str) -> None:
+    with pytest.raises(UserError, match=what) as caught:
+        parse_targets(text, cpu, no_detection)
+    assert hint in caught.value.hint

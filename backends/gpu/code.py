@@ -60,11 +60,12 @@ def compile_blocks(
     precision: str,
     allow_host: bool,
     gluon: bool,
+    portable: bool,
     jobs: int,
     known: MutableMapping[Request, CompiledKernel] | None = None,
 ) -> GpuCode:
-    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; for CUDA also
-    PTX, for newer ones.
+    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; with `portable`
+    for CUDA also PTX, for newer ones.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
     f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  `known` is
@@ -78,7 +79,7 @@ def compile_blocks(
         )
         for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)
     ]
-    assembled = [portable_profile(target.gpus)] if target.kind == "cuda" else []
+    assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
     listed = [gpu.arch for gpu in target.gpus]
     # what is compiled for a listed architecture has its PTX already
     extra = [gpu for gpu in assembled if gpu.arch not in listed]
@@ -87,7 +88,7 @@ def compile_blocks(
     variants = list(map(_variant, target.gpus, by_arch))
     for gpu in assembled:
         own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
-        texts = _assembly(gpu, sources, own, jobs)
+        texts = _assembly(gpu, sources, own, jobs, known)
         variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, texts))))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
@@ -98,12 +99,16 @@ def compile_blocks(
 
 
 def _assembly(
-    gpu: GpuProfile, sources: Sequence[KernelSource], made: Sequence[CompiledKernel], jobs: int
+    gpu: GpuProfile,
+    sources: Sequence[KernelSource],
+    made: Sequence[CompiledKernel],
+    jobs: int,
+    known: MutableMapping[Request, CompiledKernel] | None,
 ) -> list[CompiledKernel]:
     """The kernels as PTX for `gpu`: what they became, but for those that need more shared memory
     than it has."""
     large = [n for n, kernel in enumerate(made) if kernel.shared > gpu.shared]
-    again = compile_kernels([sources[n] for n in large], (), jobs, [gpu]) if large else ()
+    again = compile_kernels([sources[n] for n in large], (), jobs, [gpu], known) if large else ()
     fitting = dict(zip(large, again, strict=True))
     kernels = [fitting[n][0] if n in fitting else kernel for n, kernel in enumerate(made)]
     return [replace(kernel, image=kernel.assembly.encode()) for kernel in kernels]
@@ -113,7 +118,8 @@ def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
     """What PTX is made for that newer GPUs than those of CUDA listed can load.
 
     From sm_90 on Triton uses what only the very architecture has, so it is the newest listed one
-    below, sm_80 where none is.  Kernels take no more shared memory than any GPU has.
+    below, sm_80 where none is.  Kernels take no more shared memory than every GPU has, where fewer
+    stages are enough for that.
     """
     older = [gpu for gpu in gpus if _number(gpu) < 90]
     oldest = min((gpu for gpu in GPUS.values() if gpu.kind == "cuda"), key=_number)

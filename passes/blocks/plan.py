@@ -35,6 +35,7 @@ class BlockPlanner(KernelPlanner):
     """Plans block kernels for one device and remembers them by structure."""
 
     gaps = False  # reads outside are masked, and halos are the host's to fill
+    updates = True
 
     def __init__(self, profile: BlockProfile = TYPICAL_DEVICE, floats: DType = F32) -> None:
         """`floats`: as what operands of f32 will be stored, once kernels are known."""

@@ -86,6 +86,17 @@ def kernel_item(kernel: Kernel) -> Item:
     return Item(kernel.model, {}, kernel.options, facts)
 
 
+def twin_item(item: Item) -> Item:
+    """The item without kernels in Gluon, to tell what these bring."""
+    facts = {**item.facts, "name": f"{item.facts['name']}_triton", "twin_of": item.facts["name"]}
+    return replace(item, options={**item.options, "gpu_kernels": "triton"}, facts=facts)
+
+
+def _may_be_gluon(kernel: Kernel, archs: Sequence[str]) -> bool:
+    halves = kernel.dtype in ("bf16", "f16")
+    return "sm_90" in archs and halves and kernel.group in ("matrix", "other")
+
+
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
     """A model of models/ with weights made anew, once in each precision."""
     model = onnx.load(build(name, DEFAULT_OUT))
@@ -108,8 +119,9 @@ def _input(spec: InputSpec) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def add(item: Item, target: str, folder: Path, compile_item: Compile) -> dict[str, Any]:
-    """Compiles one item into `folder`; its row of the index.  Raises TccError."""
+def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[dict[str, Any]]:
+    """Compiles one item into `folder`; its row of the index, none for a twin that has the same code
+    as its other.  Raises TccError."""
     graph = folder / "graphs" / f"{item.facts['graph']}.json"
     if not graph.exists():
         graph.write_text(json.dumps(graph_json(item.model, item.draws)))
@@ -119,13 +131,17 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> dict[st
         compile_item(item.model, {"target": target, **item.options}, artifact)
         packed = folder / "artifacts" / f"{item.facts['name']}.zip"
         carried = pack(artifact, item.draws, packed)
+    other = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
+    if other.exists() and other.read_bytes() == packed.read_bytes():
+        packed.unlink()
+        return []
     row = {**item.facts, "carried_bytes": carried, "file_bytes": packed.stat().st_size}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
         f"{row['file_bytes'] / 1e6:6.2f} MB",
         flush=True,
     )
-    return row
+    return [row]
 
 
 def make_folder(
@@ -142,7 +158,7 @@ def make_folder(
     }  # fmt: skip
     for item in items:
         try:
-            index["items"].append(add(item, target_of(archs), folder, compile_item))
+            index["items"] += add(item, target_of(archs), folder, compile_item)
         except (TccError, ValueError) as error:
             index["refused"][item.facts["name"]] = str(error)
             print(f"{item.facts['name']}: {error}", flush=True)
@@ -161,26 +177,31 @@ def _copy_programs(folder: Path) -> None:
     (folder / "tcc" / "__init__.py").write_text("")
 
 
-def all_items(names: Sequence[str]) -> Iterator[Item]:
-    """Kernels and models; with `names` those whose name begins with one of them."""
-    yield from _items(names, Sizes(), MODELS)
+def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
+    """Kernels and models; with `names` those whose name begins with one of them.  Where kernels may
+    be in Gluon, a twin in Triton follows each."""
+    yield from _items(names, Sizes(), MODELS, archs)
 
 
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
     """Small kernels and a small model for the CPU, in precisions that it has; with `names` those
     whose name begins with one of them, of the large models too."""
-    for item in _items(names, SMALL, MODELS if names else REHEARSED):
+    for item in _items(names, SMALL, MODELS if names else REHEARSED, ["cpu"]):
         options = {**item.options}
         if options.get("precision") == "tf32":
             del options["precision"]
         yield replace(item, options=options)
 
 
-def _items(names: Sequence[str], sizes: Sizes, models: Sequence[str]) -> Iterator[Item]:
+def _items(
+    names: Sequence[str], sizes: Sizes, models: Sequence[str], archs: Sequence[str]
+) -> Iterator[Item]:
     chosen = tuple(names) or ("",)
     for kernel in kernels(sizes):
         if kernel.name.startswith(chosen):
             yield kernel_item(kernel)
+            if _may_be_gluon(kernel, archs):
+                yield twin_item(kernel_item(kernel))
     for model in models:
         for precision in ("bf16", "f32"):
             if f"{model}_{precision}".startswith(chosen):
@@ -196,7 +217,7 @@ def main() -> int:
     chosen = parser.parse_args()
     names = [name for name in chosen.only.split(",") if name]
     archs = chosen.archs.split(",")
-    items = rehearsed_items(names) if archs == ["cpu"] else all_items(names)
+    items = rehearsed_items(names) if archs == ["cpu"] else all_items(names, archs)
     index = make_folder(chosen.out, items, archs, compile_with_tcc)
     size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file())
     print(

@@ -63,7 +63,8 @@ def _is_urgent(item: Mapping[str, Any]) -> bool:
 
 
 def _is_for_jax(item: Mapping[str, Any]) -> bool:
-    return item["kind"] == "model" or item["name"].startswith(("attention", "gemm_bf16"))
+    compared = item["name"].startswith(("attention", "gemm_bf16")) and "twin_of" not in item
+    return item["kind"] == "model" or compared
 
 
 def forecast(steps: Sequence[Step], seconds: float) -> str:

@@ -26,12 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from gpu import draws as drawing
-from gpu import graphs, recipe, report, run, torch_graph
+from gpu import graphs, measure, recipe, report, run, torch_graph
 from gpu.budget import Budget
-from gpu.build import kernel_item, make_folder
+from gpu.build import Item, compile_with_tcc, kernel_item, make_folder, rehearsed_items
 from gpu.carry import pack, unpack
+from gpu.devices import Cpu
 from gpu.draws import Draw
-from gpu.kernels import kernels
+from gpu.kernels import SMALL, kernels
+from gpu.plan import KINDS, forecast, plan
 
 RNG = np.random.default_rng(0)
 
@@ -316,24 +318,52 @@ def test_failures_stop_nothing_and_time_runs_out_on_the_least_important(tmp_path
     index = {
         "tcc": "0",
         "archs": ["sm_90"],
+        "device": "cuda",
         "refused": {"late": "no such operator"},
         "items": ITEMS,
     }
     results = run.carry_out(tmp_path, index, worker, Budget(135.0, clock=clock), out)
     assert worker.asked == [
         "device device", "model net_bf16", "kernel copyish", "kernel wrong", "kernel failing",
-        "compiled net_bf16",
+        "model net_f32",
     ]  # fmt: skip
-    assert results["skipped"] == ["model net_f32", "compiled net_f32"]
+    late = ["compiled net_bf16", "autotuned net_bf16", "compiled net_f32"]
+    assert results["skipped"] == late
     assert json.loads(out.read_text()) == results
     assert report.failures(results) == [
         "late: not compiled: no such operator",
-        "wrong: error 0.5 > 0.02",
         "failing: kernel failed: RuntimeFailure: no",
-        "model net_f32: no time was left",
-        "compiled net_f32: no time was left",
+        "wrong: error 0.5 > 0.02",
     ]
+    assert report.absent(results) == [f"{step}: no time was left" for step in late]
     assert "net_bf16" in report.table(results)
+
+
+def test_errors_are_judged_by_the_tolerance_or_by_torchs_own() -> None:
+    facts = {"facts": row("n", "model", "bf16")}
+    items = {
+        "good": {**facts, "error": 0.02, "torch_error": 0.001},
+        "as_torch": {**facts, "error": 0.03, "torch_error": 0.03},
+        "wrong": {**facts, "error": 0.04, "torch_error": 0.03},
+        "nan": {**facts, "error": float("nan"), "torch_error": 0.03},
+    }
+    results = {"items": items, "refused": {}, "device": {}, "skipped": []}
+    assert report.failures(results) == ["wrong: error 0.04 > 0.03", "nan: error nan > 0.03"]
+
+
+def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
+    items = [kernel_item(kernel).facts for kernel in kernels()]
+    items += [{**item, "twin_of": item["name"]} for item in items if item["precision"] != "f32"]
+    models = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
+    items += [row(f"{m}_{p}", "model", p) for m in models for p in ("bf16", "f32")]
+    steps = list(plan(items))
+    tasks = [step.task for step in steps]
+    assert tasks.count("kernel") == 52 + 26
+    assert tasks.count("model") == tasks.count("compiled") == 10
+    assert tasks.count("autotuned") == 5
+    last = max(i for i, task in enumerate(tasks) if task in report.OURS)
+    assert sum(KINDS[task].expected for task in tasks[: last + 1]) < 470
+    assert "(where time is left)" in forecast(steps, 470.0).splitlines()[-1]
 
 
 def test_goals_are_judged_by_what_was_measured() -> None:
@@ -346,7 +376,8 @@ def test_goals_are_judged_by_what_was_measured() -> None:
             "facts": row("a", "kernel", "bf16", group="other"), "flops_per_second": 4e14,
         },
         "net_bf16": {
-            "facts": row("n", "model", "bf16"), "seconds": 3e-3, "compiled_seconds": 2e-3,
+            "facts": row("n", "model", "bf16"), "seconds": 3e-3, "compiled_seconds": 4e-3,
+            "autotuned_seconds": 2e-3,
         },
         "late_bf16": {"facts": row("l", "model", "bf16"), "seconds": 3e-3},
     }  # fmt: skip
@@ -356,6 +387,99 @@ def test_goals_are_judged_by_what_was_measured() -> None:
         "attention_bf16: 400 TFLOP/s of 500",
         "net_bf16: 1.50 times torch.compile's time",
     ]
+
+
+# ---- a rehearsal --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the CPU: a kernel of each group, a model, and an item whose file is missing."""
+    out = tmp_path_factory.mktemp("rehearsal") / "folder"
+    names = ("gemm_bf16_k64", "gather_f32_1mb", "attention_bf16", "transpose_f32_1mb")
+    items = list(rehearsed_items(names))
+    model = dense_model()
+    draws = graphs.reseed(model)
+    port = {"name": "x", "shape": [2, 3, 8, 8], "dtype": "f32", "draw": "normal"}
+    facts = row("dense_f32", "model", "f32", inputs=[port], graph="dense", bytes=0, flops=0)
+    items.append(Item(model, draws, {"precision": "f32"}, {**facts, "tolerance": 1e-4}))
+    facts = row("dense_bf16", "model", "bf16", inputs=[port], graph="dense", bytes=0, flops=0)
+    items.append(Item(model, draws, {"precision": "bf16"}, facts))
+    index = make_folder(out, iter(items), ["cpu"], compile_with_tcc)
+    assert not index["refused"]
+    (out / "artifacts" / "transpose_f32_1mb.zip").unlink()
+    return out
+
+
+def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    command = [sys.executable, str(rehearsed / "gpu_check"), "--run", str(rehearsed)]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, env=bare)
+    results = json.loads(out.read_text())
+    log = out.with_suffix(".log").read_text()
+    assert done.returncode == 1, done.stdout + log  # of the missing file
+    assert results["rehearsal"]
+    assert "failed" not in results["device"], log
+    items = results["items"]
+    missing = items.pop("transpose_f32_1mb")
+    assert "FileNotFoundError" in missing["failed"]["kernel"]
+    assert report.failures(results) == [], log
+    for name in ("gemm_bf16_k64", "gather_f32_1mb", "attention_bf16"):
+        assert items[name]["timed"] == "graph"
+        assert items[name]["seconds"] > 0 < items[name]["torch_seconds"]
+    assert items["gather_f32_1mb"]["share"] > 0
+    assert items["gemm_bf16_k64"]["share"] > 0
+    for name, tasks in (("dense_f32", ("", "compiled_")), ("dense_bf16", ("", "autotuned_"))):
+        assert all(items[name][f"{task}seconds"] > 0 for task in tasks), items[name]
+    text = out.with_suffix(".txt").read_text()
+    assert text.startswith("REHEARSAL on this CPU")
+    assert text in done.stdout
+    assert "steps in 470 s:" in done.stdout
+
+
+def test_no_rehearsal_is_kept_among_results(rehearsed: Path, tmp_path: Path) -> None:
+    index = json.loads((rehearsed / "index.json").read_text())
+    reason = run.why_not(index, tmp_path / "scripts" / "results" / "gpu.json")
+    assert reason is not None
+    assert "none to keep" in reason
+    assert run.why_not(index, tmp_path / "gpu.json") is None
+
+
+def test_small_kernels_are_those_of_full_size() -> None:
+    def stem(name: str) -> str:
+        return "_".join(part for part in name.split("_") if part[0] not in "k0123456789")
+
+    small, full = ({stem(k.name) for k in kernels(*sizes)} for sizes in ((SMALL,), ()))
+    assert small == full
+
+
+def test_times_are_of_single_runs_and_results_do_not_share_memory() -> None:
+    device, calls, alive = Cpu(), [], []
+
+    def first(i: int) -> Any:
+        calls.append(i)
+        alive.append(torch.zeros(4096))
+        return alive[-1]
+
+    def second(i: int) -> None:
+        sum(range(20_000))
+
+    works = [measure.Work(first, 3), measure.Work(second, 1)]
+    quick, slow = measure.compare(device, works)
+    assert slow.seconds > 5 * quick.seconds
+    assert set(calls) == {0, 1, 2}
+    assert quick.how == slow.how == "graph"
+
+
+def test_what_cannot_be_recorded_is_timed_call_by_call() -> None:
+    class Plain(Cpu):
+        def recorded(self, batch: Any) -> Any:
+            return None
+
+    (timing,) = measure.compare(Plain(), [measure.Work(lambda i: i, 2)])
+    assert timing.how == "events"
+    assert timing.seconds > 0
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +543,7 @@ def test_a_worker_answers_and_ends_when_it_takes_too_long(folder: Path, tmp_path
     try:
         slow = worker.ask({"task": "device", "item": {}}, 0.0)
         assert slow == {"failed": "took more than 0 s"}
-        answer = worker.ask({"task": "nonsense", "item": {}}, 120.0)
+        answer = worker.ask({"task": "nonsense", "item": {}, "device": "cpu"}, 120.0)
         assert answer == {"failed": "KeyError: 'nonsense'"}
     finally:
         worker.close()

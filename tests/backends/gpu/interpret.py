@@ -12,7 +12,8 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +113,20 @@ class Modules:
         return self._loaded[key]
 
 
+@contextmanager
+def modules() -> Iterator[Modules]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Modules(Path(folder))
+
+
 def serve() -> None:
     """Answers jobs until there are no more."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not get between the answers
-    with tempfile.TemporaryDirectory() as folder:
-        modules = Modules(Path(folder))
+    with modules() as loaded:
         while sys.stdin.buffer.peek(1):
             source, name, *job = pickle.load(sys.stdin.buffer)
-            pickle.dump(run(modules.function(source, name), *job), answers)
+            pickle.dump(run(loaded.function(source, name), *job), answers)
             answers.flush()
 
 

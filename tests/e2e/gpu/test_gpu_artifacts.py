@@ -49,14 +49,15 @@ def test_the_manifest_says_what_became_of_each_kernel(artifact: Path) -> None:
     manifest = read_manifest(artifact)
     target = manifest["target"]["text"]
     (variant,) = manifest["variants"]
-    assert target == f"{manifest['target']['text'].partition(':')[0]}:{variant['arch']}"
-    assert manifest["gpu"]["variants"][0]["form"] == TARGETS[target]
-    assert len(variant["kernels"]) == manifest["kernel_count"]
-    for kernel in variant["kernels"]:
+    (build,) = variant["builds"]
+    assert variant["target"] == target == f"{target.partition(':')[0]}:{build['arch']}"
+    assert variant["gpu"]["images"][0]["form"] == TARGETS[target]
+    assert len(variant["kernels"]) == len(build["kernels"]) == variant["kernel_count"]
+    for kernel in build["kernels"]:
         assert kernel["registers"] > 0
         assert kernel["private"] == 0
         assert kernel["warps"] >= 1
-    assert "fill_halo" not in manifest["steps"]
+    assert "fill_halo" not in variant["steps"]
 
 
 def test_inspect_shows_builds_and_sources(
@@ -65,7 +66,7 @@ def test_inspect_shows_builds_and_sources(
     assert cli.execute(["inspect", str(artifact), "--kernels"]) == 0
     shown = capsys.readouterr().out
     assert "shared bytes" in shown
-    assert read_manifest(artifact)["variants"][0]["arch"] + ":" in shown
+    assert read_manifest(artifact)["variants"][0]["builds"][0]["arch"] + ":" in shown
     assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 0
     assert "@triton.jit" in capsys.readouterr().out
 
@@ -83,8 +84,10 @@ def test_without_a_gpu_the_driver_is_missed(artifact: Path, monkeypatch: Any) ->
 
 def test_several_architectures_share_one_program(tmp_path: Path) -> None:
     manifest = made(MODELS["network"](), tmp_path / "m.so", target="cuda:sm_80,sm_90")
-    assert [v["arch"] for v in manifest["variants"]] == ["sm_80", "sm_90"]
-    assert [v["arch"] for v in manifest["gpu"]["variants"]] == ["sm_80", "sm_90a"]
+    (variant,) = manifest["variants"]
+    assert [build["arch"] for build in variant["builds"]] == ["sm_80", "sm_90"]
+    found = [(image["arch"], image["form"]) for image in variant["gpu"]["images"]]
+    assert found == [("sm_80", "cubin"), ("sm_90a", "cubin"), ("sm_80", "ptx")]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
@@ -109,7 +112,7 @@ def test_functions_of_the_host_are_refused_by_name_unless_allowed(tmp_path: Path
     assert "top_k at best" in caught.value.why
     assert "--allow-host" in caught.value.hint
     manifest = made(largest(), tmp_path / "m.so", target="cuda:sm_90", allow_host=True)
-    assert "top_k" in manifest["steps"]
+    assert "top_k" in manifest["variants"][0]["steps"]
 
 
 @pytest.mark.parametrize(

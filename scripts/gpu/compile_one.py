@@ -1,0 +1,82 @@
+"""Compiles one model for one kind of GPU and says what became of its kernels.  Needs tcc.
+
+    python -m gpu.compile_one MODEL TARGET PRECISION JOBS
+
+The last line printed is JSON.  Its seconds count from the start of this process until the artifact
+is there, as a command's would; what is read from the machine code then is not in them.
+"""
+
+import time
+
+START = time.perf_counter()
+
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tcc.backends.gpu.code_rules import Compiled, contracts, matrix_families
+from tcc.driver import compile_model
+from tcc.errors import TccError
+from tcc.options import read_options
+
+from gpu.known import KNOWN
+from gpu.observe import Observed, judge, observed
+
+
+def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:
+    """Seconds and facts.  Raises TccError where the model does not compile."""
+    options = read_options({"target": target, "precision": precision, "jobs": jobs})
+    with tempfile.TemporaryDirectory(prefix="tcc-gpu-compile-") as folder, observed() as found:
+        compile_model(model, options, Path(folder) / "model.so")
+        seconds = time.perf_counter() - START
+    different = list({(each.made.image, each.made.arch): each for each in found}.values())
+    with ThreadPoolExecutor(jobs) as pool:
+        compiled = list(pool.map(Observed.compiled, different))
+    sources = [each.source for each in different]
+    broken, kept = judge(model.stem, precision, compiled, sources, KNOWN)
+    return {
+        "seconds": seconds,
+        "kernels": len(found),
+        "distinct": len(different),
+        **facts(compiled, sources),
+        "broken": broken,
+        "kept": kept,
+    }
+
+
+def facts(compiled: Sequence[Compiled], sources: Sequence[str]) -> dict[str, Any]:
+    """Of the different kernels."""
+    must = Counter(family for each in compiled for family in matrix_families(each))
+    used = Counter(family for each in compiled for family, _ in each.code.matrix)
+    return {
+        "spills": {
+            f"{each.made.symbol} {source.strip()}": each.code.private
+            for each, source in zip(compiled, sources, strict=True)
+            if each.code.private
+        },
+        "contracts": sum(any(True for _ in contracts(each.kernel.body)) for each in compiled),
+        "matrix": {f: {"must": must[f], "use": used[f]} for f in sorted({*must, *used})},
+        "registers": max((each.code.registers for each in compiled), default=0),
+        "shared": max((each.made.shared for each in compiled), default=0),
+        "image_bytes": sum(len(each.made.image) for each in compiled),
+    }
+
+
+def main() -> int:
+    """Returns the exit code."""
+    model, target, precision, jobs = sys.argv[1:]
+    try:
+        print(json.dumps(measure(Path(model), target, precision, int(jobs))))
+    except TccError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
