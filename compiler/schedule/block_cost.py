@@ -33,6 +33,8 @@ _SHARED_BYTES, _LINK_BYTES, _CACHE_BYTES = 128, 64, 48
 _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
 # What instructions of one warp reach where those of several are faster.
 _ONE_WARP_SHARE = 0.6
+# What lanes that multiply keep of the factors of a whole sum in registers.
+_HELD_SHARE = 0.6
 # Cycles in which matrix units wait for the next block's instructions.
 _ISSUE = 64
 # What of the cache keeps data between kernels.
@@ -290,8 +292,9 @@ class BlockPricer:
             stages = max(1, schedule.stages if run.steps > 1 else 1)
             shared += stages * run.matrix.batch * loaded * run.matrix.depth * size
             if dict(self.profile.matrix).get(run.matrix.dtype) is None:
-                sides = _lane_sides(run.matrix, threads)
-                operands = max(operands, round(8 * sum(sides)))
+                # A factor that another stage made is in registers for the whole sum.
+                depth = 8.0 if run.steps > 1 else max(8.0, _HELD_SHARE * run.matrix.depth)
+                operands = max(operands, round(depth * sum(_lane_sides(run.matrix, threads))))
         chained = sum(run.matrix is not None and run.matrix.dtype is not None for run in runs) > 1
         live = held + passing if chained or self._walked else max(held, passing)
         registers = _OWN_REGISTERS + operands + -(-live // threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -11,13 +11,15 @@ from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
 from tcc.ir.scalar import Cast, Read, Scalar
 from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
+from tcc.ir.types import F32, DType
 from tcc.passes.blocks.lower import lower_blocks
+from tcc.passes.blocks.stored import stored_as
 from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.partition import row_major_storage, steps_evenly
 from tcc.passes.fuse.structure import build_group
 from tcc.schedule.block_products import is_matrix_product
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.schedule.choose_blocks import ranked
 from tcc.schedule.nest import points, product, weight, work
 
 # Operations of a kernel that a few processors do as soon as all would.
@@ -31,19 +33,26 @@ _AGAIN = 1 << 14
 
 
 def blocks_join(
-    expr: Expr, constants: tuple[bool, ...], profile: BlockProfile = TYPICAL_DEVICE
+    expr: Expr,
+    constants: tuple[bool, ...],
+    profile: BlockProfile = TYPICAL_DEVICE,
+    floats: DType = F32,
 ) -> bool:
-    """Whether one block kernel of `expr`, with everything row-major, is worth having."""
-    operands, results = row_major_storage(expr, constants)
+    """Whether one block kernel of `expr`, with everything row-major and f32 stored as `floats`, is
+    worth having."""
+    stored = stored_as(expr, floats)
+    operands, results = row_major_storage(stored, constants)
     try:
-        loops = build_group(expr, operands, results, collapsed=False)
+        loops = build_group(stored, operands, results, collapsed=False)
         if not all(map(_multiplies_loads, loops.stages)):
             return False
-        group = build_group(expr, operands, results)
-        schedule = choose_blocks(group, profile)
+        group = build_group(stored, operands, results)
+        best = ranked(group, profile)[0]
+        schedule = best.schedule
         kernel = lower_blocks(group, schedule)
         return len(group.stages) == 1 or (
             read_plainly(expr)
+            and best.price.seconds < inf  # values that no registers hold are better stored
             and _keeps_busy(group, schedule, profile)
             and _largest(kernel.body) <= _HELD
             and sum(map(is_matrix_product, group.stages)) <= _contractions(kernel.body)

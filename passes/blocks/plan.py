@@ -17,11 +17,11 @@ from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
 from tcc.ir.layout import permuted
-from tcc.ir.scalar import Read, Scalar, StageRef, cast, read, transform
-from tcc.ir.types import F32, DType, TensorType
+from tcc.ir.types import F32, DType
 from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.join import blocks_join
 from tcc.passes.blocks.lower import blocks_fit, lower_blocks
+from tcc.passes.blocks.stored import stored_as
 from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
@@ -50,7 +50,7 @@ class BlockPlanner(KernelPlanner):
         `lower_blocks`."""
         super().__init__(TYPICAL_CORE)
         self.profile, self.floats, self.skips = profile, floats, skips
-        self.lowers = partial(blocks_join, profile=profile)
+        self.lowers = partial(blocks_join, profile=profile, floats=floats)
         self.divides = partial(divide_sums, profile=profile, prices=self.price)
         self._prices: dict[Expr, BlockPrice | None] = {}
 
@@ -78,7 +78,7 @@ class BlockPlanner(KernelPlanner):
         """The least price of one kernel of `expr`, operands stored as `floats` and packed as
         constants could be; None where it is no block kernel."""
         if expr not in self._prices:
-            self._prices[expr] = self._price(_stored_as(expr, self.floats))
+            self._prices[expr] = self._price(stored_as(expr, self.floats))
         return self._prices[expr]
 
     def _price(self, expr: Expr) -> BlockPrice | None:
@@ -100,24 +100,6 @@ class BlockPlanner(KernelPlanner):
         """Plans the second of each pair from now on where the first was planned."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
-
-
-def _stored_as(expr: Expr, floats: DType) -> Expr:
-    """`expr` with operands of f32 stored as `floats`."""
-    if floats is F32:
-        return expr
-
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or isinstance(node.source, StageRef) or node.dtype is not F32:
-            return node
-        found = read(node.source, node.indices, floats, fill=node.fill, indirect=node.indirect)
-        return cast(found, F32)
-
-    params = tuple(
-        TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params
-    )
-    stages = (replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in expr.stages)
-    return Expr(params, tuple(stages), expr.outputs)
 
 
 def _channels_last(storage: Storage) -> Storage:

@@ -9,9 +9,10 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.graph import Value
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.scalar import StageRef, apply
-from tcc.ir.types import F32, tensor
+from tcc.ir.types import BF16, F32, tensor
 from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.blocks.stored import stored_as
 from tcc.passes.fuse.split import split
 from tcc.schedule.block_cost import LAUNCH
 from tcc.schedule.blocks import BlockProfile
@@ -80,6 +81,20 @@ def test_parts_cost_less_than_the_whole() -> None:
     assert parts is not None
     assert parts.units > whole.units
     assert parts.seconds + LAUNCH < whole.seconds
+
+
+def test_halves_are_priced_as_halves() -> None:
+    """Operands that will be rounded move half the bytes and meet matrix units."""
+    exact, halves = (BlockPlanner(DEVICE, floats) for floats in (F32, BF16))
+    expr = product(512, 512, 4096)
+    whole, rounded = exact.price(expr), halves.price(expr)
+    assert whole is not None
+    assert rounded is not None
+    assert rounded.compute < whole.compute / 4
+    stored = stored_as(expr, BF16)
+    assert [p.dtype for p in stored.params if p is not None] == [BF16, BF16]
+    assert stored.types == expr.types
+    assert stored_as(expr, F32) is expr
 
 
 def test_few_long_rows_are_summed_in_parts() -> None:

@@ -1,0 +1,33 @@
+"""An expression as it will read its operands once these are rounded.
+
+    sum(k) x[i, k] * w[k, j]  with bf16   ->   sum(k) f32(x[i, k]) * f32(w[k, j])
+
+What is stored as halves is decided when kernels are known; until then this stands for it.
+Establishes operands of the given type where they were f32; results stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tcc.ir.expr import Expr
+from tcc.ir.scalar import Read, Scalar, StageRef, cast, read, transform
+from tcc.ir.types import F32, DType, TensorType
+
+
+def stored_as(expr: Expr, floats: DType) -> Expr:
+    """`expr` with operands of f32 stored as `floats`."""
+    if floats is F32:
+        return expr
+
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Read) or isinstance(node.source, StageRef) or node.dtype is not F32:
+            return node
+        found = read(node.source, node.indices, floats, fill=node.fill, indirect=node.indirect)
+        return cast(found, F32)
+
+    params = tuple(
+        TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params
+    )
+    stages = (replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in expr.stages)
+    return Expr(params, tuple(stages), expr.outputs)

@@ -1,0 +1,48 @@
+"""What may be one block kernel, by what registers hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.scalar import apply
+from tcc.ir.types import BF16, F32, DType, tensor
+from tcc.passes.blocks.join import blocks_join
+from tcc.schedule.blocks import BlockProfile
+
+DEVICE = BlockProfile()
+
+
+def mixed(rows: int, keys: int, width: int) -> Expr:
+    """exp(x[i, d] k[d, j]) v[j, e]: two products, the factor of the second one waits in a unit."""
+    b = ExprBuilder(tensor(F32, rows, width), tensor(F32, width, keys), tensor(F32, keys, width))
+    i, j = b.iters(rows, keys)
+    (d,) = b.iters(width)
+    first = apply("mul", b.read(0, i, d), b.read(1, d, j))
+    scores = b.stage((i, j), first, over=(d,), monoid="sum")
+    i, j = b.iters(rows, keys)
+    powers = b.stage((i, j), apply("exp", b.read(scores, i, j)))
+    i, e = b.iters(rows, width)
+    (j,) = b.iters(keys)
+    second = apply("mul", b.read(powers, i, j), b.read(2, j, e))
+    b.stage((i, e), second, over=(j,), monoid="sum")
+    return b.done()
+
+
+@pytest.mark.parametrize(
+    ("keys", "floats", "joined"),
+    [
+        (256, BF16, True),  # shared memory holds the factors
+        (64, F32, True),
+        (256, F32, False),  # registers would have to
+    ],
+)
+def test_a_join_needs_registers_for_what_it_holds(keys: int, floats: DType, joined: bool) -> None:
+    expr = mixed(8192, keys, 64)
+    assert blocks_join(expr, (False,) * 3, DEVICE, floats) is joined
+
+
+def test_a_device_with_more_registers_joins_more() -> None:
+    large = replace(DEVICE, registers=1 << 19, lane_registers=4096)
+    assert blocks_join(mixed(8192, 256, 64), (False,) * 3, large)
