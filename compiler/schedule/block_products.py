@@ -16,8 +16,8 @@ from tcc.schedule.block_axes import (
     reads_held,
     reduced_axis,
 )
-from tcc.schedule.blocks import BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, points, product, stride
+from tcc.schedule.blocks import BlockSchedule, NotBlocks
+from tcc.schedule.nest import depends, points, product
 
 # The least side of a block that is multiplied as a matrix.
 SIDE = 16

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
-from tcc.ir.group import GroupStage, TileGroup
+from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.ir.tile import Scope
 from tcc.ir.types import BF16, F16, F32

@@ -98,13 +98,12 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return ()
-    a, b = map(_element, body.args)
+    a, b = map(_uncast, body.args)
     return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
 
 
-def _element(factor: Scalar) -> Scalar:
-    """What is multiplied, in the type that it is stored in."""
-    return _element(factor.arg) if isinstance(factor, Cast) else factor
+def _uncast(factor: Scalar) -> Scalar:
+    return _uncast(factor.arg) if isinstance(factor, Cast) else factor
 
 
 # ---- factors that a unit turns around ----------------------------------------------------------

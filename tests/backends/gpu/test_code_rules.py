@@ -136,9 +136,7 @@ def test_what_is_known_is_excused_until_it_is_mended() -> None:
     broken, kept = judge("net", "f32", [spilt], ["-> first (Add)"], known)
     assert (broken, kept) == ([], [])
     broken, _ = judge("net", "f32", [spilt], ["-> second (Add)"], known)
-    assert broken == [
-        "net f32 sm_80 k (-> second (Add)): registers suffice: 8 bytes a lane"
-    ]
+    assert broken == ["net f32 sm_80 k (-> second (Add)): registers suffice: 8 bytes a lane"]
     _, kept = judge("net", "f32", [compiled(COPY, "sm_80")], ["-> first (Add)"], known)
     assert kept == ["net f32 sm_80 first: registers suffice"]
     for model, precision in (("net", "bf16"), ("other", "f32")):
