@@ -30,6 +30,8 @@ from tcc.target import Target
 class CpuCode:
     """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
 
+    integers = False  # products of bytes are no faster than those of floats
+
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         """Raises UserError for a machine file that is damaged or for other processors."""
         self.target, self.options, self.constants = target, options, constants

@@ -35,8 +35,11 @@ class GpuCode:
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
+        # Products of dequantised bytes are products of bytes: their sums are rounded once.
+        self.integers = options.numerics != "strict"
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
-        self.planner = BlockPlanner(block_profile(target.gpus, options.precision), floats)
+        profile = block_profile(target.gpus, options.precision)
+        self.planner = BlockPlanner(profile, floats, skips=options.numerics != "strict")
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
@@ -179,7 +182,7 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
     """
     fastest = max(gpus, key=lambda g: g.bandwidth)
     rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
-    units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16")}
+    units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),

@@ -212,7 +212,7 @@ class Options:
         metadata=_flag(
             "--numerics",
             "MODE",
-            "strict turns off algorithms that trade rounding for speed.",
+            "strict turns off algorithms that trade rounding for speed, and reads what masks hide.",
             _one_of(NUMERICS, str),
         ),
     )

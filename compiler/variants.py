@@ -58,16 +58,16 @@ def variant_codes(targets: Sequence[Target], options: Options, constants: int) -
 
 
 def optimise(graph: Graph, codes: Sequence[Code], options: Options, trace: Trace) -> list[Graph]:
-    """`graph` as each variant will lower it; those with equal limits share one."""
-    done: dict[Limits | None, Graph] = {}
+    """`graph` as each variant will lower it; those that ask for the same share one."""
+    done: dict[tuple[Limits | None, bool], Graph] = {}
     graphs = []
     for code in codes:
-        limits = code.limits
-        if limits not in done:
+        asked = limits, integers = code.limits, code.integers
+        if asked not in done:
             with trace.stage(_label(code, codes) + "optimise"):
-                found = run_pipeline(graph, options.level, trace, limits=limits)
-                done[limits] = bind_states(found, options.state)
-        graphs.append(done[limits])
+                found = run_pipeline(graph, options.level, trace, limits=limits, integers=integers)
+                done[asked] = bind_states(found, options.state)
+        graphs.append(done[asked])
     return graphs
 
 

@@ -16,6 +16,8 @@ from tcc.ir.program import Program
 from tcc.ir.tile import TileKernel
 from tcc.ir.tile_text import kernel_text
 from tcc.passes.blocks.align import buffer_alignments
+from tcc.passes.blocks.integers import with_signed_bytes
+from tcc.passes.blocks.masks import with_computed_masks
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.choose_layouts import choose_layouts
 from tcc.passes.in_place import update_in_place
@@ -75,6 +77,7 @@ def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> 
         gaps=planner.gaps,
         divides=planner.divides,
     )
+    placed = with_signed_bytes(with_computed_masks(placed), planner.makes)
     return lower_placed(placed, planner, precision)
 
 

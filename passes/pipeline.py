@@ -17,6 +17,7 @@ from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.decompose import decompose, decompose_transposed
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
+from tcc.passes.integer_products import integer_products
 from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
@@ -39,13 +40,16 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def passes(limits: Limits | None) -> tuple[Pass, ...]:
+def passes(limits: Limits | None, integers: bool = False) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
-    leaves them out."""
+    leaves them out.  `integers`: products of dequantised bytes are products of bytes."""
+    found = PIPELINE
+    if integers:
+        found = (found[0], Pass("integer-products", integer_products, level=1), *found[1:])
     if limits is None:
-        return PIPELINE
+        return found
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
-    return (*PIPELINE[:-2], faster, *PIPELINE[-2:])
+    return (*found[:-2], faster, *found[-2:])
 
 
 def run_pipeline(
@@ -54,11 +58,13 @@ def run_pipeline(
     trace: Trace,
     *,
     limits: Limits | None = None,
+    integers: bool = False,
     verify: bool = False,
 ) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `verify` checks the graph after every pass that changed it.
+    graph that was given.  `limits` and `integers` are as of `passes`; `verify` checks the graph
+    after every pass that changed it.
     """
-    return run_passes(graph, passes(limits), level, trace, verify=verify)
+    return run_passes(graph, passes(limits, integers), level, trace, verify=verify)

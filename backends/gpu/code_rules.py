@@ -80,8 +80,14 @@ def matrix_families(compiled: Compiled) -> tuple[str, ...]:
 _FAMILIES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "sm_": {"bf16": "HMMA", "f16": "HMMA", "tf32": "HMMA", "i8": "IMMA"},
-        "gfx9": {"bf16": "v_mfma", "f16": "v_mfma", "tf32": "v_mfma", "f32": "v_mfma"},
-        "gfx11": {"bf16": "v_wmma", "f16": "v_wmma"},
+        "gfx9": {
+            "bf16": "v_mfma",
+            "f16": "v_mfma",
+            "tf32": "v_mfma",
+            "f32": "v_mfma",
+            "i8": "v_mfma",
+        },
+        "gfx11": {"bf16": "v_wmma", "f16": "v_wmma", "i8": "v_wmma"},
     }
 )
 _GROUP_FAMILIES = MappingProxyType({"HMMA": "HGMMA", "IMMA": "IGMMA"})

@@ -8,9 +8,11 @@ from math import prod
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
-from tcc.ir.scalar import StageRef
+from tcc.ir.scalar import Apply, Cast, StageRef
 from tcc.ir.tile import Scope
+from tcc.ir.types import I8, I32
 from tcc.schedule.blocks import BlockSchedule
+from tcc.schedule.nest import Product, product
 
 
 def join(loops: Sequence[Var]) -> str:
@@ -21,6 +23,24 @@ def join(loops: Sequence[Var]) -> str:
 def power(size: int) -> int:
     """The least power of two that is not smaller."""
     return 1 << max(0, size - 1).bit_length()
+
+
+def factors(stage: GroupStage) -> Product | None:
+    """The factors of a sum of products, where they are floats or signed bytes."""
+    return product(stage) or _of_bytes(stage)
+
+
+def _of_bytes(stage: GroupStage) -> Product | None:
+    (body, *rest) = stage.body
+    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+        return None
+    bytes_ = all(isinstance(s, Cast) and s.arg.dtype is I8 for s in body.args)
+    return Product(*body.args) if bytes_ and body.dtype is I32 else None
+
+
+def of_bytes(stage: GroupStage) -> bool:
+    """Whether a stage sums products of signed bytes."""
+    return _of_bytes(stage) is not None
 
 
 def most_positions(loops: Sequence[Var]) -> int | None:

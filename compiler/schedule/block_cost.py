@@ -37,6 +37,8 @@ _ONE_WARP_SHARE = 0.6
 _ISSUE = 64
 # What of the cache keeps data between kernels.
 _KEPT = 0.25
+# Bytes of an operand's element, where it is no half.
+_BYTES = {"f32": 4, "i8": 1}
 # Units of a processor at most; shared bytes that each takes beside its own; registers of a lane
 # that addresses and masks take.
 _MOST_UNITS, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
@@ -283,7 +285,7 @@ class BlockPricer:
                 shared = max(shared, 4 * run.results if run.across else 0)
                 continue
             held += run.results
-            size = 4 if run.matrix.dtype == "f32" else 2
+            size = _BYTES.get(run.matrix.dtype, 2)
             loaded = run.matrix.rows + run.matrix.columns
             stages = max(1, schedule.stages if run.steps > 1 else 1)
             shared += stages * run.matrix.batch * loaded * run.matrix.depth * size

@@ -7,17 +7,19 @@ from typing import TypeAlias
 
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.types import BF16, F16, F32
+from tcc.ir.types import BF16, F16, F32, I32
 from tcc.schedule.block_axes import (
     Blocks,
+    factors,
     most_positions,
+    of_bytes,
     own_axis,
     power,
     reads_held,
     reduced_axis,
 )
 from tcc.schedule.blocks import BlockSchedule, NotBlocks
-from tcc.schedule.nest import depends, points, product
+from tcc.schedule.nest import depends, points
 
 # The least side of a block that is multiplied as a matrix.
 SIDE = 16
@@ -39,10 +41,10 @@ class _Roles:
 
 
 def _roles(stage: GroupStage) -> _Roles | None:
-    factors = product(stage)
-    if factors is None or not stage.reduce:
+    both = factors(stage)
+    if both is None or not stage.reduce:
         return None
-    a, b = depends(stage, factors.a), depends(stage, factors.b)
+    a, b = depends(stage, both.a), depends(stage, both.b)
     batch = tuple(v for v in stage.iters if (v in a) is (v in b))
     rows = tuple(v for v in stage.iters if v in a and v not in b)
     return _Roles(batch, rows, tuple(v for v in stage.iters if v in b and v not in a))
@@ -51,7 +53,7 @@ def _roles(stage: GroupStage) -> _Roles | None:
 def is_matrix_product(stage: GroupStage) -> bool:
     """Whether a stage multiplies matrices that fill blocks on all sides."""
     roles = _roles(stage)
-    if roles is None or stage.body[0].dtype is not F32:
+    if roles is None or stage.body[0].dtype not in (F32, I32):
         return False
     return min(points(roles.rows), points(roles.columns), points(stage.reduce)) >= SIDE
 
@@ -83,7 +85,7 @@ def product_schedules(group: TileGroup, main: GroupStage) -> list[BlockSchedule]
     if owned or group.walk is not None:
         return _chained(group, first, second)
     found: list[BlockSchedule] = []
-    if main.body[0].dtype is F32 and first and second:
+    if main.body[0].dtype in (F32, I32) and first and second:
         found += _matrices(group, main, (batch, first, second))
     if not found or min(points(tuple(first)), points(tuple(second))) < SIDE:
         found += _narrow(group, main, (batch, first, second))
@@ -115,8 +117,9 @@ def _matrices(group: TileGroup, main: GroupStage, grid: _Grid) -> list[BlockSche
 
 
 def _halves(stage: GroupStage) -> bool:
-    """Whether a product multiplies halves: then its other operand is rounded too, if need be."""
-    return any(n.dtype in (BF16, F16) for n in stage.accesses)
+    """Whether a product multiplies halves, or bytes: then its other operand is rounded too, if need
+    be."""
+    return of_bytes(stage) or any(n.dtype in (BF16, F16) for n in stage.accesses)
 
 
 def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> None:
@@ -124,11 +127,12 @@ def _sum(blocks: Blocks, group: TileGroup, stage: GroupStage, block: int) -> Non
     loops = reduced_axis(group, stage)
     if not loops:
         return
+    least = 2 * SIDE if of_bytes(stage) else SIDE
     last = most_positions(loops[-1:])
-    if len(loops) > 1 and last is not None and last >= block and not last % SIDE:
+    if len(loops) > 1 and last is not None and last >= block and not last % least:
         loops = loops[-1:]
     size = most_positions(loops)
-    blocks.add(loops, block if size is None else max(SIDE, min(block, power(size))))
+    blocks.add(loops, max(least, block if size is None else min(block, power(size))))
 
 
 _SIDES = (
@@ -185,7 +189,7 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
     batch = [v for v in group.common if v not in rows]
     for stage in group.stages:
         size = most_positions(own_axis(group, stage))
-        if (size is None or size > _COLUMNS) and product(stage) is not None:
+        if (size is None or size > _COLUMNS) and factors(stage) is not None:
             raise NotBlocks("rows of a product are longer than a block")
     count = points(tuple(rows))
     most = max(SIDE, power(count)) if count >= SIDE else power(count)
@@ -219,7 +223,7 @@ def _inner(blocks: Blocks, group: TileGroup) -> None:
         size = most_positions(summed)
         if summed and size is not None and (reads_held(stage) or size <= _COLUMNS):
             blocks.add(summed, max(SIDE, power(size)))
-        elif product(stage) is not None:
+        elif factors(stage) is not None:
             _sum(blocks, group, stage, 64 if _halves(stage) else 32)
         else:
             blocks.add(summed, _LINEAR)

@@ -15,9 +15,10 @@ from typing import TypeAlias
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.ir.tile import Scope
-from tcc.ir.types import BF16, F16, F32
+from tcc.ir.types import BF16, F16, F32, I8, I32
+from tcc.schedule.block_axes import factors, of_bytes
 from tcc.schedule.blocks import BlockSchedule
-from tcc.schedule.nest import depends, product, trips, weight
+from tcc.schedule.nest import depends, trips, weight
 from tcc.schedule.reach import Touch
 from tcc.schedule.work import stage_touches
 
@@ -25,6 +26,8 @@ from tcc.schedule.work import stage_touches
 SECTOR = 32
 # The least side of a block that is multiplied as a matrix.
 LEAST_SIDE = 16
+# The fewest bytes that a matrix unit sums.
+LEAST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +109,10 @@ class StageFacts:
         self.loops = (*stage.iters, *stage.reduce)
         self.whole = {v: trips(v) for v in self.loops}
         self.ops = weight(stage)
-        factors = product(stage)
+        both = factors(stage)
         self.sides: tuple[frozenset[Var], frozenset[Var]] | None = None
-        if factors is not None and stage.reduce and stage.body[0].dtype is F32:
-            self.sides = depends(stage, factors.a), depends(stage, factors.b)
+        if both is not None and stage.reduce and stage.body[0].dtype in (F32, I32):
+            self.sides = depends(stage, both.a), depends(stage, both.b)
 
     @cached_property
     def unique(self) -> tuple[float, ...]:
@@ -118,7 +121,9 @@ class StageFacts:
 
     @cached_property
     def dtype(self) -> str:
-        """Of the operands of a product, as matrix units see them: halves, if either is."""
+        """Of a product's operands, as matrix units see them: halves, if either is, or bytes."""
+        if of_bytes(self.stage):
+            return I8.name
         types = [n.dtype for n in self.stage.accesses]
         return next((t.name for t in types if t in (BF16, F16)), F32.name)
 
@@ -169,7 +174,8 @@ class StageFacts:
                 sizes[where] = sizes.get(where, 1) * each.block
         depth = prod(c.block for c in wide)
         rows, columns = sizes[True, False], sizes[False, True]
-        fits = len(wide) == 1 and min(rows, columns, depth) >= LEAST_SIDE
+        deep = depth >= (LEAST_BYTES if self.dtype == I8.name else LEAST_SIDE)
+        fits = len(wide) == 1 and min(rows, columns) >= LEAST_SIDE and deep
         return Matrix(sizes[True, True], rows, columns, depth, self.dtype if fits else None)
 
 

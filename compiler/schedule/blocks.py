@@ -54,7 +54,9 @@ class BlockProfile:
     clock: float = 1.98e9
     bandwidth: float = 4.8e12
     flops: float = 67e12
-    matrix: tuple[tuple[str, float], ...] = (("bf16", 989.5e12), ("f16", 989.5e12))
+    matrix: tuple[tuple[str, float], ...] = (
+        ("bf16", 989.5e12), ("f16", 989.5e12), ("i8", 1979e12)
+    )  # fmt: skip
     matrix_warps: int = 4
 
 

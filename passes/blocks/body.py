@@ -101,19 +101,19 @@ class Emitter:
         self,
         outer: tuple[list[Stmt], dict[tuple[object, ...], Block]],
         counter: Index,
+        span: tuple[Index, Index],
         inits: Sequence[Block],
         carried: Sequence[Block],
         yields: Sequence[Block],
     ) -> tuple[Block, ...]:
-        """Ends the body of the loop over all values of `counter`; the results."""
+        """Ends the body of the loop over the values of `counter` in `span`; the results."""
         body = tuple(self.stmts)
         self.stmts, self._known = outer
         (var,) = free_vars(counter)
-        size = var.extent
-        assert size is not None
         results = tuple(self.fresh(b.dtype, b.shape) for b in inits)
         parts = (tuple(inits), tuple(carried), body, tuple(yields), results)
-        self.add(Loop(var, const(0), size, 1, *parts))
+        first, stop = span
+        self.add(Loop(var, first, stop, 1, *parts))
         return results
 
     # ---- arithmetic on blocks -------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tcc.ir.tile import Block, Scope, TileBuffer, TileKernel
 from tcc.passes.blocks.axes import Axis, Frame, Part, axis
 from tcc.passes.blocks.body import Emitter, Made, matched, names
 from tcc.passes.blocks.exchange import Axes, exchanged
+from tcc.passes.blocks.skip import needed_steps
 from tcc.passes.blocks.stage import Stage, in_steps
 from tcc.schedule.blocks import (
     TYPICAL_DEVICE,
@@ -34,12 +35,13 @@ from tcc.schedule.choose_blocks import choose_blocks
 __all__ = ["NotBlocks", "blocks_fit", "lower_blocks"]
 
 
-def lower_blocks(group: TileGroup, schedule: BlockSchedule) -> TileKernel:
+def lower_blocks(group: TileGroup, schedule: BlockSchedule, skips: bool = True) -> TileKernel:
     """The block kernel of `group` under `schedule`.
 
+    `skips`: walks leave out what is masked whatever it holds, NaN and infinities too.
     Raises `NotBlocks` where stages exchange what blocks cannot hold.
     """
-    return _Lowering(group, schedule).kernel()
+    return _Lowering(group, schedule, skips).kernel()
 
 
 def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool:
@@ -52,7 +54,8 @@ def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool
 
 
 class _Lowering:
-    def __init__(self, group: TileGroup, schedule: BlockSchedule) -> None:
+    def __init__(self, group: TileGroup, schedule: BlockSchedule, skips: bool) -> None:
+        self.skips = skips
         self.axes = Axes(group, schedule)
         self.group = group = exchanged(group, self.axes)
         self.grid: list[Index] = []
@@ -161,7 +164,8 @@ class _Lowering:
                 self._keep(number, lowered[number].frame, news[number])
             return tuple(b for n in totals for b in news[n])
 
-        results = list(in_steps(self.emitter, (along,), start, step))
+        span = needed_steps(self.group, walk, along, self.units) if self.skips else None
+        results = list(in_steps(self.emitter, (along,), start, step, span))
         for number, width in zip(totals, widths, strict=True):
             blocks = tuple(results.pop(0) for _ in range(width))
             lowered[number].store(blocks)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
@@ -20,14 +21,15 @@ from tcc.ir.scalar import Read, Scalar, StageRef, cast, read, transform
 from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.join import blocks_join
-from tcc.passes.blocks.lower import lower_blocks
+from tcc.passes.blocks.lower import blocks_fit, lower_blocks
 from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
+from tcc.schedule.block_axes import factors, of_bytes
 from tcc.schedule.block_cost import BlockPrice
 from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.choose_blocks import choose_blocks, ranked
-from tcc.schedule.nest import depends, product, stride
+from tcc.schedule.nest import depends, stride
 from tcc.schedule.registers import TYPICAL_CORE
 
 
@@ -37,13 +39,28 @@ class BlockPlanner(KernelPlanner):
     gaps = False  # reads outside are masked, and halos are the host's to fill
     updates = True
 
-    def __init__(self, profile: BlockProfile = TYPICAL_DEVICE, floats: DType = F32) -> None:
-        """`floats`: as what operands of f32 will be stored, once kernels are known."""
+    def __init__(
+        self,
+        profile: BlockProfile = TYPICAL_DEVICE,
+        floats: DType = F32,
+        *,
+        skips: bool = True,
+    ) -> None:
+        """`floats`: as what operands of f32 will be stored, once kernels are known; `skips` as of
+        `lower_blocks`."""
         super().__init__(TYPICAL_CORE)
-        self.profile, self.floats = profile, floats
+        self.profile, self.floats, self.skips = profile, floats, skips
         self.lowers = partial(blocks_join, profile=profile)
         self.divides = partial(divide_sums, profile=profile, prices=self.price)
         self._prices: dict[Expr, BlockPrice | None] = {}
+
+    def makes(self, expr: Expr) -> bool:
+        """Whether there is a block kernel of `expr` with everything row-major."""
+        operands, results = row_major_storage(expr, [False] * len(expr.params))
+        try:
+            return blocks_fit(build_group(expr, operands, results), self.profile)
+        except TccError:
+            return False
 
     def bind(
         self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
@@ -77,7 +94,7 @@ class BlockPlanner(KernelPlanner):
 
     def scheduled(self, group: TileGroup, schedule: BlockSchedule) -> Bound:
         """The kernel of `group` under `schedule`.  Raises `NotBlocks` where there is none."""
-        return Bound(lower_blocks(group, schedule), schedule, group)
+        return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
 
     def exchange(self, changes: Mapping[Bound, Bound]) -> None:
         """Plans the second of each pair from now on where the first was planned."""
@@ -111,27 +128,29 @@ def _channels_last(storage: Storage) -> Storage:
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
-    """Layouts for the constants that products read across: neighbours are results side by side.
+    """Layouts for the constants that products read across: neighbours are results side by side, or
+    of bytes, of which matrix units take no others, what is summed.
 
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
     packed = list(operands)
     for stage in group.stages:
-        if product(stage) is not None and stage.reduce:
+        if factors(stage) is not None and stage.reduce:
             _pack(packed, group, stage)
     return tuple(packed)
 
 
 def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
-    factors = product(stage)
-    assert factors is not None
     loops = (*stage.iters, *stage.reduce)
     for node, access in stage.accesses.items():
         if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
             continue
-        if any(stride(access, v) == 1 for v in (*stage.iters, stage.reduce[-1])):
+        last = stage.reduce[-1]
+        fine = (last,) if of_bytes(stage) else (*stage.iters, last)
+        if any(stride(access, v) == 1 for v in fine):
             continue
-        vector = _side(stage, [v for v in stage.iters if v in depends(stage, node)])
+        own = [v for v in stage.iters if v in depends(stage, node)]
+        vector = last if of_bytes(stage) else _side(stage, own)
         if vector is None:
             continue
         storage = packed[access.buffer]
@@ -141,7 +160,7 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
 
 def _side(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
     """The last loop of the result that a factor varies with, if possible alone."""
-    factors = product(stage)
-    assert factors is not None
-    both = depends(stage, factors.a) & depends(stage, factors.b)
+    found = factors(stage)
+    assert found is not None
+    both = depends(stage, found.a) & depends(stage, found.b)
     return next((v for v in reversed(loops) if v not in both), loops[-1] if loops else None)

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from tcc.ir.expr import MONOIDS
 from tcc.ir.group import GroupStage
 from tcc.ir.index import Index, Var, as_int, const
-from tcc.ir.scalar import Cast, Read, Scalar, literal
+from tcc.ir.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
-from tcc.ir.types import BF16, F16, F32
+from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.passes.blocks.axes import Axis, Frame, Part
 from tcc.passes.blocks.body import Body, Emitter
-from tcc.schedule.nest import depends, product
+from tcc.schedule.block_axes import factors
+from tcc.schedule.nest import depends
 
-# The smallest side of a block that is multiplied as a matrix.
-LEAST_SIDE = 16
+# The smallest side of a block that is multiplied as a matrix, and the fewest bytes that are summed.
+LEAST_SIDE, LEAST_BYTES = 16, 32
+_NARROW = (BF16, F16, I8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +37,22 @@ class Sides:
     n: str
     k: str
 
+    @property
+    def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The axes of both factors, in order."""
+        return (*self.batch, self.m, self.k), (*self.batch, self.k, self.n)
+
 
 def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | None:
     """How the stage is a product of matrices over `frame`; None where it is not one."""
-    factors = product(stage)
+    both = factors(stage)
     wide = [r for r in reduce if r.block > 1]
-    if factors is None or stage.body[0].dtype is not F32 or len(wide) != 1:
+    if both is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
         return None
-    a, b = _multiplied(factors.a, factors.b)
-    if a.dtype is not b.dtype or a.dtype not in (F32, BF16, F16):
+    a, b = _multiplied(both.a, both.b)
+    if a.dtype is not b.dtype or a.dtype not in (F32, *_NARROW):
         return None
-    first, second = depends(stage, factors.a), depends(stage, factors.b)
+    first, second = depends(stage, both.a), depends(stage, both.b)
     along = [(_meets(p.axis, first), _meets(p.axis, second), p) for p in frame.axes]
     if not (_meets(wide[0], first) and _meets(wide[0], second)):
         return None
@@ -55,7 +62,8 @@ def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | No
         return None
     if len(batch) > 1 or (batch and batch[0] is not frame.axes[0]):
         return None
-    if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < LEAST_SIDE:
+    least = LEAST_BYTES if a.dtype is I8 else LEAST_SIDE
+    if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < least:
         return None
     if not alone[0][0]:
         a, b = b, a
@@ -68,9 +76,13 @@ def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
 
 
 def _multiplied(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """What is multiplied: of casts from halves on both sides, what was cast, for products of those
-    are exact in f32."""
-    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in (BF16, F16):
+    """What is multiplied: of casts from halves on both sides, or from bytes, what was cast, for
+    products of those are exact in f32, or in i32."""
+    if (
+        isinstance(a, Cast)
+        and isinstance(b, Cast)
+        and a.arg.dtype is b.arg.dtype in (BF16, F16, I8)
+    ):
         return a.arg, b.arg
     return a, b
 
@@ -146,12 +158,22 @@ class Stage:
             return self.across(self.values(parts), parts)
         wide = Frame((*self.frame.parts, *(Part(r, const(0)) for r in self.reduce)))
         start = self.identity(wide.shape)
+        self._positions_ahead(self.stage.body, wide)
 
         def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
             return self.combine(old, self.values(parts))
 
         found = self.loop(start, step)
         return self.across(found, wide.parts[len(self.frame.parts) :])
+
+    def _positions_ahead(self, roots: Sequence[Scalar], frame: Frame) -> None:
+        """Loads positions that data give, and that no step changes, before the first: each step
+        would wait for them before it can load anything else."""
+        body = Body(self.emitter, self.stage, frame)
+        for node in walk(*roots):
+            for _, position in node.indirect if isinstance(node, Read) else ():
+                if not depends(self.stage, position) & {*self.stage.reduce}:
+                    body.block(position)
 
     def values(self, parts: Sequence[Part]) -> tuple[Block, ...]:
         """The body along `parts` of the reduction, the identity in lanes beyond their ends."""
@@ -201,6 +223,10 @@ class Stage:
         start = self.identity(self.frame.shape)
         if _is_one(self.reduce):
             return step(tuple(Part(r, const(0)) for r in self.reduce), start)
+        assert self.sides is not None
+        every = (*self.frame.parts, *(Part(r, const(0)) for r in self.reduce))
+        for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
+            self._positions_ahead((factor,), _reordered(every, labels))
         return self.loop(start, step)
 
     def contract(self, parts: Sequence[Part], acc: Block) -> Block:
@@ -208,7 +234,7 @@ class Stage:
         found = self.sides
         assert found is not None
         every = (*self.frame.parts, *parts)
-        a_axes, b_axes = (*found.batch, found.m, found.k), (*found.batch, found.k, found.n)
+        a_axes, b_axes = found.labels
         a = self._factor(found.a, _reordered(every, a_axes), parts)
         b = self._factor(found.b, _reordered(every, b_axes), parts)
         out = self.emitter.fresh(acc.dtype, acc.shape)
@@ -233,8 +259,10 @@ def in_steps(
     axes: Sequence[Axis],
     start: tuple[Block, ...],
     step: Callable[[tuple[Part, ...], tuple[Block, ...]], tuple[Block, ...]],
+    span: tuple[Index, Index] | None = None,
 ) -> tuple[Block, ...]:
-    """A loop over the blocks of all `axes`, the last one fastest."""
+    """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
+    to the second, if given."""
     count = const(1)
     for each in axes:
         count = count * each.steps
@@ -242,7 +270,7 @@ def in_steps(
     outer = emitter.open()
     carried = tuple(emitter.fresh(b.dtype, b.shape) for b in start)
     yields = step(parts_at(axes, at), carried)
-    return emitter.close(outer, at, start, carried, yields)
+    return emitter.close(outer, at, span or (const(0), count), start, carried, yields)
 
 
 def parts_at(axes: Sequence[Axis], number: Index) -> tuple[Part, ...]:

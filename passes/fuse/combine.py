@@ -5,9 +5,11 @@ y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, 
 
 from __future__ import annotations
 
-from tcc.ir.expr import Expr, extent
-from tcc.ir.index import as_int
+from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.index import Var, as_int, free_vars
+from tcc.ir.scalar import Read, walk
 from tcc.ir.types import element_count
+from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.link import digits_of, linked_stages, radix_size, stage_reads
 
 
@@ -31,3 +33,34 @@ def combines_once(expr: Expr) -> bool:
     found = {at for _, at in stage_reads(stages)}
     made, used = (element_count(tuple(map(extent, s.stage.iters))) for s in (first, last))
     return len(found) > 1 and used * len(found) is made
+
+
+def chooses_matrices(expr: Expr) -> bool:
+    """Whether data chooses what some contraction multiplies, and only whole matrices: rows that are
+    chosen one by one are better copied side by side."""
+    chosen = [
+        (stage, node)
+        for stage in expr.stages
+        if is_contraction(stage)
+        for node in reads(stage)
+        if node.indirect
+    ]
+    return bool(chosen) and all(_is_matrix(stage, node) for stage, node in chosen)
+
+
+def _is_matrix(stage: Stage, node: Read) -> bool:
+    bound = {v for v, _ in node.indirect}
+    at = {
+        v
+        for _, scalar in node.indirect
+        for inner in walk(scalar)
+        if isinstance(inner, Read)
+        for index in inner.indices
+        for v in free_vars(index)
+    }
+    inside = {v for i in node.indices for v in free_vars(i)} - bound
+    return not at & inside and _long(inside & {*stage.reduce}) and _long(inside & {*stage.iters})
+
+
+def _long(loops: set[Var]) -> bool:
+    return any(as_int(extent(v)) != 1 for v in loops if v.extent is not None)

@@ -10,7 +10,9 @@ join keeps every element computed about once:
   read it;
 * an anchor (a reduction or contraction) joins pointwise work that reads each of its elements once;
 * plain index maps join every group that reads them, unless that makes a contraction's loads
-  irregular.
+  irregular;
+* what hands on whole matrices that data choose (the weights of an expert) joins the contraction
+  that multiplies them.
 
 A concatenation that `join` gives no kernel is a group of its own that nothing joins.
 * an anchor joins another if the rows of one unit are what the other needs (attention, a product and
@@ -35,7 +37,7 @@ from tcc.ir.op import Trait
 from tcc.ir.scalar import Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
-from tcc.passes.fuse.combine import combines_once, read_plainly
+from tcc.passes.fuse.combine import chooses_matrices, combines_once, read_plainly
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
 from tcc.passes.fuse.join import Join, find_joins
 from tcc.passes.fuse.repeated import ROWS
@@ -198,6 +200,15 @@ class _Partition:
         chain = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
+    def _chooses(self, node: Node, group: Group) -> bool:
+        """Whether the node hands on whole matrices that data choose, which products can read where
+        they lie."""
+        expr = node_expr(node)
+        if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
+            return False
+        joined = self._expr((node, *group.members), group)
+        return chooses_matrices(joined) and self._sound([node], group)
+
     def _completed(self, node: Node, kinds: tuple[Kind, ...], group: Group) -> list[Node] | None:
         """The node, the anchor of `kinds` whose results it completes, and what lies between."""
         chain = [node]
@@ -241,7 +252,7 @@ class _Partition:
         if own is not Kind.MAP and any(self.traits[a].kind is Kind.CONTRACTION for a in fed):
             if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
                 return self._sound([node], group)
-            return self._prepares(node, group)
+            return self._prepares(node, group) or self._chooses(node, group)
         return self.traits[node].weight <= CHEAP and self._sound([node], group)
 
     def _anchors_fed(self, node: Node, group: Group) -> list[Node]:

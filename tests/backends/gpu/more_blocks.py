@@ -23,6 +23,20 @@ CORNERS = MappingProxyType(
                 store %d to %z[8*m+l0]
               }
             }""",
+        "bounded": """
+            kernel() parallel(m: 0..6) {
+              input %x : f32[40] align 64
+              output %z : f32[24] align 64
+              %a: f32[4] = compute() 0.0:f32
+              %s: f32[4] = for k: 0..5 in max(0,(4*m-9)//8)..min(5,(3*m-2)//4) step 1
+                carry (%c: f32[4] = %a) {
+                %b: f32[8] = load %x[8*k+l0]
+                %t: f32[1] = reduce sum(%b) over (0)
+                %d: f32[4] = compute(%c, %t) arg(0):f32 + arg(1):f32
+                yield %d
+              }
+              store %s to %z[4*m+l0]
+            }""",
         "variance": """
             kernel() parallel(u: 0..1) {
               input %x : f32[2,4,8] align 64

@@ -1,0 +1,68 @@
+"""Products of bytes in Triton's interpreter, and the instructions that they become."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.source import kernel_source
+from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.types import I8, U8
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.lower_model import lower_for_gpu
+from tcc.passes.precision import FULL
+from tcc.schedule.blocks import BlockSchedule
+from tcc.target import GPUS
+
+from tests.passes.blocks.bytes import GRAPHS, product
+
+from .running import NEEDS_TRITON, Job, evaluated, interpreted
+
+pytestmark = NEEDS_TRITON
+# The matrix instruction of each architecture, and its name in the assembly.
+UNITS = {
+    "cuda:sm_80": ("IMMA", "mma.sync.aligned.m16n8k32"),
+    "cuda:sm_90": ("IGMMA", "wgmma.mma_async.sync.aligned"),
+    "rocm:gfx90a": ("v_mfma", "v_mfma_i32_"),
+    "rocm:gfx942": ("v_mfma", "v_mfma_i32_"),
+    "rocm:gfx1100": ("v_wmma", "v_wmma_i32_16x16x16_iu8"),
+}
+
+
+def job_of(kernel: TileKernel) -> Job:
+    """Bytes of the whole range."""
+    rng = np.random.default_rng(1)
+    arrays = []
+    for buffer in kernel.buffers:
+        (size,) = (n.const for n in buffer.sizes)
+        info = np.iinfo(buffer.dtype.carrier)
+        full = rng.integers(info.min, info.max, size, buffer.dtype.carrier, endpoint=True)
+        arrays.append(np.zeros_like(full) if buffer.scope is Scope.OUTPUT else full)
+    return Job(kernel, arrays)
+
+
+def test_the_interpreter_agrees_exactly() -> None:
+    names = ("mixed", "both", "convolved", "one_row")
+    made = (lower_for_gpu(GRAPHS[n](), BlockPlanner(), FULL).kernels for n in names)
+    jobs = [job_of(kernel) for kernels in made for kernel in kernels]
+    for job, got in zip(jobs, interpreted(jobs), strict=True):
+        for array, want in zip(got, evaluated(job), strict=True):
+            np.testing.assert_array_equal(array, want)
+
+
+@pytest.mark.parametrize("target", list(UNITS))
+def test_matrix_units_multiply_bytes(target: str) -> None:
+    made = lower_for_gpu(product(U8, I8, "a", (512, 1024, 1024)), BlockPlanner(), FULL)
+    (schedule,) = (b.schedule for b in made.table.bounds)
+    assert isinstance(schedule, BlockSchedule)
+    how = {"warps": schedule.warps, "stages": schedule.stages}
+    source = kernel_source(made.kernels[0], "k", dot="ieee", alignments=made.alignments[0], **how)
+    ((kernel,),) = compile_kernels([source], [GPUS[target]], 1)
+    family, name = UNITS[target]
+    facts = machine_code(kernel)
+    assert [f for f, _ in facts.matrix] == [family]
+    assert facts.private == 0
+    assert re.search(re.escape(name), kernel.assembly)

@@ -1,0 +1,22 @@
+"""Products with matrices that data choose, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.lower_model import lower_for_gpu
+from tcc.passes.precision import FULL
+
+from tests.passes.fuse.experts import GRAPHS
+
+from .running import NEEDS_TRITON, assert_same, interpreted, job_of
+
+pytestmark = NEEDS_TRITON
+
+
+def test_the_interpreter_agrees() -> None:
+    """One of the random positions is beyond the last matrix: the nearest one is taken."""
+    made = [lower_for_gpu(GRAPHS[n](), BlockPlanner(), FULL) for n in ("many_rows", "several")]
+    jobs = [job_of(kernel) for each in made for kernel in each.kernels]
+    assert any((job.arrays[1] >= 8).any() for job in jobs if job.arrays[1].dtype == "int64")
+    for job, got in zip(jobs, interpreted(jobs), strict=True):
+        assert_same(job, got, rtol=2e-5, atol=2e-5)

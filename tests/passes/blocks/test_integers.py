@@ -1,0 +1,73 @@
+"""Products of bytes become products of signed bytes, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.graph import Graph
+from tcc.ir.tile import Contract, TileKernel
+from tcc.ir.types import I8
+from tcc.ir.verify_blocks import verify_blocks
+from tcc.ir.verify_program import verify_program
+from tcc.ir.verify_tile import verify_kernel
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.lower_model import Lowered, lower_for_gpu
+from tcc.passes.precision import FULL
+
+from .bytes import GRAPHS, inputs_of
+from .tiles import statements
+
+
+def lowered(graph: Graph) -> Lowered:
+    return lower_for_gpu(graph, BlockPlanner(), FULL)
+
+
+def contracts(kernels: tuple[TileKernel, ...]) -> list[Contract]:
+    return [s for k in kernels for s in statements(k.body) if isinstance(s, Contract)]
+
+
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_sums_are_exact(name: str) -> None:
+    graph = GRAPHS[name]()
+    made = lowered(graph)
+    names = tuple(f"kernel{n}" for n in range(len(made.kernels)))
+    verify_program(replace(made.program, kernels=names))
+    for kernel in made.kernels:
+        verify_kernel(kernel)
+        verify_blocks(kernel)
+    section = [part() for part in made.weights.parts()]
+    packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
+    inputs = inputs_of(graph)
+    ordered = [inputs[v.name] for v in graph.inputs]
+    actual = evaluate_program(made.program, list(made.kernels), ordered, packed)
+    wanted = evaluate_graph(graph, inputs)
+    for value, array in zip(graph.outputs, actual, strict=True):
+        np.testing.assert_array_equal(array, wanted[value.name])
+
+
+# Kernels, and whether bytes are multiplied as matrices.
+STRUCTURE = {
+    "signed": (1, True),
+    "unsigned": (2, True),  # sums of rows go beside
+    "mixed": (1, True),
+    "symmetric": (1, True),
+    "column": (2, True),
+    "both": (2, True),
+    "no_constant": (2, True),  # sums of columns
+    "long": (2, True),  # parts of sums, and their sums
+    "one_row": (1, False),
+    "requantised": (1, True),
+    "convolved": (1, True),
+}
+
+
+@pytest.mark.parametrize("name", list(STRUCTURE))
+def test_bytes_are_multiplied_as_matrices(name: str) -> None:
+    made = lowered(GRAPHS[name]())
+    found = contracts(made.kernels)
+    assert (len(made.kernels), bool(found)) == STRUCTURE[name]
+    assert all(c.a.dtype is c.b.dtype is I8 and c.a.shape[-1] >= 32 for c in found)
