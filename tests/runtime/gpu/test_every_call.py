@@ -93,7 +93,7 @@ def test_a_life_on_the_hosts_arrays(fakes: Fakes, linked: Linker, platform: Plat
                 "cuStreamCreate 0",
                 "cuStreamCreate 1",
                 "cuEventCreate 2",
-                "cuMemHostAlloc 8 0",
+                "cuMemHostAlloc 64 0",
             ),
         ]
         x, y = np.linspace(-1, 1, 20, dtype=np.float32), np.empty(20, np.float32)
