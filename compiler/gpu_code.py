@@ -18,6 +18,7 @@ from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
+from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.blocks import BlockProfile, BlockSchedule
@@ -35,9 +36,10 @@ class GpuCode:
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
         profile = block_profile(target.gpus, options.precision)
-        # Products of dequantised bytes are products of bytes: their sums are rounded once.
-        self.integers = options.numerics != "strict"
-        self.planner = BlockPlanner(profile, options.numerics != "strict")
+        # Sums of products of bytes are rounded once, those of dequantised ones at every step.
+        strict = options.numerics == "strict"
+        self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
+        self.planner = BlockPlanner(profile, not strict)
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
