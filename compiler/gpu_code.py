@@ -21,6 +21,7 @@ from tcc.passes.lower_node import check_without_calls
 from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
+from tcc.schedule.block_cost import BlockPricer, Usage
 from tcc.schedule.blocks import BlockProfile, BlockSchedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 from tcc.target import GpuProfile, Target
@@ -35,12 +36,12 @@ class GpuCode:
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
-        profile = block_profile(target.gpus, options.precision)
         # Sums of products of bytes are rounded once, those of dequantised ones at every step.
         strict = options.numerics == "strict"
         self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
-        self.planner = BlockPlanner(profile, not strict)
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        profile = block_profile(target.gpus, options.precision)
+        self.planner = BlockPlanner(profile, floats, skips=not strict)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
@@ -66,6 +67,7 @@ class GpuCode:
                 tuple(bounds.values()),
                 [names[n] for n in numbers],
                 [lowered.alignments[n] for n in numbers],
+                portable=False,
             )
             return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
 
@@ -86,6 +88,7 @@ class GpuCode:
         bounds: Sequence[Bound],
         names: Sequence[str],
         alignments: Sequence[Sequence[int]],
+        portable: bool = True,
     ) -> CompiledBlocks:
         return compile_blocks(
             [bound.kernel for bound in bounds],
@@ -96,6 +99,7 @@ class GpuCode:
             precision=self.options.precision,
             allow_host=self.options.allow_host,
             gluon=self.options.gpu_kernels == "auto",
+            portable=portable,
             jobs=self.options.jobs,
             known=self._made,
         )
@@ -115,17 +119,22 @@ class GpuCode:
                 {
                     "symbol": name,
                     "source": loc,
-                    **_cost(first, bound, self.options.precision),
+                    **_work(bound),
+                    **_price(first, bound, kernel, self.options.precision),
                     **_blocks(_schedule(bound)),
                 }
-                for name, loc, bound in rows
+                for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
             ],
             "builds": [
                 {
                     "arch": gpu.arch,
                     "kernels": [
-                        {"symbol": name, **_build(kernel)}
-                        for name, kernel in zip(names, kernels, strict=True)
+                        {
+                            "symbol": name,
+                            **_build(kernel),
+                            **_price(gpu, bound, kernel, self.options.precision),
+                        }
+                        for (name, _, bound), kernel in zip(rows, kernels, strict=True)
                     ],
                 }
                 for gpu, kernels in zip(self.target.gpus, made, strict=True)
@@ -133,30 +142,37 @@ class GpuCode:
         }
 
 
-# GPUs whose numbers of multiprocessors differ by less share their schedules.
-_ALIKE = 2.2
+# GPUs share their schedules where the most of them has less than so many times the least.
+_ALIKE_UNITS, _ALIKE_SHARED = 2.2, 1.5
 
 
 def alike(target: Target) -> tuple[Target, ...]:
-    """`target` in parts whose GPUs have multiprocessors of one kind, and about as many.
+    """`target` in parts whose GPUs have multiprocessors of one kind, about as many of them, and
+    about as much shared memory.
 
-    A schedule that fills many large ones leaves few small ones short of registers, and the other
-    round; each part costs a lowering, so there are few.
+    One schedule has to fit the smallest and to fill the largest.  Each part costs a lowering, which
+    takes a tenth of the time that its kernels do.
     """
     parts: list[list[GpuProfile]] = []
-    for gpu in sorted(target.gpus, key=lambda g: g.multiprocessors):
+    for gpu in target.gpus:
         for part in parts:
-            first = part[0]
-            same = (first.registers, first.warp) == (gpu.registers, gpu.warp)
-            if same and gpu.multiprocessors < first.multiprocessors * _ALIKE:
+            if _are_alike([*part, gpu]):
                 part.append(gpu)
                 break
         else:
             parts.append([gpu])
-    listed = [tuple(gpu for gpu in target.gpus if gpu in part) for part in parts]
-    listed.sort(key=lambda gpus: target.gpus.index(gpus[0]))
     return tuple(
-        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=gpus) for gpus in listed
+        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus)) for gpus in parts
+    )
+
+
+def _are_alike(gpus: Sequence[GpuProfile]) -> bool:
+    units = [gpu.multiprocessors for gpu in gpus]
+    shared = [gpu.shared for gpu in gpus]
+    return (
+        len({(gpu.registers, gpu.warp) for gpu in gpus}) == 1
+        and max(units) < min(units) * _ALIKE_UNITS
+        and max(shared) < min(shared) * _ALIKE_SHARED
     )
 
 
@@ -198,16 +214,22 @@ def _peak(gpu: GpuProfile, precision: str) -> float:
     return peak
 
 
-def _cost(gpu: GpuProfile, bound: Bound, precision: str) -> dict[str, Any]:
-    """What one launch does, and the least that it can take; open sizes count as typical ones."""
-    flops, bytes_ = group_flops(bound.group), group_bytes(bound.group)
-    seconds = max(flops / _peak(gpu, precision), bytes_ / gpu.bandwidth)
+def _work(bound: Bound) -> dict[str, Any]:
+    """What one launch does; open sizes count as typical ones."""
     return {
-        "flops": flops,
+        "flops": group_flops(bound.group),
         "contraction_flops": contraction_flops(bound.group),
-        "bytes": bytes_,
-        "seconds": float(f"{seconds:.4g}"),
+        "bytes": group_bytes(bound.group),
     }
+
+
+def _price(gpu: GpuProfile, bound: Bound, made: CompiledKernel, precision: str) -> dict[str, Any]:
+    """What one launch is predicted to take with the registers and shared memory that it needs, and
+    what limits it."""
+    schedule = replace(_schedule(bound), stages=made.stages)
+    usage = Usage(made.registers, made.private, made.shared)
+    price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
+    return {"seconds": float(f"{price.seconds:.4g}"), "limit": price.limit}
 
 
 def _blocks(schedule: BlockSchedule) -> dict[str, Any]:

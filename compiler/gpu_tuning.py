@@ -134,8 +134,10 @@ class _Search:
         return [x[2] for x in sorted(kept, key=lambda x: x[0])]
 
     def _priced(self, schedule: BlockSchedule, usage: Usage) -> float:
-        registers = round(usage.registers * self.scale)
-        return self.pricer.price(schedule, replace(usage, registers=registers)).seconds
+        scaled = replace(usage, registers=round(usage.registers * self.scale))
+        if self.pricer.resident(scaled, schedule) == 0:
+            return inf
+        return self.pricer.price(schedule, scaled).seconds
 
 
 def _schedule(bound: Bound) -> BlockSchedule:

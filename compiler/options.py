@@ -167,7 +167,7 @@ class Options:
             "--target",
             "KIND",
             "What to compile for: cpu, cuda, rocm, architectures as in cuda:sm_80,sm_90; several "
-            "in one file as in cuda+rocm+cpu, of which the first that fits the machine is run.",
+            "in one file as in cuda+rocm+cpu, where a GPU that is there comes before the CPU.",
             _text,
         ),
     )

@@ -193,10 +193,11 @@ class GpuProfile:
     A `multiprocessor` is NVIDIA's SM, AMD's CU; `warp` the lanes that run together.  `registers`
     are 32-bit ones of a multiprocessor, of which a lane has `lane_registers` at most; `shared` the
     bytes of shared memory that one block may ask for, `shared_all` those that the blocks of a
-    multiprocessor share, and `threads` the lanes it holds.  `clock` is in cycles per second, `cache`
-    the bytes of the last cache that all multiprocessors share, `matrix_warps` how many warps one
-    matrix instruction takes.  `bandwidth` is the memory's, in bytes per second; `peaks` the dense
-    multiply-adds per second times two, by the operands' type, on matrix units where there are any.
+    multiprocessor share, and `threads` the lanes it holds.  `clock` is in cycles per second,
+    `cache` the bytes of the last cache that all multiprocessors share, `matrix_warps` how many
+    warps one matrix instruction takes.  `bandwidth` is the memory's, in bytes per second; `peaks`
+    the dense multiply-adds per second times two, by the operands' type, on matrix units where there
+    are any.
     Figures are the vendors' own: `source`, the CUDA programming guide's table of compute
     capabilities, and AMD's architecture papers; clocks are those at which `f32` is reached.
     """
@@ -399,7 +400,7 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
             raise UserError(
                 f"code for {kind} is not made for a processor",
                 where="--cpu",
-                hint=f"add one for a CPU too: --target {text}+cpu",
+                hint="add +cpu to the target",
             )
         host = next(iter(CPU_TRIPLES.values()))
         return Target(kind, tuple(g.arch for g in gpus), host, CPUS[_GPU_HOST], gpus)

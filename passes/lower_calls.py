@@ -15,12 +15,16 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError
+from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, as_int, var_of
+from tcc.ir.index import Index, as_int, const, nonnegative, var_of
+from tcc.ir.layout import part_of, row_major
 from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
+from tcc.ir.types import element_count
 from tcc.ops.data_dependent import BindSizeAttrs
 from tcc.ops.indexing import REDUCTIONS
 from tcc.ops.sizes import RequireAttrs
+from tcc.passes.layouts import Kernel
 from tcc.passes.lower_graph import Frame, check_facts
 
 Lower = Callable[[Frame, Node], None]
@@ -133,10 +137,40 @@ def _scatter(frame: Frame, node: Node) -> None:
 
 def _update_slice(frame: Frame, node: Node) -> None:
     """The output may have the memory of x, which is then updated in place."""
+    if frame.context.planner.updates:
+        _update_by_kernel(frame, node)
+        return
     x, update = (frame.tensor(_operand(node, n)) for n in range(2))
     axis, start = node.attrs.axis, frame.size(node.attrs.start)
     front = replace(x, dims=(*x.dims[:axis], start, *x.dims[axis + 1 :]))
     _emit(frame, "update_slice", (x, update, front), (_define(frame, node.outputs[0]),), (axis,))
+
+
+def _update_by_kernel(frame: Frame, node: Node) -> None:
+    """A kernel stores the update's elements as a part of the output; x is copied where it does not
+    lie there already."""
+    x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
+    axis, start = node.attrs.axis, node.attrs.start
+    behind = x.type.shape[axis] - start - update.type.shape[axis]
+    if not nonnegative(behind):
+        least = frame.size(const(0))
+        message = f"{node.loc}: the rows do not fit behind those that are there"
+        frame.out.append(Check(Relation.LE, least, frame.size(behind), message))
+    target = frame.define(y)
+    if (y, x) not in frame.placed.graph.aliases:
+        frame.copy(target, frame.read(x), x.type)
+    if as_int(element_count(update.type.shape)) == 0:
+        return
+    builder = ExprBuilder(update.type)
+    at = builder.iters(*update.type.shape)
+    builder.stage(at, builder.read(0, *at))
+    part = Value(f"{y.name}.rows", update.type)
+    where = part_of(row_major(x.type.shape), update.type.shape, axis, start)
+    kernel = Kernel(builder.done(), (update,), (part,), node.loc)
+    layouts = {**frame.layouts, part: where}
+    planned = frame.context.planner.plan(kernel, layouts, frame.constants)
+    ((_, stored),) = planned.operands
+    frame.run(planned, (frame.read(update, stored), target))
 
 
 def _max_unpool(frame: Frame, node: Node) -> None:
@@ -175,6 +209,8 @@ def _max_roi_pool(frame: Frame, node: Node) -> None:
     _emit(frame, "max_roi_pool", inputs, (_define(frame, node.outputs[0]),), ints)
 
 
+# Of these, what devices without functions of the host compute by kernels.
+BY_KERNELS = frozenset({"update_slice"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
         "top_k": _top_k,

@@ -14,7 +14,7 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.passes.fuse.partition import Kind, classify
 from tcc.passes.layouts import Step
-from tcc.passes.lower_calls import CALLS, Lower, lower_bind_size, lower_require
+from tcc.passes.lower_calls import BY_KERNELS, CALLS, Lower, lower_bind_size, lower_require
 from tcc.passes.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.lower_graph import Frame
 
@@ -55,7 +55,7 @@ def check_runnable(graph: Graph) -> None:
 def check_without_calls(graph: Graph, kind: str) -> None:
     """Raises `UserError` with every node of `graph` that only a C function computes, bodies
     included: a target `kind` without them."""
-    called = [node for node in walk_nodes(graph) if node.op.name in CALLS]
+    called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
     if called:
         lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in called]
         raise UserError(

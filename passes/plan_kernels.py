@@ -64,11 +64,13 @@ class KernelPlanner:
     """Plans kernels for one target and remembers them by structure.
 
     `lowers` is what the target asks of kernels, see `partition`; `gaps` whether values may lie with
-    gaps, see `assign_layouts`; `divides` cuts long sums, see `split`.
+    gaps, see `assign_layouts`; `divides` cuts long sums, see `split`; `updates` whether a kernel
+    updates slices, not a function of the host.
     """
 
     lowers: Lowers | None = None
     gaps = True
+    updates = False
     divides: Divides | None = None
 
     def __init__(self, registers: Registers, pricer: Pricer | None = None) -> None:

@@ -26,11 +26,11 @@ def parts(text: str) -> list[tuple[str, ...]]:
 
 
 def test_gpus_of_one_kind_and_about_one_size_share_a_schedule() -> None:
-    assert parts("cuda") == [GPU_DEFAULTS["cuda"]]
-    assert parts("rocm") == [("gfx90a",), ("gfx942", "gfx950"), ("gfx1100",), ("gfx1200",)]
-    assert parts("rocm:gfx1200,gfx950,gfx90a,gfx942") == [
-        ("gfx1200",), ("gfx950", "gfx942"), ("gfx90a",),
-    ]  # fmt: skip
+    # 164 KiB of shared memory and more, or 99
+    assert parts("cuda") == [("sm_80", "sm_90", "sm_100"), ("sm_86", "sm_89", "sm_120")]
+    # 110, 304, 256, 96 and 32 units; gfx950 has 160 KiB of shared memory, the others 64
+    assert parts("rocm") == [("gfx90a",), ("gfx942",), ("gfx950",), ("gfx1100",), ("gfx1200",)]
+    assert parts("cuda:sm_90,sm_80") == [("sm_90", "sm_80")]
     for text in ("cuda", "rocm"):
         for part in alike(parse_target(text, "host", v3)):
             assert part.archs == tuple(gpu.arch for gpu in part.gpus)

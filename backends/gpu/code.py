@@ -60,11 +60,12 @@ def compile_blocks(
     precision: str,
     allow_host: bool,
     gluon: bool,
+    portable: bool,
     jobs: int,
     known: MutableMapping[Request, CompiledKernel] | None = None,
 ) -> GpuCode:
-    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; for CUDA also
-    PTX, for newer ones.
+    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; with `portable`
+    for CUDA also PTX, for newer ones.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
     f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  `known` is
@@ -78,7 +79,7 @@ def compile_blocks(
         )
         for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)
     ]
-    assembled = [portable_profile(target.gpus)] if target.kind == "cuda" else []
+    assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
     listed = [gpu.arch for gpu in target.gpus]
     # what is compiled for a listed architecture has its PTX already
     extra = [gpu for gpu in assembled if gpu.arch not in listed]

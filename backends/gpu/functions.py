@@ -74,6 +74,13 @@ def exp(x):
 
 
 @triton.jit
+def exp_rounded(x):
+    """For results that are rounded to halves: what x / ln2 lacks is left out, at most 2**-17 of
+    the result."""
+    return tl.exp2(x * 1.44269502162933349609375)
+
+
+@triton.jit
 def expm1(x):
     """2**n (exp(r) - 1) + (2**n - 1) with r = x - n ln2, by halves: 2**128 is no float."""
     bounded = below(above(x, -30.0), 89.0)

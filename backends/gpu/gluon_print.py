@@ -6,58 +6,33 @@
                    steps of a unit what the kernel does with the sums
 
 A program stays for all units u, u + programs, ...: while one unit's results are stored, the ring
-fills for the next.  Gluon's language goes by the name `tl`, so that the lines of `print.py` are
-Gluon too; layouts follow from the accumulator's.
+fills for the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tcc.backends.gpu.boxes import Box
 from tcc.backends.gpu.dtypes import type_name
-from tcc.backends.gpu.indices import Indices, Span, index_type
-from tcc.backends.gpu.library import function_text
-from tcc.backends.gpu.matrix_shape import MatrixKernel, Operand
-from tcc.backends.gpu.print import Printer
+from tcc.backends.gpu.gluon_part import (
+    FEW,
+    HEADER,
+    RESERVED,
+    ROOM,
+    GluonText,
+    Part,
+    seen,
+    shape_text,
+)
+from tcc.backends.gpu.matrix_shape import MatrixKernel
 from tcc.backends.gpu.tensor_maps import TensorMap, tensor_map
 from tcc.backends.gpu.writer import Value, Writer
-from tcc.ir.expr import extent
-from tcc.ir.index import as_int
-from tcc.ir.tile import Loop, Store, TileBuffer
+from tcc.ir.tile import Store, TileBuffer
 
-_HEADER = """import triton.language
-import triton.experimental.gluon.language as tl
-from triton.experimental import gluon
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-
-
-"""
-_RESERVED = ("fence_async_shared", "gluon", "mbarrier", "tma", "warpgroup_mma",
-             "warpgroup_mma_wait")  # fmt: skip
 _RING = ("a_ring", "b_ring", "full", "empty")
-_OWN = ("step", "phase", "behind", "before", "layout")
-# Bytes of shared memory for barriers and alignment, beside buffers.
-_ROOM = 2048
 _STEPS = (4, 3, 2)  # buffers of a ring, the most that fit
-# Registers of a lane of the copying warp; the others get what is left.
-_FEW = 24
-
-
-@dataclass(frozen=True, slots=True)
-class GluonText:
-    """A module with a kernel: its parameters are the kernel's buffers, then the `maps`."""
-
-    text: str
-    maps: tuple[TensorMap, ...]
 
 
 def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> GluonText | None:
@@ -71,14 +46,8 @@ def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> 
         return None
     copying, multiplying = _Copies(name, shape, plan), _Products(name, shape, plan, warps)
     parts = [copying.text(), multiplying.text(), _kernel_text(name, shape, plan)]
-    text = _HEADER + _functions(multiplying.used) + "\n\n".join(parts)
+    text = HEADER + multiplying.functions() + "\n\n".join(parts)
     return GluonText(text, tuple(plan.maps.values()))
-
-
-def _functions(names: Iterable[str]) -> str:
-    """The library's functions, as Gluon takes them."""
-    text = function_text(names).replace("@triton.jit", "@gluon.jit")
-    return text.replace("tl.PropagateNan", "triton.language.PropagateNan")
 
 
 # ---- what is shared -----------------------------------------------------------------------------
@@ -105,13 +74,13 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
     boxes = list(shape.boxes)
     while True:
         kept = sum(prod(box.shape) * node.block.dtype.bytes for node, box in boxes)
-        fitting = [n for n in _STEPS if n * one + kept + _ROOM <= shared]
+        fitting = [n for n in _STEPS if n * one + kept + ROOM <= shared]
         if fitting and (fitting[0] > 2 or not boxes):
             break
         if not boxes:
             return None
         boxes.pop()
-    writer = Writer((*_RESERVED, *_OWN, *_RING))
+    writer = Writer((*RESERVED, *_RING))
     maps = {
         f"{s}_map": tensor_map(buffers, o.buffer, o.box)
         for s, o in (("a", shape.a), ("b", shape.b))
@@ -127,22 +96,18 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
     return _Plan(fitting[0], pointers, maps, tiles)
 
 
-def _shape_text(shape: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
 def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
     """The kernel itself: shared memory, barriers, and the two parts at once."""
     dtype, steps = type_name(shape.a.block.dtype), plan.steps
     pointers = list(plan.pointers.values())
     lines = ["@gluon.jit", f"def {name}({', '.join([*pointers, *plan.names])}):"]
     for side, operand in (("a", shape.a), ("b", shape.b)):
-        whole = _shape_text((steps, *operand.box.shape))
+        whole = shape_text((steps, *operand.box.shape))
         lines.append(
             f"    {side}_ring = tl.allocate_shared_memory({dtype}, {whole}, {side}_map.layout)"
         )
     for node, (map_name, tile, box) in plan.tiles.items():
-        of = f"{type_name(node.block.dtype)}, {_shape_text(box.shape)}, {map_name}.layout"
+        of = f"{type_name(node.block.dtype)}, {shape_text(box.shape)}, {map_name}.layout"
         lines.append(f"    {tile} = tl.allocate_shared_memory({of})")
     for barrier in ("full", "empty"):
         of = f"tl.int64, [{steps}, 1], mbarrier.MBarrierLayout()"
@@ -159,7 +124,7 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
         f"            ({name}_copy, (a_map, b_map, {', '.join(_RING)})),",
         "        ],",
         "        [1],",
-        f"        [{_FEW}],",
+        f"        [{FEW}],",
         "    )",
     ]
     return "\n".join(lines) + "\n"
@@ -168,54 +133,13 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
 # ---- the parts ----------------------------------------------------------------------------------
 
 
-class _Part(Printer):
-    """One part: a function of all units, one after the other."""
-
+class _Part(Part):
     def __init__(self, name: str, shape: MatrixKernel, plan: _Plan) -> None:
         tiles = [tile for _, tile, _ in plan.tiles.values()]
-        names = (*plan.names, *tiles, *plan.pointers.values())
-        super().__init__(name, "ieee", (*_RESERVED, *_RING, *_OWN, *names))
+        super().__init__(
+            name, shape.kernel, plan.pointers, plan.steps, (*_RING, *plan.names, *tiles)
+        )
         self.shape, self.plan = shape, plan
-        self._pointers = plan.pointers
-        self._indices = Indices(self._writer, index_type(shape.kernel), self._used, "layout")
-
-    def lines(self, parameters: Sequence[str]) -> str:
-        writer = self._writer
-        units = prod(n for v in self.shape.kernel.axes if (n := as_int(extent(v))) is not None)
-        self._ring()
-        self._unit = writer.name("program")
-        with writer.scope() as lines:
-            self._units(self.shape.kernel.axes)
-            self._one()
-        head = f"for {self._unit} in range(tl.program_id(0), {units}, tl.num_programs(0)):"
-        writer.block(head, lines)
-        self._last()
-        body = "\n".join(f"    {line}" for line in writer.lines())
-        return f"@gluon.jit\ndef {self._name}({', '.join(parameters)}):\n{body}\n"
-
-    def _ring(self) -> None:
-        """Where the ring begins."""
-        raise NotImplementedError
-
-    def _one(self) -> None:
-        """One unit's lines."""
-        raise NotImplementedError
-
-    def _last(self) -> None:
-        """What comes after all units."""
-
-    def _advance(self) -> None:
-        """To the next buffer; behind the last one the phase of the barriers turns."""
-        line = self._writer.line
-        line("step += 1")
-        line(f"behind = step == {self.plan.steps}")
-        line("step = tl.where(behind, 0, step)")
-        line("phase = tl.where(behind, phase ^ 1, phase)")
-
-    def _steps(self, loop: Loop) -> tuple[str, str]:
-        """The head of the loop over steps, and its counter."""
-        counter = self._writer.name(loop.var.name)
-        return f"for {counter} in range({loop.start.key}, {loop.stop.key}, {loop.step}):", counter
 
 
 class _Copies(_Part):
@@ -225,15 +149,14 @@ class _Copies(_Part):
         super().__init__(f"{name}_copy", shape, plan)
 
     def text(self) -> str:
-        return self.lines(("a_map", "b_map", *_RING))
+        return self.function(("a_map", "b_map", *_RING))
 
-    def _ring(self) -> None:
-        self._writer.line("step = tl.to_tensor(0)")
-        self._writer.line("phase = tl.to_tensor(1)")
+    def _first(self) -> None:
+        self._ring(1)
 
     def _one(self) -> None:
         writer, loop = self._writer, self.shape.loop
-        head, counter = self._steps(loop)
+        head, counter = self._head(loop)
         width = self.shape.a.block.dtype.bytes
         size = (prod(self.shape.a.box.shape) + prod(self.shape.b.box.shape)) * width
         with writer.scope() as lines:
@@ -247,9 +170,6 @@ class _Copies(_Part):
             self._advance()
         writer.block(head, lines)
 
-    def _place(self, box: Box) -> str:
-        return f"[{', '.join(self._indices.value(i).text for i in box.at)}]"
-
 
 class _Products(_Part):
     """The warpgroups that multiply, and what becomes of the sums."""
@@ -258,27 +178,15 @@ class _Products(_Part):
         super().__init__(f"{name}_multiply", shape, plan)
         self._warps = warps
 
-    @property
-    def used(self) -> dict[str, None]:
-        """Functions of the library that the text calls."""
-        return self._used
-
     def text(self) -> str:
         tiles = [tile for _, tile, _ in self.plan.tiles.values()]
         stored = [n for n in self.plan.names if n not in ("a_map", "b_map")]
-        return self.lines((*self._pointers.values(), *stored, *tiles, *_RING))
+        return self.function((*self._pointers.values(), *stored, *tiles, *_RING))
 
-    def _ring(self) -> None:
-        line = self._writer.line
-        line("layout: tl.constexpr = tl.NVMMADistributedLayout(")
-        line(
-            f"    version=[3, 0], warps_per_cta=[{self._warps}, 1], "
-            f"instr_shape=[16, {self.shape.columns}, 16]"
-        )
-        line(")")
-        line("step = tl.to_tensor(0)")
-        line("phase = tl.to_tensor(0)")
-        line("before = tl.to_tensor(0)")
+    def _first(self) -> None:
+        self._layout(self._warps, self.shape.columns)
+        self._ring(0)
+        self._writer.line("before = tl.to_tensor(0)")
 
     def _one(self) -> None:
         self._product()
@@ -291,12 +199,15 @@ class _Products(_Part):
     def _product(self) -> None:
         """The buffer of a step is free when the product of the next one has begun."""
         writer, loop, contract = self._writer, self.shape.loop, self.shape.contract
-        size = _shape_text(contract.out.shape)
+        size = shape_text(contract.out.shape)
         acc = writer.define(contract.out.name, f"tl.zeros({size}, tl.float32, layout)")
-        head, counter = self._steps(loop)
+        head, counter = self._head(loop)
         with writer.scope() as lines:
             writer.line("mbarrier.wait(full.index(step), phase)")
-            a, b = (_operand(side, o) for side, o in zip("ab", self._operands, strict=True))
+            a, b = (
+                seen(f"{side}_ring.index(step)", operand.box)
+                for side, operand in (("a", self.shape.a), ("b", self.shape.b))
+            )
             writer.line(f"{acc.text} = warpgroup_mma({a}, {b}, {acc.text}, is_async=True)")
             self._wait(acc, 1)
             writer.line(f"mbarrier.arrive(empty.index(before), pred={counter} > {loop.start.key})")
@@ -308,10 +219,6 @@ class _Products(_Part):
         (result,) = loop.results
         self._blocks[result] = acc
 
-    @property
-    def _operands(self) -> tuple[Operand, Operand]:
-        return self.shape.a, self.shape.b
-
     def _wait(self, acc: Value, left: int) -> None:
         deps = f"num_outstanding={left}, deps=({acc.text},)"
         self._writer.line(f"{acc.text} = warpgroup_mma_wait({deps})")
@@ -320,25 +227,11 @@ class _Products(_Part):
         """Through shared memory; the copy before may still read it."""
         line = self._writer.line
         name, tile, box = self.plan.tiles[node]
-        place = ", ".join(self._indices.value(i).text for i in box.at)
-        view = tile if len(box.shape) == 2 else f"{tile}.reshape({_shape_text(box.shape[1:])})"
         line("tma.store_wait(0)")
-        line(f"{view}.store({self._blocks[node.block].text})")
+        line(f"{seen(tile, box)}.store({self._blocks[node.block].text})")
         line("fence_async_shared()")
-        line(f"tma.async_store({name}, [{place}], {tile})")
+        line(f"tma.async_store({name}, {self._place(box)}, {tile})")
 
     def _last(self) -> None:
         if self.plan.tiles:
             self._writer.line("tma.store_wait(0)")
-
-    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:
-        if not span.ranked:
-            return f"tl.full({_shape_text(shape)}, {text}, {dtype})"
-        return f"({text}).broadcast_to({_shape_text(shape)})"
-
-
-def _operand(side: str, operand: Operand) -> str:
-    text, box = f"{side}_ring.index(step)", operand.box
-    if len(box.shape) == 3:
-        text += f".reshape({_shape_text(box.shape[1:])})"
-    return f"{text}.permute((1, 0))" if box.turned else text

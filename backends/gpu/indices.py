@@ -117,7 +117,7 @@ class Indices:
     def _lane(self, axis: int, shape: tuple[int, ...]) -> Value:
         size = shape[axis]
         if self._layout:
-            return self._sliced(axis, size)
+            return self._sliced(axis, size, len(shape))
         plain = Value(self.converted(f"tl.arange(0, {size})"))
         line = self._writer.share(f"lane{size}", plain)
         if len(shape) == 1:
@@ -127,7 +127,10 @@ class Indices:
         like = names.get((axis, len(shape)), f"axis{axis}_of{len(shape)}_")
         return self._writer.share(f"{like}{size}", Value(f"{line.text}[{spread}]"))
 
-    def _sliced(self, axis: int, size: int) -> Value:
+    def _sliced(self, axis: int, size: int, rank: int) -> Value:
+        if rank == 1:
+            line = f"tl.arange(0, {size}, tl.SliceLayout(1, {self._layout}))"
+            return self._writer.share(f"lane{size}", Value(self.converted(line)))
         name, spread = (("row", ":, None"), ("col", "None, :"))[axis]
         line = f"tl.arange(0, {size}, tl.SliceLayout({1 - axis}, {self._layout}))"
         return self._writer.share(f"{name}{size}", Value(f"{self.converted(line)}[{spread}]"))

@@ -71,6 +71,7 @@ class Printer:
         self._blocks: dict[Block, Value] = {}
         self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
         self._unit = "tl.program_id(0)"
+        self._halves: set[Block] = set()  # what is rounded for a product before it counts
         self._comments: list[str] = []
         self._parameters: list[str] = []
 
@@ -236,7 +237,14 @@ class Printer:
                 case IndexValue():
                     span |= span_of(scalar.index, shape, {})
         args = [self._blocks[b] for b in node.args]
-        scalars = Scalars(self._writer, args, lambda i: self._indices.value(i, shape), self._used)
+        rounded = node.out in self._halves
+        scalars = Scalars(
+            self._writer,
+            args,
+            lambda i: self._indices.value(i, shape),
+            self._used,
+            rounded=rounded,
+        )
         (value,) = scalars.values((body,))
         text = value.text
         self._define(node.out, text if span.covers(shape) else self._spread(text, node.out, span))

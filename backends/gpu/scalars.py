@@ -52,6 +52,8 @@ _F32_FUNCTIONS = frozenset(
     "exp expm1 tanh log log1p erf sin cos tan asin acos atan sinh cosh asinh acosh atanh".split()
     + "pow atan2 rem mod round trunc sign".split()
 )
+# Functions of f32 whose results are rounded to halves.
+_ROUNDED_CALLS = MappingProxyType({"exp": "exp_rounded"})
 # A longer expression gets a line of its own.
 _LONG = 64
 
@@ -60,7 +62,8 @@ class Scalars:
     """Prints bodies over the values of their arguments.
 
     `index` prints an index expression for the block that is being computed; `used` collects the
-    library's functions.
+    library's functions.  `rounded`: the results go to halves, which some functions of f32 need
+    fewer instructions for.
     """
 
     def __init__(
@@ -69,7 +72,10 @@ class Scalars:
         args: Sequence[Value],
         index: Callable[[Index], Value],
         used: dict[str, None],
+        *,
+        rounded: bool = False,
     ) -> None:
+        self._rounded = rounded
         self._writer, self._args, self._index, self._used = writer, args, index, used
         self._known: dict[Scalar, Value] = {}
 
@@ -162,7 +168,7 @@ class Scalars:
         calls = _FLOAT_CALLS | (_F32_CALLS if dtype is F32 else _F64_CALLS)
         call = calls.get(name)
         if call is None and dtype is F32 and name in _F32_FUNCTIONS:
-            call = name
+            call = _ROUNDED_CALLS.get(name, name) if self._rounded else name
         if call is None:
             raise _refusal(name, dtype)
         return self._call(call, args)

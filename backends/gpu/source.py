@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from tcc.backends.gpu.attention_shape import attention_kernel
 from tcc.backends.gpu.dtypes import pointer_type
+from tcc.backends.gpu.gluon_attention import WARPS, attention_source
+from tcc.backends.gpu.gluon_part import GluonText
 from tcc.backends.gpu.gluon_print import gluon_source
 from tcc.backends.gpu.matrix_shape import matrix_kernel
 from tcc.backends.gpu.print import triton_source
@@ -109,15 +112,24 @@ def kernel_source(
         for b, align in zip(kernel.buffers, aligned, strict=True)
     )
     sizes = (Parameter("i64", v.divisor, False) for v in kernel.sizes)
-    hopper = _hopper(kernel, name, pointers, warps, gluon) if gluon else None
+    hopper = _hopper(kernel, name, pointers, dot, warps, gluon) if gluon else None
     return KernelSource(name, text, (*pointers, *sizes), warps, stages, hopper=hopper)
 
 
 def _hopper(
-    kernel: TileKernel, name: str, pointers: tuple[Parameter, ...], warps: int, shared: int
+    kernel: TileKernel,
+    name: str,
+    pointers: tuple[Parameter, ...],
+    dot: str,
+    warps: int,
+    shared: int,
 ) -> KernelSource | None:
-    shape = matrix_kernel(kernel, [p.divisor for p in pointers])
-    made = None if shape is None else gluon_source(shape, name, warps=warps, shared=shared)
+    aligned = [p.divisor for p in pointers]
+    made: GluonText | None = None
+    if (product := matrix_kernel(kernel, aligned)) is not None:
+        made = gluon_source(product, name, warps=warps, shared=shared)
+    elif (attention := attention_kernel(kernel, aligned, dot)) is not None:
+        made, warps = attention_source(attention, name, shared=shared), WARPS
     if made is None:
         return None
     maps = tuple(Parameter(map_type(m), 1, False) for m in made.maps)

@@ -12,7 +12,8 @@ from tcc.errors import UserError
 @dataclass(frozen=True, slots=True)
 class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
-    `contraction_flops` are those of its `flops` that sum products."""
+    `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
+    it waits for, where that is in the manifest."""
 
     symbol: str
     source: str
@@ -20,6 +21,7 @@ class KernelFact:
     contraction_flops: int
     bytes: int
     seconds: float
+    limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Fact
                 _typed(row["contraction_flops"], int),
                 _typed(row["bytes"], int),
                 float(_typed(row["seconds"], float, int)),
+                None if row.get("limit") is None else _typed(row["limit"], str),
             )
             for row in rows
         )

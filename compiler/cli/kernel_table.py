@@ -17,7 +17,7 @@ class KernelRow:
     `predicted` and `measured` are seconds of one run.  `share` is the limit's part of the measured
     time, else of the predicted one: the least that the operations at the machine's peak (`limit`
     "flops") or the bytes at its memory bandwidth ("bytes") can take.  A share above one means that
-    the bytes came from a cache.
+    the bytes came from a cache.  Where the artifact says what binds a kernel, `limit` is that.
     """
 
     name: str
@@ -84,9 +84,10 @@ def _row(facts: Facts, kernel: KernelFact, launches: int, measured: float | None
     flops, bytes_ = kernel.flops * launches, kernel.bytes * launches
     predicted = kernel.seconds * launches
     least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
-    limit = max(least, key=lambda name: least[name])
+    nearest = max(least, key=lambda name: least[name])
     time = predicted if measured is None else measured
-    share = least[limit] / time if time else None
+    share = least[nearest] / time if time else None
+    limit = kernel.limit or nearest
     return KernelRow(
         kernel.symbol, kernel.source, launches, flops, bytes_, predicted, measured, limit, share
     )

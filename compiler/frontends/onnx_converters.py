@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.frontends import (
+    onnx_attention,
     onnx_control,
     onnx_movement,
     onnx_normalization,
@@ -34,6 +35,7 @@ _FAMILIES = (
     onnx_quantize.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
+    onnx_attention.CONVERTERS,
 )
 
 

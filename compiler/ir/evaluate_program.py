@@ -170,8 +170,12 @@ class _Host:
     def _allocate(self, node: Allocate) -> None:
         size = self._registers[node.size]
         held = self._memory.get(node.buffer)
-        if isinstance(self._program.buffers[node.buffer].place, Output) and held is not None:
-            raise InternalError(f"output buffer {node.buffer} is allocated twice")
+        place = self._program.buffers[node.buffer].place
+        if isinstance(place, Output):
+            if held is not None:
+                raise InternalError(f"output buffer {node.buffer} is allocated twice")
+            if self._program.outputs[place.port].state >= 0:
+                return  # it has the memory of its input, with what is in it
         fresh = np.full(size, _POISON, np.uint8)
         if node.keep and held is not None:
             kept = min(held.size, size)

@@ -15,7 +15,6 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.types import BOOL, I64, TensorType
-from tcc.ops.contract import rounded
 from tcc.ops.formula import aligned, choose, fn, wide
 from tcc.ops.indexing import chosen
 from tcc.ops.operands import Arrays, Types, array, differ, guard, maybe_array, require, sizes
@@ -101,10 +100,14 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
 
     n, h, i, e = at = b.iters(*y.shape)
     (j,) = b.iters(keys)
-    share_of = fn("mul", b.read(powers, n, h, i, j), fn("div", 1.0, b.read(total, n, h, i)))
-    term = fn("mul", share_of, wide(b.read(2, n, h // share, j, e)))
+    term = fn("mul", b.read(powers, n, h, i, j), wide(b.read(2, n, h // share, j, e)))
     mixed = b.stage(at, term, over=(j,), monoid="sum")
-    return b.done(rounded(b, mixed, y.shape, y.dtype))
+
+    # Once a result, not once a key: then keys may be taken a run at a time.
+    n, h, i, _ = at = b.iters(*y.shape)
+    shared = fn("mul", b.read(mixed, *at), fn("div", 1.0, b.read(total, n, h, i)))
+    b.stage(at, cast(shared, y.dtype))
+    return b.done()
 
 
 def _masked(

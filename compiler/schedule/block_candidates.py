@@ -156,15 +156,21 @@ def _side_by_side(group: TileGroup) -> bool:
 
 
 def _columns(group: TileGroup) -> list[BlockSchedule]:
-    """Columns and windows: element by element, side by side."""
+    """Columns and windows: side by side, windows element by element or whole."""
     common = list(group.common)
     size = most_positions(anchor(group).reduce)
     found: list[BlockSchedule] = []
     if size is not None and size <= _WINDOW:
-        for block in (256, 512, 128, 64):
-            blocks = Blocks()
-            blocks.add(common, block)
-            found.append(blocks.schedule([common], 4, 2))
+        for block in (256, 512, 128, 64, 32):
+            for whole in (False, True):
+                if whole and block * power(size) > _ROWS:
+                    continue
+                blocks = Blocks()
+                blocks.add(common, block)
+                for each in group.stages if whole else ():
+                    loops = reduced_axis(group, each)
+                    blocks.add(loops, power(most_positions(loops) or 1))
+                found.append(blocks.schedule([common], 4, 2))
         return found
     for columns in (64, 32, 128, 16):
         # Neighbours along one loop need no division.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
@@ -34,7 +34,7 @@ _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
 # What instructions of one warp reach where those of several are faster.
 _ONE_WARP_SHARE = 0.6
 # Cycles in which matrix units wait for the next block's instructions.
-_ISSUE = 32
+_ISSUE = 64
 # What of the cache keeps data between kernels.
 _KEPT = 0.25
 # Bytes of an operand's element, where it is no half.
@@ -80,6 +80,15 @@ class BlockPrice:
         return found
 
 
+def streamed(profile: BlockProfile, bytes_: float) -> float:
+    """Seconds of a kernel that does nothing but move so many bytes, through the cache if it keeps
+    them."""
+    rate = profile.bandwidth * _MEMORY_SHARE
+    if bytes_ <= profile.cache * _KEPT:
+        rate = _CACHE_BYTES * profile.clock * profile.processors
+    return LAUNCH + 2 * _NEAR + bytes_ / rate
+
+
 class BlockPricer:
     """Prices schedules of one group on one device."""
 
@@ -98,7 +107,7 @@ class BlockPricer:
     def price(self, schedule: BlockSchedule, built: Usage | None = None) -> BlockPrice:
         """The price of the group's kernel; `built` is what a compiler made of it, where known.
 
-        Its seconds are infinite where the device cannot hold a unit.
+        Without that the seconds are infinite where the device would not hold a unit.
         """
         runs = self.runs(schedule)
         grid = self.facts.grid(schedule)
@@ -106,7 +115,9 @@ class BlockPricer:
         units = 1
         for each in grid:
             units *= each.steps
-        resident = self._resident(usage, schedule)
+        resident = self.resident(usage, schedule)
+        if built is not None:
+            resident = max(1, resident)
         if resident == 0:
             return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, units, 0, 0, usage)
         moved = [m for run in runs for m in run.moved]
@@ -207,7 +218,7 @@ class BlockPricer:
             wait = load + bytes_ / self._link
             one = max(one, wait / ahead) if ahead else one + wait
         across = (run.steps if self._walked else 1) * _ACROSS if run.across else 0.0
-        across *= (schedule.warps / 4) ** 0.5
+        across *= sqrt(schedule.warps / 4)
         return run.steps * one + across
 
     # ---- memory ---------------------------------------------------------------------------------
@@ -224,7 +235,7 @@ class BlockPricer:
                 continue
             found = each.unique
             if not each.touch.store and once > self.profile.cache / 2:
-                inner = {v: spans[v] if v in spans else n for v, n in self._whole(each).items()}
+                inner = {v: spans.get(v, n) for v, n in self._whole(each).items()}
                 found = max(found, rounds * each.touch.bytes_in(inner, SECTOR))
             total += min(found, max(each.total, each.unique))
         return total
@@ -249,8 +260,8 @@ class BlockPricer:
 
     # ---- residency ------------------------------------------------------------------------------
 
-    def _resident(self, usage: Usage, schedule: BlockSchedule) -> int:
-        """Units that a processor holds at once."""
+    def resident(self, usage: Usage, schedule: BlockSchedule) -> int:
+        """Units that a processor holds at once; 0 where it holds none."""
         device = self.profile
         threads = schedule.warps * device.lanes
         registers = -(-max(usage.registers, 16) // 8) * 8

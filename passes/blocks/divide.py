@@ -1,69 +1,79 @@
-"""Divides long sums of products among units where the results alone are too few for a device.
+"""Divides long sums among units where the results alone are too few for a device.
 
     s[i, j] = sum(k: 4096) a[i, k] * b[k, j] ; y = f(s)          16 x 512 results, 132 processors
       ->  kernel { p[q, i, j] = sum(r: 512) a[i, 512*q + r] * b[512*q + r, j] }        q: 0..8
           kernel { s[i, j] = sum(q) p[q, i, j] ; y = f(s) }
 
-The order of sums depends on sizes and the device alone, and nothing is added up by chance.
+As many parts as cost least, if they do.  The order of sums depends on sizes and the device alone,
+and nothing is added up by chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
+from typing import TypeAlias
 
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
-from tcc.ir.scalar import Apply, IndexValue, Read, Scalar, StageRef, index_value, read, transform
-from tcc.passes.fuse.compose import canonical, is_contraction
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile
+from tcc.ir.scalar import IndexValue, Read, Scalar, StageRef, index_value, read, transform
+from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.schedule.block_cost import LAUNCH, BlockPrice, streamed
+from tcc.schedule.blocks import BlockProfile
 
-# Products worth a part, and the fewest parts that are worth a second kernel.
-_LONG = 256
-_FEWEST = 4
-# Results of a unit along either side, and steps of a sum that it takes at once.
-_SIDE = _STEP = 64
+# Steps of a sum that a unit takes at once: every part is a multiple.
+_STEP = 64
+# What a second kernel must save.
+_WORTH = 0.95
+
+# The best price of a kernel; None where it is no block kernel.
+Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 
 
-def divide_sums(expr: Expr, profile: BlockProfile = TYPICAL_DEVICE) -> tuple[Expr, int] | None:
-    """`expr` with its only sum of products in parts, and the stage that makes them, behind which
-    to cut; None where results are enough to keep the device busy."""
+def divide_sums(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
+    """`expr` with its only total in parts, and the stage that makes them, behind which to cut;
+    None where that costs more, or sizes are open."""
     totals = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
-    if len(totals) != 1 or not is_contraction(expr.stages[totals[0]]):
+    if len(totals) != 1 or len(expr.stages[totals[0]].body) != 1:
         return None
     (number,) = totals
     stage = expr.stages[number]
-    found = _parts(stage, profile)
-    if found is None or any(n.indirect for n in reads(stage)):
-        return None
-    stages: list[Stage] = []
-    for old in expr.stages:
-        moved = _later(old, number)
-        stages += _divided(moved, number, *found) if old is stage else [moved]
-    outputs = tuple(replace(o, stage=o.stage + (o.stage >= number)) for o in expr.outputs)
-    return canonical(Expr(expr.params, tuple(stages), outputs)), number
-
-
-def _parts(stage: Stage, profile: BlockProfile) -> tuple[Var, int] | None:
-    """The loop of the sum to cut, and in how many parts."""
     sizes = [as_int(extent(v)) for v in (*stage.iters, *stage.reduce)]
-    if any(n is None or n < 1 for n in sizes):
+    if any(n is None or n < 1 for n in sizes) or any(n.indirect for n in reads(stage)):
         return None
-    (body,) = stage.body
-    assert isinstance(body, Apply)
-    a, b = map(_loops, body.args)
-    sides = [[v for v in stage.iters if (v in a, v in b) == where] for where in _WHERE]
-    units = _trips(sides[0]) * prod(-(-_trips(side) // _SIDE) for side in sides[1:])
-    most = min(2 * profile.processors // units, _trips(stage.reduce) // _LONG)
     cut = max(stage.reduce, key=lambda v: _trips([v]))
-    parts = 1
-    while 2 * parts <= most and _trips([cut]) % (2 * parts * _STEP) == 0:
-        parts *= 2
-    return (cut, parts) if parts >= _FEWEST else None
+    counts = _counts(_trips([cut]))
+    whole = prices(expr) if counts else None
+    if whole is None or whole.units >= 2 * profile.processors or whole.seconds < 2 * LAUNCH:
+        return None
+    made = [(_with_parts(expr, number, cut, parts), parts) for parts in counts]
+    found = [(_seconds(*each, number, profile, prices), each[0]) for each in made]
+    seconds, best = min(found, key=lambda pair: pair[0])
+    return (best, number) if seconds < _WORTH * whole.seconds else None
 
 
-_WHERE = ((True, True), (True, False), (False, True))
+def _counts(trips: int) -> list[int]:
+    """In how many parts a loop can be cut."""
+    return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
+
+
+def _seconds(expr: Expr, parts: int, number: int, profile: BlockProfile, prices: Prices) -> float:
+    """The price of the parts and of their sums."""
+    first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
+    price = prices(canonical(first))
+    stage = expr.stages[number]
+    moved = 2 * _trips(stage.iters) * stage.body[0].dtype.bytes
+    return inf if price is None else price.seconds + streamed(profile, moved)
+
+
+def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
+    stages: list[Stage] = []
+    for n, old in enumerate(expr.stages):
+        moved = _later(old, number)
+        stages += _divided(moved, number, cut, parts) if n == number else [moved]
+    outputs = tuple(replace(o, stage=o.stage + (o.stage >= number)) for o in expr.outputs)
+    return canonical(Expr(expr.params, tuple(stages), outputs))
 
 
 def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, Stage]:
@@ -110,21 +120,6 @@ def _later(stage: Stage, number: int) -> Stage:
         return read(moved, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
 
     return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
-
-
-def _loops(root: Scalar) -> frozenset[Var]:
-    """The loops that a factor varies with."""
-    found: set[Var] = set()
-
-    def leaf(node: Scalar) -> Scalar:
-        if isinstance(node, Read):
-            found.update(v for i in node.indices for v in free_vars(i))
-        elif isinstance(node, IndexValue):
-            found.update(free_vars(node.index))
-        return node
-
-    transform(root, leaf)
-    return frozenset(found)
 
 
 def _trips(loops: Sequence[Var]) -> int:

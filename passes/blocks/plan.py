@@ -16,6 +16,9 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
+from tcc.ir.layout import permuted
+from tcc.ir.scalar import Read, Scalar, StageRef, cast, read, transform
+from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.join import blocks_join
 from tcc.passes.blocks.lower import blocks_fit, lower_blocks
@@ -23,8 +26,9 @@ from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
 from tcc.schedule.block_axes import factors, of_bytes
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.schedule.block_cost import BlockPrice
+from tcc.schedule.blocks import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
+from tcc.schedule.choose_blocks import choose_blocks, ranked
 from tcc.schedule.nest import depends, stride
 from tcc.schedule.registers import TYPICAL_CORE
 
@@ -33,13 +37,21 @@ class BlockPlanner(KernelPlanner):
     """Plans block kernels for one device and remembers them by structure."""
 
     gaps = False  # reads outside are masked, and halos are the host's to fill
+    updates = True
 
-    def __init__(self, profile: BlockProfile = TYPICAL_DEVICE, skips: bool = True) -> None:
-        """`skips` as of `lower_blocks`."""
+    def __init__(
+        self,
+        profile: BlockProfile = TYPICAL_DEVICE,
+        floats: DType = F32,
+        skips: bool = True,
+    ) -> None:
+        """`floats`: as what operands of f32 will be stored, once kernels are known; `skips` as of
+        `lower_blocks`."""
         super().__init__(TYPICAL_CORE)
-        self.profile, self.skips = profile, skips
+        self.profile, self.floats, self.skips = profile, floats, skips
         self.lowers = partial(blocks_join, profile=profile)
-        self.divides = partial(divide_sums, profile=profile)
+        self.divides = partial(divide_sums, profile=profile, prices=self.price)
+        self._prices: dict[Expr, BlockPrice | None] = {}
 
     def makes(self, expr: Expr) -> bool:
         """Whether there is a block kernel of `expr` with everything row-major."""
@@ -61,6 +73,24 @@ class BlockPlanner(KernelPlanner):
         group = build_group(expr, packed, results)
         return packed, self.scheduled(group, choose_blocks(group, self.profile))
 
+    def price(self, expr: Expr) -> BlockPrice | None:
+        """The least price of one kernel of `expr`, operands stored as `floats` and packed as
+        constants could be; None where it is no block kernel."""
+        if expr not in self._prices:
+            self._prices[expr] = self._price(_stored_as(expr, self.floats))
+        return self._prices[expr]
+
+    def _price(self, expr: Expr) -> BlockPrice | None:
+        operands, results = row_major_storage(expr, (True,) * len(expr.params))
+        if any(s.monoid is not None and len(s.reduce) > 1 for s in expr.stages):
+            operands, results = ([*map(_channels_last, each)] for each in (operands, results))
+        try:
+            loops = build_group(expr, operands, results, collapsed=False)
+            group = build_group(expr, pack_factors(loops, operands), results)
+            return ranked(group, self.profile)[0].price
+        except NotBlocks:
+            return None
+
     def scheduled(self, group: TileGroup, schedule: BlockSchedule) -> Bound:
         """The kernel of `group` under `schedule`.  Raises `NotBlocks` where there is none."""
         return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
@@ -69,6 +99,31 @@ class BlockPlanner(KernelPlanner):
         """Plans the second of each pair from now on where the first was planned."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
+
+
+def _stored_as(expr: Expr, floats: DType) -> Expr:
+    """`expr` with operands of f32 stored as `floats`."""
+    if floats is F32:
+        return expr
+
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Read) or isinstance(node.source, StageRef) or node.dtype is not F32:
+            return node
+        found = read(node.source, node.indices, floats, fill=node.fill, indirect=node.indirect)
+        return cast(found, F32)
+
+    params = tuple(
+        TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params
+    )
+    stages = (replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in expr.stages)
+    return Expr(params, tuple(stages), expr.outputs)
+
+
+def _channels_last(storage: Storage) -> Storage:
+    """An image as `assign_layouts` would store it; anything else as it is."""
+    if len(storage.shape) != 4:
+        return storage
+    return replace(storage, layout=permuted(storage.shape, (0, 2, 3, 1)))
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:

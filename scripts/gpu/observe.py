@@ -31,21 +31,24 @@ class Observed:
 
 @contextmanager
 def observed() -> Iterator[list[Observed]]:
-    """All kernels of the compiles inside, those that are compiled for several launches once."""
+    """All kernels that get into the artifacts of the compiles inside, for every architecture."""
     found: list[Observed] = []
     generate, compile_blocks = gpu_code.GpuCode.generate, gpu_code.compile_blocks
     sources: list[str] = []
 
     def watched_generate(self: Any, lowered: Any, names: Sequence[str]) -> Any:
         sources[:] = lowered.table.locs
-        return generate(self, lowered, names)
+        try:
+            return generate(self, lowered, names)
+        finally:
+            sources.clear()
 
     def watched_blocks(
         kernels: Any, names: Any, schedules: Any, alignments: Any, target: Any, **how: Any
     ) -> Any:
         code = compile_blocks(kernels, names, schedules, alignments, target, **how)
         dot = "ieee" if how["precision"] == "f32" else how["precision"]
-        for made in code.kernels:
+        for made in code.kernels if sources else ():  # others were compiled to be compared
             rows = zip(sources, kernels, made, alignments, strict=True)
             found.extend(Observed(s, k, m, tuple(a), dot) for s, k, m, a in rows)
         return code

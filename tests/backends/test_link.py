@@ -152,6 +152,17 @@ def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
         read_manifest(other)
 
 
+@pytest.mark.parametrize("variants", ["1", "[]", "[3]", "{}"])
+def test_a_manifest_without_variants_is_refused(
+    variants: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f'{{"abi": 2, "variants": {variants}, "weights": {{"bytes": 0}}}}'
+    monkeypatch.setattr("tcc.artifact._read_section", lambda *_: text.encode())
+    with pytest.raises(UserError, match="damaged") as caught:
+        read_manifest(artifact)
+    assert "does not describe its variants" in caught.value.why
+
+
 def test_no_compiler_is_a_clear_error(
     kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
         device->kernels++;
         return TCC_OK;
     }
+    device->read_from = NULL;
     if (units > INT32_MAX)
         return tcc_fail(TCC_UNSUPPORTED, "kernel '%.128s' has %lld blocks, more than a GPU takes",
                         kernel->symbol, (long long)units);
@@ -74,8 +75,9 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
 static tcc_status copy(tcc_run *run, char *target, const char *source, int64_t size) {
-    const tcc_gpu_instance *device = run->instance->device;
+    tcc_gpu_instance *device = run->instance->device;
     if (device->phase == TCC_PHASE_RESOLVE) return TCC_OK;
+    device->read_from = NULL;
     TCC_GPU_TRY(device->gpu->driver, copy(target, source, (size_t)size, device->queue),
                 "%lld bytes cannot be copied on the device", (long long)size);
     return TCC_OK;
@@ -103,12 +105,24 @@ static tcc_status fetch(tcc_run *run, int32_t buffer, int64_t offset, int64_t si
     }
     TCC_RETURN_IF_ERROR(
         tcc_gpu_unless_recorded(device, "it reads data of the device to decide what runs"));
-    TCC_GPU_TRY(device->gpu->driver,
-                copy_to_host(device->word, instance->spans[buffer].data + offset, (size_t)size,
-                             device->queue),
-                "%lld bytes cannot be read from the device", (long long)size);
-    TCC_RETURN_IF_ERROR(tcc_gpu_wait(device));
-    memcpy(out_bytes, device->word, (size_t)size);
+    const tcc_span *span = &instance->spans[buffer];
+    if (span->data != device->read_from || offset + size > device->read_bytes) {
+        bool whole = span->size <= TCC_GPU_READ; /* what lies beside it is asked for next */
+        int64_t bytes = whole ? span->size : size;
+        device->read_from = NULL;
+        TCC_GPU_TRY(device->gpu->driver,
+                    copy_to_host(device->word, span->data + (whole ? 0 : offset), (size_t)bytes,
+                                 device->queue),
+                    "%lld bytes cannot be read from the device", (long long)bytes);
+        TCC_RETURN_IF_ERROR(tcc_gpu_wait(device));
+        if (!whole) {
+            memcpy(out_bytes, device->word, (size_t)size);
+            return TCC_OK;
+        }
+        device->read_from = span->data;
+        device->read_bytes = bytes;
+    }
+    memcpy(out_bytes, (const char *)device->word + offset, (size_t)size);
     return TCC_OK;
 }
 
@@ -147,6 +161,7 @@ static tcc_status resize(tcc_run *run, int32_t id, int64_t size, int64_t keep) {
     tcc_gpu_instance *device = instance->device;
     tcc_span *span = &instance->spans[id];
     size_t capacity = span->data ? device->capacities[id] : 0;
+    device->read_from = NULL;
     if (!span->data || (size_t)size > capacity) {
         size_t grown = (size_t)size > capacity + capacity / 2 ? (size_t)size : capacity + capacity / 2;
         void *memory = NULL;
@@ -207,7 +222,8 @@ static tcc_status bring(tcc_run *run, const tcc_op_tensor *there, tcc_op_tensor 
 }
 
 static tcc_status call(tcc_run *run, tcc_op op, const tcc_op_call *arguments) {
-    const tcc_gpu_instance *device = run->instance->device;
+    tcc_gpu_instance *device = run->instance->device;
+    device->read_from = NULL;
     int32_t count = arguments->n_inputs + arguments->n_outputs;
     TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(device, "a function of it runs on the host"));
     void *room = NULL;

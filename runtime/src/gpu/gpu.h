@@ -84,6 +84,9 @@ typedef struct tcc_gpu_graph {
 /* So many runs are kept, of so many kernels at most: making a graph takes time by its nodes. */
 enum { TCC_GPU_GRAPHS = 8, TCC_GPU_MOST_KERNELS = 1 << 14 };
 
+/* The most bytes that the host reads from the device at once: sizes lie side by side. */
+enum { TCC_GPU_READ = 64 };
+
 struct tcc_gpu_instance {
     const tcc_gpu *gpu;
     void *stream;  /* this instance's; ordered after the process's default stream */
@@ -103,7 +106,9 @@ struct tcc_gpu_instance {
     tcc_span *given_outputs;
     bool *host_outputs;              /* the array is in the host's memory */
     size_t *capacities; /* by buffer: of dynamic ones */
-    void *word;         /* pinned: what the host reads */
+    void *word;         /* pinned, of TCC_GPU_READ bytes: what the host reads */
+    const char *read_from; /* what it holds, if nothing was started since; else NULL */
+    int64_t read_bytes;
     uint64_t *values;   /* of a launch's parameters */
     void **params;
     tcc_gpu_tensor_map *maps; /* those of a launch, in memory of `map_room` */

@@ -37,14 +37,13 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
 
 static tcc_status make_streams(tcc_gpu_instance *device) {
     const tcc_gpu *gpu = device->gpu;
-    enum { WORD = 8 };
     TCC_GPU_TRY(gpu->driver, stream_create(&device->stream, 0), "no stream on %s", gpu->name);
     if (gpu->graphs)
         TCC_GPU_TRY(gpu->driver, stream_create(&device->capture, TCC_GPU_NON_BLOCKING),
                     "no stream on %s", gpu->name);
     TCC_GPU_TRY(gpu->driver, event_create(&device->event, TCC_GPU_NO_TIMING), "no event on %s",
                 gpu->name);
-    TCC_GPU_TRY(gpu->driver, allocate_host(&device->word, WORD, 0), "no pinned memory for %s",
+    TCC_GPU_TRY(gpu->driver, allocate_host(&device->word, TCC_GPU_READ, 0), "no pinned memory for %s",
                 gpu->name);
     return TCC_OK;
 }
@@ -160,6 +159,7 @@ static tcc_status begin(tcc_run *run) {
     const tcc_program *program = &run->instance->model->program;
     const tcc_gpu *gpu = device->gpu;
     device->phase = TCC_PHASE_RUN;
+    device->read_from = NULL;
     device->host_arrays = false;
     device->results = (tcc_device){TCC_DEVICE_CPU, 0};
     for (int32_t i = 0; i < program->n_inputs; i++)

@@ -23,7 +23,7 @@ from tcc.ir.types import DTYPES
 
 Condition = Callable[[], bool]
 Part = Generator[Condition, None, None]
-ORDERS = ("late", "early", "random")
+ORDERS = ("late", "early", "random", "uneven")
 
 
 class GluonError(Exception):
@@ -261,6 +261,7 @@ class Program:
     stores: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     dirty: list[Shared] = field(default_factory=list)
     part: int = 0
+    favourite: int = 0  # in uneven orders: the part that goes on most often
     parts: list[tuple[Part, Condition]] = field(default_factory=list)
 
     def run(self, kernel: Part) -> None:
@@ -275,11 +276,13 @@ class Program:
         choices: list[int] = list(ready)
         if self.copies and (self.order == "early" or not ready):
             choices = [-1]
-        elif self.copies and self.order == "random":
+        elif self.copies and self.order in ("random", "uneven"):
             choices.append(-1)
         if not choices:
             raise GluonError("all parts wait")
         chosen = self.rng.choice(choices)
+        if self.order == "uneven" and self.favourite in ready and self.rng.random() < 0.9:
+            chosen = self.favourite
         if chosen < 0:
             self.copies.pop(self.rng.randrange(len(self.copies)))()
             return
@@ -431,7 +434,7 @@ class Language:
     def NVMMADistributedLayout(self, **facts: Any) -> str:
         return "products"
 
-    def DotOperandLayout(self, **facts: Any) -> str:
+    def DotOperandLayout(self, side: int, of: str, elements: int) -> str:
         return "operand"
 
     def convert_layout(self, x: Any, layout: str) -> Any:
@@ -483,11 +486,19 @@ class Language:
         pointer.array.flat[np.broadcast_to(pointer.at, values.shape)[inside]] = values[inside]
         yield always
 
-    def maximum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
+    def maximum(self, a: Any, b: Any, propagate_nan: Any = None) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
         return typed(np.maximum(plain(a), plain(b), dtype=np.float32))
 
-    def minimum(self, a: Any, b: Any, propagate_nan: Any = None) -> Tensor:
+    def minimum(self, a: Any, b: Any, propagate_nan: Any = None) -> Any:
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
         return typed(np.minimum(plain(a), plain(b), dtype=np.float32))
+
+    def cast(self, x: Any, dtype: Type, bitcast: bool = False) -> Tensor:
+        value = x if isinstance(x, Tensor | Accumulator) else typed(np.asarray(x))
+        return value.to(dtype, bitcast)
 
     def fma(self, a: Any, b: Any, c: Any) -> Tensor:
         parts = [np.asarray(plain(x), np.float64) for x in (a, b, c)]
@@ -546,6 +557,7 @@ def run(
     code = _compiled(text)
     for number in _shuffled(programs, seed):
         program = Program(number, programs, order, random.Random(seed * 1009 + number))
+        program.favourite = 1 + (seed + number) % 3
         names = Language(program).names()
         exec(code, names)
         kinds = {t.name: t for t in TYPES.values()}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.graph import Value
-from tcc.ir.index import IndexLike, symbol
-from tcc.ir.scalar import apply
+from tcc.ir.index import IndexLike, as_int, symbol
+from tcc.ir.scalar import StageRef, apply
 from tcc.ir.types import F32, tensor
 from tcc.passes.blocks.divide import divide_sums
+from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.fuse.split import split
+from tcc.schedule.block_cost import LAUNCH
 from tcc.schedule.blocks import BlockProfile
 
 DEVICE = BlockProfile(processors=100)
@@ -38,11 +38,13 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     w = rng.standard_normal((2048, 40)).astype(np.float32) * np.float32(0.1)
     a, b = Value("a", tensor(F32, rows, 2048)), Value("b", tensor(F32, 2048, 40))
     y = Value("y", tensor(F32, rows, 40))
-    pieces = split(expr, (a, b), (y,), divides=partial(divide_sums, profile=DEVICE))
+    pieces = split(expr, (a, b), (y,), divides=BlockPlanner(DEVICE).divides)
     assert len(pieces) == 2
     (parts,) = pieces[0].results
     # A first axis of one element becomes that of the parts.
-    assert parts.type == tensor(F32, *((8, 40) if rows == 1 else (8, rows, 40)))
+    count = as_int(parts.type.shape[0])
+    assert count in (2, 4, 8, 16, 32)
+    assert parts.type == tensor(F32, *((count, 40) if rows == 1 else (count, rows, 40)))
     values = {a: x, b: w}
     for piece in pieces:
         results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
@@ -56,9 +58,34 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     [
         (2048, 2048, 4096),  # results for all processors
         (1, 40, 512),  # a short sum
-        (1, 40, 2047),  # nothing divides it
+        (1, 40, 8191),  # nothing divides it
         (symbol("m"), 40, 4096),  # there may be many rows
     ],
 )
 def test_other_sums_stay_whole(m: IndexLike, n: IndexLike, k: IndexLike) -> None:
-    assert divide_sums(product(m, n, k), DEVICE) is None
+    assert divide_sums(product(m, n, k), DEVICE, BlockPlanner(DEVICE).price) is None
+
+
+def test_parts_cost_less_than_the_whole() -> None:
+    """What is cut is a kernel of few units; its parts are more, and cheaper together with a launch
+    for their sums."""
+    planner = BlockPlanner(DEVICE)
+    expr = product(1, 40, 8192)
+    whole = planner.price(expr)
+    found = divide_sums(expr, DEVICE, planner.price)
+    assert found is not None
+    assert whole is not None
+    first = Expr(found[0].params, found[0].stages[: found[1] + 1], (StageRef(found[1], 0),))
+    parts = planner.price(first)
+    assert parts is not None
+    assert parts.units > whole.units
+    assert parts.seconds + LAUNCH < whole.seconds
+
+
+def test_few_long_rows_are_summed_in_parts() -> None:
+    b = ExprBuilder(tensor(F32, 4, 1 << 20))
+    (i,) = b.iters(4)
+    (j,) = b.iters(1 << 20)
+    b.stage((i,), b.read(0, i, j), over=(j,), monoid="max")
+    planner = BlockPlanner(DEVICE)
+    assert divide_sums(b.done(), DEVICE, planner.price) is not None

@@ -185,6 +185,44 @@ def looping() -> Program:
     return b.program()
 
 
+def until() -> Program:
+    """y = x + step + ... + step, while y[0] > 0, ten times at most; x and step: f32[n]."""
+    b = GpuBuilder()
+    n, one, ten, counter = b.let(IntOp.DIM, 0, 0), b.const(1), b.const(10), b.register()
+    size, grid, zero = b.let(IntOp.MUL, n, b.const(4)), b.blocks(n), b.const(0)
+    b.arena = b.let(IntOp.ADD, size, b.const(256))
+    b.input("x", "f32", [n], "[n]")
+    b.input("step", "f32", [n], "[n]")
+    x, step = b.buffer(Input(0)), b.buffer(Input(1))
+    flag, y = b.buffer(Arena(zero, one)), b.output("y", "f32", [n], "[n]")
+    b.allocate(y, size)
+    b.body.append(Copy(y, x, size))
+    b.launch("positive", one, [y, flag])
+    outer, b.body = b.body, []
+    b.launch("add", grid, [y, step, y], [n])
+    b.launch("positive", one, [y, flag])
+    inner, b.body = tuple(b.body), outer
+    b.body.append(Loop(ten, flag, counter, inner))
+    return b.program()
+
+
+def square() -> Program:
+    """y: f32[n * n] is n times 7, for n = int(x[0]), which the program reads twice."""
+    b = GpuBuilder()
+    one, eight, seven = b.const(1), b.const(8), b.const(7)
+    b.input("x", "f32", [one], "[1]")
+    x, counted = b.buffer(Input(0)), b.buffer(Dynamic())
+    rows, columns = b.register(), b.register()
+    b.allocate(counted, eight)
+    b.launch("count", one, [x, counted])
+    b.body += [ReadInt(r, counted, DTYPES["i64"], 0) for r in (rows, columns)]
+    count = b.let(IntOp.MUL, rows, columns)
+    y = b.output("y", "f32", [count], "[count]")
+    b.allocate(y, b.let(IntOp.MUL, count, b.const(4)))
+    b.launch("fill", b.blocks(count), [y], [seven, count])
+    return b.program()
+
+
 def sorting() -> Program:
     """The three largest of x: f32[n], by a function of the host."""
     b = GpuBuilder()
@@ -230,6 +268,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "in_place": in_place,
     "growing": growing,
     "looping": looping,
+    "until": until,
+    "square": square,
     "sorting": sorting,
     "branching": branching,
 }

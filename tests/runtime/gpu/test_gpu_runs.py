@@ -188,6 +188,51 @@ def test_sizes_and_branches_of_the_devices_data(
     check(fakes, platform, test, *flags)
 
 
+def test_a_loop_asks_the_device_once_a_trip(fakes: Fakes, linked: Linker) -> None:
+    path = linked("until", Platform.CUDA)
+
+    def test(driver: Driver) -> None:
+        artifact = Artifact(path)
+        step, stream = driver.array(np.full(6, -1, np.float32)), driver.stream()
+        y = driver.array(np.zeros(6, np.float32))
+        for first, trips in ((2.5, 3), (0.0, 0), (99.0, 10), (2.5, 3)):
+            x = driver.array(np.full(6, first, np.float32))
+            driver.log()
+            inputs = [on_device(driver, x, [6]), on_device(driver, step, [6])]
+            artifact.run(inputs, [on_device(driver, y, [6])], stream)
+            names = driver.names()
+            driver.settle(stream)
+            assert driver.read(y, [6]).tolist() == [first - trips] * 6
+            # the flag before every trip, and before one that does not come
+            asked = trips + (trips < 10)
+            assert names.count("cuMemcpyDtoHAsync_v2") == asked
+            assert names.count("cuStreamSynchronize") == asked
+            assert names.count("cuLaunchKernel") == 1 + 2 * trips
+            driver.give(x)
+        artifact.close()
+        driver.give(step)
+        driver.give(y)
+
+    check(fakes, Platform.CUDA, test)
+
+
+def test_sizes_side_by_side_are_read_at_once(fakes: Fakes, linked: Linker) -> None:
+    path = linked("square", Platform.CUDA)
+
+    def test(driver: Driver) -> None:
+        module = load(path)
+        for n in (3, 1, 5):
+            driver.log()
+            assert module(np.array([n], np.float32)).tolist() == [7.0] * n * n
+            lines = driver.log()
+            reads = [line for line in lines if line.startswith("cuMemcpyDtoHAsync")]
+            assert [line.split()[1] for line in reads] == ["8", str(4 * n * n)]
+            assert sum(line.startswith("cuStreamSynchronize") for line in lines) == 2
+        del module
+
+    check(fakes, Platform.CUDA, test)
+
+
 def test_times_are_taken_of_every_kernel(fakes: Fakes, linked: Linker) -> None:
     path = linked("mlp", Platform.CUDA)
 

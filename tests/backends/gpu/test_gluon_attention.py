@@ -1,0 +1,163 @@
+"""Attention in Gluon, without a GPU: an interpreter, planted faults, the machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
+from tcc.ir.index import minimum, of_atom
+from tcc.ir.tile import Loop, TileKernel
+from tcc.ir.types import F16
+from tcc.target import GPUS
+
+from . import gluon_interpreter as gluon
+from .attention_kernels import attention
+from .running import NEEDS_TRITON, evaluated, job_of
+
+SHARED = 232448
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"queries": 256, "keys": 320},
+    "tails": {"queries": 200, "keys": 320},
+    "causal": {"queries": 256, "keys": 256, "causal": True},
+    "wide": {"queries": 256, "keys": 256, "width": 128, "block": 128},
+    "wider than the keys": {"queries": 256, "keys": 256, "width": 128},
+    "shared keys": {"queries": 256, "keys": 256, "shared": 2},
+    "f16": {"queries": 256, "keys": 256, "dtype": F16},
+}
+
+
+def source(kernel: TileKernel, dot: str = "bf16", shared: int = SHARED) -> KernelSource:
+    aligned = [16] * len(kernel.buffers)
+    return kernel_source(kernel, "k", warps=8, stages=2, dot=dot, alignments=aligned, gluon=shared)
+
+
+def launch(
+    kernel: TileKernel, made: KernelSource, text: str, programs: int, seed: int, order: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    job = job_of(kernel, seed=seed)
+    arrays = [a.copy() for a in job.arrays]
+    pairs = [(b.dtype.name, a) for b, a in zip(kernel.buffers, arrays, strict=True)]
+    gluon.run(text, "k", pairs, made.maps, programs=programs, seed=seed, order=order)
+    return arrays, evaluated(job)
+
+
+@pytest.mark.parametrize("order", gluon.ORDERS)
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_evaluator_s(name: str, order: str) -> None:
+    kernel = attention(**CASES[name])
+    made = source(kernel, "f16" if name == "f16" else "bf16").hopper
+    assert made is not None
+    for seed, programs in enumerate((1, 3)):
+        got, want = launch(kernel, made, made.text, programs, seed, order)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-2)
+
+
+def cut_short() -> TileKernel:
+    """A causal kernel whose units walk only over keys that some of their rows see."""
+    kernel = attention(256, 256, causal=True)
+    (loop,) = (n for n in kernel.body if isinstance(n, Loop))
+    rows = of_atom(kernel.axes[-1])
+    short = replace(loop, stop=minimum(2 * rows + 2, 4 + 0 * rows))
+    body = tuple(short if n is loop else n for n in kernel.body)
+    return replace(kernel, body=body)
+
+
+@pytest.mark.parametrize("order", gluon.ORDERS)
+def test_walks_may_be_of_different_length(order: str) -> None:
+    kernel = cut_short()
+    made = source(kernel).hopper
+    assert made is not None
+    whole = evaluated(job_of(attention(256, 256, causal=True), seed=1))
+    for programs in (1, 3):
+        got, want = launch(kernel, made, made.text, programs, 1, order)
+        np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
+        np.testing.assert_allclose(got[-1], whole[-1], rtol=2e-2, atol=2e-2)
+
+
+FAULTS: dict[str, Callable[[str], str]] = {
+    "queries are not awaited": lambda t: t.replace(
+        "mbarrier.wait(q_full.index(half), turn)", "pass"
+    ),
+    "keys are not awaited": lambda t: t.replace("mbarrier.wait(k_full.index(step), phase)", "pass"),
+    "values are not awaited": lambda t: t.replace(
+        "mbarrier.wait(v_full.index(step), phase)", "pass"
+    ),
+    "queries are brought too early": lambda t: t.replace(
+        "mbarrier.wait(q_empty.index(1), turn)", "pass"
+    ),
+    "keys are brought too early": lambda t: t.replace(
+        "mbarrier.wait(k_empty.index(step), phase)", "pass"
+    ),
+    "one half gives the values back": lambda t: t.replace(
+        "mbarrier.init(v_empty.index(step), count=2)",
+        "mbarrier.init(v_empty.index(step), count=1)",
+    ),
+    "the values are given back by nobody": lambda t: t.replace(
+        "mbarrier.arrive(v_empty.index(step))", "pass"
+    ),
+    "the phase of the queries does not turn": lambda t: t.replace("turn = turn ^ 1", "pass"),
+    "the rings are one shorter": lambda t: t.replace("behind = step == 4", "behind = step == 3", 1),
+    "scores are used too early": lambda t: t.replace("num_outstanding=0", "num_outstanding=1", 1),
+    "both halves have the same rows": lambda t: t.replace("(k_attend, (1,", "(k_attend, (0,"),
+    "a part begins in the wrong phase": lambda t: t.replace(
+        "phase = tl.to_tensor(1)", "phase = tl.to_tensor(0)"
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault: str) -> None:
+    kernel = attention(256, 640)
+    made = source(kernel).hopper
+    assert made is not None
+    text = FAULTS[fault](made.text)
+    assert text != made.text
+    found = 0
+    for seed, order in enumerate((*gluon.ORDERS, "random", "uneven", "uneven")):
+        try:
+            got, want = launch(kernel, made, text, 1, seed, order)
+        except gluon.GluonError:
+            found += 1
+            continue
+        found += not np.allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
+    assert found
+
+
+def test_other_kernels_stay_with_triton() -> None:
+    """Shares that stay f32, units of few rows, keys that fill no block, too little memory."""
+    kernel = attention(256, 320)
+    assert source(kernel).hopper is not None
+    assert source(kernel, "ieee").hopper is None
+    assert source(kernel, "f16").hopper is None
+    assert source(attention(256, 320, rows=64)).hopper is None
+    assert source(attention(256, 300)).hopper is None
+    assert source(kernel, shared=16384 + 2048 + 16384).hopper is None
+
+
+class TestCompiled:
+    """What Triton makes of it."""
+
+    pytestmark = NEEDS_TRITON
+
+    def test_a_walk_cut_short(self) -> None:
+        made = source(cut_short())
+        ((kernel,),) = compile_kernels([made], [GPUS[f"cuda:{HOPPER}"]], 1)
+        assert kernel.stays
+
+    @pytest.mark.parametrize("name", ["tails", "causal", "wide"])
+    def test_two_warpgroups_multiply_and_nothing_spills(self, name: str) -> None:
+        made = source(attention(**CASES[name]))
+        ((kernel,),) = compile_kernels([made], [GPUS[f"cuda:{HOPPER}"]], 1)
+        assert kernel.stays
+        assert kernel.warps == 12
+        assert kernel.private == 0
+        assert len(kernel.maps) == 3
+        assert dict(machine_code(kernel).matrix)["HGMMA"] >= 8
+        assert "setmaxnreg.inc.sync.aligned.u32 \t240" in kernel.assembly

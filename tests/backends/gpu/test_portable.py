@@ -1,0 +1,53 @@
+"""PTX that newer GPUs than those compiled for can load."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tcc.backends.gpu.code import portable_profile
+from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.source import kernel_source
+from tcc.ir.parse_tile import parse_kernel
+from tcc.target import GPUS
+
+from .blocks import BIG_MATMUL, TEXTS
+from .running import NEEDS_TRITON
+
+pytestmark = NEEDS_TRITON
+
+
+@pytest.mark.parametrize(
+    ("listed", "arch"),
+    [
+        ("sm_90", "sm_80"),
+        ("sm_100 sm_120", "sm_80"),
+        ("sm_80 sm_90", "sm_80"),
+        ("sm_89 sm_80 sm_90", "sm_89"),
+        ("sm_86", "sm_86"),
+    ],
+)
+def test_ptx_is_for_the_newest_architecture_that_others_can_follow(listed: str, arch: str) -> None:
+    found = portable_profile([GPUS[f"cuda:{name}"] for name in listed.split()])
+    assert found.arch == arch
+    assert found.shared == 101376  # the least of all: of sm_86, sm_89 and sm_120
+
+
+def test_ptx_takes_less_shared_memory_where_fewer_stages_do_that() -> None:
+    hopper, portable = GPUS["cuda:sm_90"], portable_profile([GPUS["cuda:sm_90"]])
+    sources = [
+        kernel_source(parse_kernel(text), name, warps=8, stages=stages, dot="ieee")
+        for name, text, stages in (("big", BIG_MATMUL, 6), ("softmax", TEXTS["softmax"], 2))
+    ]
+    made = compile_kernels(sources, [hopper], 2, [portable])
+    for source, (exact, assembled) in zip(sources, made, strict=True):
+        assert exact.image.startswith(b"\x7fELF")
+        assert re.search(rb"^\.target sm_80$", assembled.image, re.MULTILINE)
+        assert assembled.image.decode() == assembled.assembly
+        assert f".entry {source.name}(" in assembled.assembly
+        assert assembled.parameters == exact.parameters
+        assert (assembled.registers, assembled.private) == (0, 0)
+        assert assembled.shared <= portable.shared
+    big = made[0]
+    assert big[0].shared > portable.shared
+    assert big[1].stages < big[0].stages

@@ -1,0 +1,50 @@
+"""Where the weights and kernels of several variants lie in a file."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tcc.backends.section import Range, append_section, lay_out
+from tcc.ir.container import TRAILER
+
+PAGE, HUGE = 64 << 10, 2 << 20
+SMALL, LARGE = bytes(range(200)), np.arange(HUGE // 4 + 5, dtype=np.int32)
+
+
+def test_weights_begin_on_pages_and_images_on_lines() -> None:
+    section = lay_out([[SMALL], [LARGE], [SMALL, SMALL], []], [b"t" * 70, b"", b"u" * 3, b""])
+    assert section.weights == (
+        Range(0, 200), Range(HUGE, LARGE.nbytes), Range(2 * HUGE + PAGE, 400), Range(0, 0),
+    )  # fmt: skip
+    begin = 2 * HUGE + PAGE + 448
+    assert section.images == (Range(begin, 70), Range(0, 0), Range(begin + 128, 3), Range(0, 0))
+    assert section.size == begin + 131
+
+
+def test_what_is_equal_as_a_whole_is_stored_once_however_it_is_cut() -> None:
+    section = lay_out([[SMALL[:50], SMALL[50:]], [SMALL], [SMALL[1:]]], [b"x", b"y", b"x"])
+    assert section.weights == (Range(0, 200), Range(0, 200), Range(PAGE, 199))
+    assert section.images[0] == section.images[2] != section.images[1]
+
+
+@pytest.mark.parametrize("weights", [[], [SMALL], [SMALL, LARGE]])
+def test_the_file_ends_with_the_section_and_its_trailer(
+    weights: list[bytes | np.ndarray], tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"ELF")
+    section = lay_out([weights], [b""])
+    append_section(path, section)
+    data = path.read_bytes()
+    if not weights:
+        assert (data, section.size) == (b"ELF", 0)
+        return
+    _, _, offset, size, digest = TRAILER.unpack(data[-TRAILER.size :])
+    assert offset == (HUGE if size >= HUGE else PAGE)
+    held = data[offset : offset + size]
+    assert held == b"".join(bytes(memoryview(part).cast("B")) for part in weights)
+    assert len(data) == offset + size + TRAILER.size
+    assert digest == hashlib.sha256(held).digest() == section.sha256

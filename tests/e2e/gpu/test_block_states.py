@@ -1,0 +1,90 @@
+"""States on a device: rows are appended in the caller's memory by a kernel, not by the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import helper
+from tcc.debug import Trace
+from tcc.driver import resolve_targets
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.gpu_code import GpuCode
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.program import CallOp, Copy
+from tcc.options import read_options
+from tcc.passes.pipeline import run_pipeline
+from tcc.passes.state import bind_states
+
+from tests.e2e.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.e2e.test_state import STATES, WIDTH, decoder, normal
+
+from .test_block_models import weights_of
+
+
+def heads(past: int | str, new: int | str) -> onnx.ModelProto:
+    """A cache of [batch, heads, rows, width] that grows along the rows, and its sum."""
+    shape = [2, 3, past, WIDTH]
+    nodes = [
+        helper.make_node("Concat", ["past", "rows"], ["present"], axis=2),
+        helper.make_node("ReduceSum", ["present", "axes"], ["y"], keepdims=0),
+    ]
+    inputs = [value("past", FLOAT, shape), value("rows", FLOAT, [2, 3, new, WIDTH])]
+    outputs = [value("y", FLOAT, [2, 3, WIDTH]), value("present", FLOAT, [2, 3, None, WIDTH])]
+    return model_of(nodes, inputs, outputs, {"axes": np.array([2])})
+
+
+def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array], old: int) -> None:
+    """Compares a run on caches with room for the new rows with ONNX Runtime."""
+    options = read_options({"target": "cuda:sm_90"})
+    graph = run_pipeline(load_model(model, {}), options.level, Trace(None, None))
+    graph = bind_states(graph, states.items())
+    code = GpuCode(resolve_targets(options)[0], options, 0)
+    code.check(graph)
+    made = code.lower(graph)
+    assert not any(isinstance(step, CallOp) for step in made.program.body)
+    assert not any(isinstance(step, Copy) for step in made.program.body)
+    given = []
+    for port in graph.inputs:
+        array = feeds[port.name]
+        if port.name in states:  # the rows that a run appends are not there before
+            room = [(0, 0)] * array.ndim
+            room[-2] = (0, feeds[states[port.name]].shape[-2] - array.shape[-2])
+            array = np.pad(array, room, constant_values=np.nan)
+        given.append(array)
+    wanted = expected(session(model), {n: a for n, a in feeds.items() if n not in states.values()})
+    weights = weights_of(made) if made.weights.size else np.zeros(0, np.uint8)
+    results = evaluate_program(made.program, made.kernels, given, weights)
+    got = {v.name: np.asarray(a) for v, a in zip(graph.outputs, results, strict=True)}
+    assert_agree(got, wanted)
+
+
+@pytest.mark.parametrize(("past", "new"), [(5, 1), ("p", 1), ("p", "n")])
+def test_a_decoder_appends_to_its_caches(past: int | str, new: int | str) -> None:
+    caches = {name: normal(n, 5, WIDTH) for n, name in enumerate(STATES)}
+    rows = 1 if new == 1 else 3
+    grown = {name: normal(9, 5 + rows, WIDTH) for name in STATES.values()}
+    run(decoder(past, new), STATES, {"x": normal(7, rows, WIDTH), **caches, **grown}, 5)
+
+
+@pytest.mark.parametrize(("past", "new"), [(4, 2), ("p", "n")])
+def test_rows_between_the_heads_are_appended(past: int | str, new: int | str) -> None:
+    feeds = {"past": normal(1, 2, 3, 4, WIDTH), "rows": normal(2, 2, 3, 2, WIDTH)}
+    feeds["present"] = normal(3, 2, 3, 6, WIDTH)
+    run(heads(past, new), {"past": "present"}, feeds, 4)
+
+
+def test_other_updates_still_need_the_host(tmp_path: Path) -> None:
+    model = model_of(
+        [helper.make_node("ScatterND", ["past", "at", "rows"], ["present"], name="put")],
+        [value("past", FLOAT, [8, 4]), value("rows", FLOAT, [1, 4])],
+        [value("present", FLOAT, [8, 4])],
+        {"at": np.array([[2]])},
+    )
+    with pytest.raises(UserError, match="cuda cannot run") as caught:
+        tcc.compile(model, "cuda:sm_90", state={"past": "present"})
+    assert "scatter_nd at put" in caught.value.why
