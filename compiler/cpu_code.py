@@ -13,6 +13,7 @@ from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.lower_graph import KernelTable
 from tcc.passes.lower_model import Lowered, lower_for_cpu
+from tcc.passes.manager import Pass
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.precision import Precision
 from tcc.passes.winograd import Limits
@@ -30,7 +31,8 @@ from tcc.target import Target
 class CpuCode:
     """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
 
-    integers = False  # products of bytes are no faster than those of floats
+    # Functions of the host sort rows, and products of bytes are no faster than those of floats.
+    asked: tuple[Pass, ...] = ()
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         """Raises UserError for a machine file that is damaged or for other processors."""

@@ -18,6 +18,7 @@ from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
+from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
@@ -35,14 +36,15 @@ class GpuCode:
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         self.target, self.options = target, options
-        # Products of dequantised bytes are products of bytes: their sums are rounded once.
-        self.integers = options.numerics != "strict"
+        # Sums of products of bytes are rounded once, those of dequantised ones at every step.
+        strict = options.numerics == "strict"
+        self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
             profile = replace(profile, warpgroups=True)
-        self.planner = BlockPlanner(profile, floats, skips=options.numerics != "strict")
+        self.planner = BlockPlanner(profile, floats, skips=not strict)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )

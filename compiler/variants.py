@@ -22,6 +22,7 @@ from tcc.ir.verify_program import verify_program
 from tcc.options import Options
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_model import Lowered
+from tcc.passes.manager import Pass
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.state import bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -61,15 +62,15 @@ def variant_codes(targets: Sequence[Target], options: Options, constants: int) -
 
 def optimise(graph: Graph, codes: Sequence[Code], options: Options, trace: Trace) -> list[Graph]:
     """`graph` as each variant will lower it; those that ask for the same share one."""
-    done: dict[tuple[Limits | None, bool], Graph] = {}
+    done: dict[tuple[Limits | None, tuple[Pass, ...]], Graph] = {}
     graphs = []
     for code in codes:
-        asked = limits, integers = code.limits, code.integers
-        if asked not in done:
+        key = limits, asked = code.limits, code.asked
+        if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
-                found = run_pipeline(graph, options.level, trace, limits=limits, integers=integers)
-                done[asked] = bind_states(found, options.state)
-        graphs.append(done[asked])
+                found = run_pipeline(graph, options.level, trace, limits=limits, asked=asked)
+                done[key] = bind_states(found, options.state)
+        graphs.append(done[key])
     return graphs
 
 

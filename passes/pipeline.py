@@ -7,6 +7,7 @@ At level 0 only what lowering requires runs.  A pass runs again where a later on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from tcc.debug import Trace
@@ -15,6 +16,7 @@ from tcc.passes.canonicalize import canonicalize
 from tcc.passes.cse import merge_equal_nodes
 from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.decompose import decompose, decompose_transposed
+from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
 from tcc.passes.integer_products import integer_products
@@ -40,12 +42,15 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def passes(limits: Limits | None, integers: bool = False) -> tuple[Pass, ...]:
+# What targets may ask for, after the first pass.
+INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
+FEW_LARGEST = Pass("few-largest", few_largest)
+
+
+def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
-    leaves them out.  `integers`: products of dequantised bytes are products of bytes."""
-    found = PIPELINE
-    if integers:
-        found = (found[0], Pass("integer-products", integer_products, level=1), *found[1:])
+    leaves them out.  `asked` are passes that the target asks for."""
+    found = (PIPELINE[0], *asked, *PIPELINE[1:])
     if limits is None:
         return found
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
@@ -58,13 +63,13 @@ def run_pipeline(
     trace: Trace,
     *,
     limits: Limits | None = None,
-    integers: bool = False,
+    asked: Sequence[Pass] = (),
     verify: bool = False,
 ) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `limits` and `integers` are as of `passes`; `verify` checks the graph
+    graph that was given.  `limits` and `asked` are as of `passes`; `verify` checks the graph
     after every pass that changed it.
     """
-    return run_passes(graph, passes(limits, integers), level, trace, verify=verify)
+    return run_passes(graph, passes(limits, asked), level, trace, verify=verify)

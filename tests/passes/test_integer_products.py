@@ -16,7 +16,7 @@ from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.integer_products import integer_products
 from tcc.passes.lower_model import lower_for_gpu
-from tcc.passes.pipeline import run_pipeline
+from tcc.passes.pipeline import INTEGER_PRODUCTS, run_pipeline
 from tcc.passes.precision import FULL
 
 from tests.passes.blocks.tiles import statements
@@ -97,7 +97,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     (want,) = evaluate_graph(graph, inputs).values()
     (got,) = evaluate_graph(changed, inputs).values()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-    ready = run_pipeline(graph, 2, Trace(), integers=True, verify=True)
+    ready = run_pipeline(graph, 2, Trace(), asked=(INTEGER_PRODUCTS,), verify=True)
     made = lower_for_gpu(ready, BlockPlanner(), FULL)
     found = [s for k in made.kernels for s in statements(k.body) if isinstance(s, Contract)]
     assert found

@@ -101,8 +101,8 @@ def largest() -> onnx.ModelProto:
     return model_of(
         [helper.make_node("TopK", ["x", "k"], ["y", "i"], name="best")],
         [value("x", FLOAT, [64])],
-        [value("y", FLOAT, [3]), value("i", INT64, [3])],
-        {"k": np.array([3])},
+        [value("y", FLOAT, [20]), value("i", INT64, [20])],
+        {"k": np.array([20])},
     )
 
 

@@ -1,0 +1,68 @@
+"""The few largest elements by reductions: their order, equal ones, infinities and NaN."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcc.debug import Trace
+from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.graph import Graph
+from tcc.ir.index import const
+from tcc.ir.op import Array
+from tcc.ir.types import dtype_of
+from tcc.ops.data_dependent import TopKAttrs
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.few_largest import few_largest
+from tcc.passes.lower_model import lower_for_gpu
+from tcc.passes.pipeline import FEW_LARGEST, run_pipeline
+from tcc.passes.precision import FULL
+
+from tests.passes.fuse.models import Model
+
+RNG = np.random.default_rng(9)
+ROWS: dict[str, Array] = {
+    "random": RNG.standard_normal((5, 13)).astype(np.float32),
+    "equal": RNG.integers(0, 3, (5, 13)).astype(np.float32),
+    "masked": np.where(RNG.random((5, 13)) < 0.9, -np.inf, 1.0).astype(np.float32),
+    "odd": np.where(RNG.random((5, 13)) < 0.3, np.nan, np.inf).astype(np.float32),
+    "integers": RNG.integers(-3, 3, (5, 13)),
+    "lowest": np.full((5, 13), np.iinfo(np.int64).min),
+}
+
+
+def best(x: Array, axis: int, count: int, largest: bool = True) -> Graph:
+    m = Model("best")
+    value = m.input("x", *x.shape, dtype=dtype_of(x))
+    attrs = TopKAttrs(axis, const(count), largest, True)
+    return m.finish(*m.ops("top_k", value, attrs=attrs))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", list(ROWS))
+def test_as_the_op_says(name: str, axis: int, count: int) -> None:
+    graph = best(ROWS[name], axis, count)
+    changed = few_largest(graph)
+    assert [n.op.name for n in changed.nodes] == ["expression"]
+    want = evaluate_graph(graph, {"x": ROWS[name]})
+    got = evaluate_graph(changed, {"x": ROWS[name]})
+    for value, other in zip(graph.outputs, changed.outputs, strict=True):
+        np.testing.assert_array_equal(got[other.name], want[value.name])
+
+
+def test_block_kernels_find_them() -> None:
+    graph = best(ROWS["equal"], 1, 3)
+    made = lower_for_gpu(
+        run_pipeline(graph, 2, Trace(), asked=(FEW_LARGEST,)), BlockPlanner(), FULL
+    )
+    section = np.zeros(0, np.uint8)
+    found = evaluate_program(made.program, made.kernels, [ROWS["equal"]], section)
+    want = evaluate_graph(graph, {"x": ROWS["equal"]})
+    for value, array in zip(graph.outputs, found, strict=True):
+        np.testing.assert_array_equal(array, want[value.name])
+
+
+def test_many_and_smallest_ones_are_left() -> None:
+    for graph in (best(ROWS["random"], 1, 9), best(ROWS["random"], 1, 2, largest=False)):
+        assert few_largest(graph) is graph
