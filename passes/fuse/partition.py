@@ -200,6 +200,14 @@ class _Partition:
         chain = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
+    def _sound_or_streams(self, node: Node, group: Group) -> bool:
+        """Whether the node joins, if need be together with the product that it completes: rows that
+        a unit cannot hold as they come from memory it may take a run at a time as it makes them."""
+        if self._sound([node], group):
+            return True
+        chain = self._completed(node, (Kind.CONTRACTION,), group)
+        return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
+
     def _chooses(self, node: Node, group: Group) -> bool:
         """Whether the node hands on whole matrices that data choose, which products can read where
         they lie."""
@@ -241,7 +249,7 @@ class _Partition:
             return False
         if own in (Kind.REDUCTION, Kind.CONTRACTION):
             if group.anchors:
-                return self._persists(node, group) and self._sound([node], group)
+                return self._persists(node, group) and self._sound_or_streams(node, group)
             rows = own is Kind.REDUCTION and Trait.WINDOW not in node.op.traits
             if rows or self._reads_once(node, group):
                 return self._sound([node], group)
@@ -253,7 +261,7 @@ class _Partition:
             if len(group.anchors) == 1 and combines_once(self._expr(group.members, group)):
                 return self._sound([node], group)
             return self._prepares(node, group) or self._chooses(node, group)
-        return self.traits[node].weight <= CHEAP and self._sound([node], group)
+        return self.traits[node].weight <= CHEAP and self._sound_or_streams(node, group)
 
     def _anchors_fed(self, node: Node, group: Group) -> list[Node]:
         """The anchors that the node's results reach inside the group without passing another."""
