@@ -17,7 +17,7 @@ a run reads few rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import TypeGuard
@@ -312,17 +312,19 @@ def _rewritten(
         replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in kernel.expr.stages
     )
     params = tuple(v.type for v in values)
-    expr = _cast_results(Expr(params, stages, kernel.expr.outputs), results)
-    return Kernel(canonical(expr), tuple(values), results, kernel.loc)
+    rounded = cast_results(
+        Expr(params, stages, kernel.expr.outputs), [v.type.dtype for v in results]
+    )
+    return Kernel(canonical(rounded), tuple(values), results, kernel.loc)
 
 
-def _cast_results(expr: Expr, results: tuple[Value, ...]) -> Expr:
-    """Results are rounded when they are stored: in the stage that computes them if nothing else
+def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
+    """`expr` with results of these types.  They are rounded when they are stored: in the stage that computes them if nothing else
     reads it and it sums nothing up, else in a stage of their own."""
     stages, outputs = list(expr.stages), list(expr.outputs)
     read_again = {r.source for s in stages for r in reads(s)}
-    for number, value in enumerate(results):
-        ref, dtype = outputs[number], value.type.dtype
+    for number, dtype in enumerate(dtypes):
+        ref = outputs[number]
         stage = stages[ref.stage]
         if stage.body[ref.component].dtype is dtype:
             continue

@@ -1,9 +1,9 @@
-"""An expression as it will read its operands once these are rounded.
+"""An expression as it will read its operands and store its results once these are rounded.
 
-    sum(k) x[i, k] * w[k, j]  with bf16   ->   sum(k) f32(x[i, k]) * f32(w[k, j])
+    sum(k) x[i, k] * w[k, j]  with bf16   ->   bf16(sum(k) f32(x[i, k]) * f32(w[k, j]))
 
 What is stored as halves is decided when kernels are known; until then this stands for it.
-Establishes operands of the given type where they were f32; results stay as they are.
+Establishes operands and results of the given type where they were f32.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import replace
 from tcc.ir.expr import Expr
 from tcc.ir.scalar import Read, Scalar, StageRef, cast, read, transform
 from tcc.ir.types import F32, DType, TensorType
+from tcc.passes.fuse.compose import canonical
+from tcc.passes.precision import cast_results
 
 
 def stored_as(expr: Expr, floats: DType) -> Expr:
-    """`expr` with operands of f32 stored as `floats`."""
+    """`expr` with operands and results of f32 stored as `floats`."""
     if floats is F32:
         return expr
 
@@ -30,4 +32,5 @@ def stored_as(expr: Expr, floats: DType) -> Expr:
         TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params
     )
     stages = (replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in expr.stages)
-    return Expr(params, tuple(stages), expr.outputs)
+    dtypes = [floats if t.dtype is F32 else t.dtype for t in expr.types]
+    return canonical(cast_results(Expr(params, tuple(stages), expr.outputs), dtypes))
