@@ -319,8 +319,8 @@ def _rewritten(
 
 
 def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
-    """`expr` with results of these types.  They are rounded when they are stored: in the stage that computes them if nothing else
-    reads it and it sums nothing up, else in a stage of their own."""
+    """`expr` with results of these types.  They are rounded when they are stored: in the stage that
+    computes them if nothing else reads it and it sums nothing up, else in a stage of their own."""
     stages, outputs = list(expr.stages), list(expr.outputs)
     read_again = {r.source for s in stages for r in reads(s)}
     for number, dtype in enumerate(dtypes):
