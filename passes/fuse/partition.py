@@ -98,12 +98,15 @@ def partition(
 
     `lowers` has the last word on a join; by default it is `lowers_well` for the cores of a CPU.
     """
-    return _Partition(graph, registers, lowers or partial(lowers_well, registers=registers)).run()
+    return _Partition(graph, registers, lowers).run()
 
 
 class _Partition:
-    def __init__(self, graph: Graph, registers: Registers, lowers: Lowers) -> None:
-        self.graph, self.registers, self.lowers = graph, registers, lowers
+    def __init__(self, graph: Graph, registers: Registers, lowers: Lowers | None) -> None:
+        self.graph, self.registers = graph, registers
+        self.lowers = lowers or partial(lowers_well, registers=registers)
+        # Units of cores have memory for rows of any length, others may have registers only.
+        self.holds_rows = lowers is None
         self.users = graph.users()
         self.producers = {v: n for n in graph.nodes for v in n.outputs}
         self.kept = {*graph.outputs, *(v for pair in graph.aliases for v in pair)}
@@ -203,8 +206,8 @@ class _Partition:
     def _sound_or_streams(self, node: Node, group: Group) -> bool:
         """Whether the node joins, if need be together with the product that it completes: rows that
         a unit cannot hold as they come from memory it may take a run at a time as it makes them."""
-        if self._sound([node], group):
-            return True
+        if self._sound([node], group) or self.holds_rows:
+            return self._sound([node], group)
         chain = self._completed(node, (Kind.CONTRACTION,), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 

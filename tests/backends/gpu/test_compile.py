@@ -59,7 +59,7 @@ def test_every_architecture_has_an_image(codes: Codes) -> None:
 
 
 def test_a_launch_passes_buffers_then_sizes_then_scratch(codes: Codes) -> None:
-    pointer, size, nothing = ParameterKind
+    pointer, size, nothing = ParameterKind.POINTER, ParameterKind.INT64, ParameterKind.NULLPTR
     for arch in ("sm_80", "gfx942"):
         parameters = codes["dynamic", arch].parameters
         assert parameters == (pointer, pointer, size, nothing, nothing)
