@@ -15,7 +15,7 @@ from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
-from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.blocks.plan import BlockPlanner, block_schedule
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
 from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
@@ -96,7 +96,7 @@ class GpuCode:
         return compile_blocks(
             [bound.kernel for bound in bounds],
             names,
-            [_schedule(bound) for bound in bounds],
+            [block_schedule(bound) for bound in bounds],
             alignments,
             self.target,
             precision=self.options.precision,
@@ -124,7 +124,7 @@ class GpuCode:
                     "source": loc,
                     **_work(bound),
                     **_price(first, bound, kernel, self.options.precision),
-                    **_blocks(_schedule(bound)),
+                    **_blocks(block_schedule(bound)),
                 }
                 for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
             ],
@@ -205,11 +205,6 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
     )
 
 
-def _schedule(bound: Bound) -> BlockSchedule:
-    assert isinstance(bound.schedule, BlockSchedule)
-    return bound.schedule
-
-
 def _peak(gpu: GpuProfile, precision: str) -> float:
     """Operations per second in `precision`, in f32 where it has no units of that type."""
     peak = gpu.peak(precision) or gpu.peak("f32")
@@ -229,7 +224,7 @@ def _work(bound: Bound) -> dict[str, Any]:
 def _price(gpu: GpuProfile, bound: Bound, made: CompiledKernel, precision: str) -> dict[str, Any]:
     """What one launch is predicted to take with the registers and shared memory that it needs, and
     what limits it."""
-    schedule = replace(_schedule(bound), stages=made.stages)
+    schedule = replace(block_schedule(bound), stages=made.stages)
     usage = Usage(made.registers, made.private, made.shared)
     price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
     return {"seconds": float(f"{price.seconds:.4g}"), "limit": price.limit}

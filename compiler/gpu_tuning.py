@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.blocks.plan import BlockPlanner, block_schedule
 from tcc.passes.plan_kernels import Bound
 from tcc.schedule.block_cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.blocks import BlockSchedule, NotBlocks
@@ -84,7 +84,7 @@ class _Search:
 
     def judge(self, bound: Bound, kernels: Sequence[CompiledKernel]) -> None:
         """Takes note of a compiled kernel."""
-        schedule = _schedule(bound)
+        schedule = block_schedule(bound)
         # Kernels with warps of their own for copies are made by their own rules.
         self.fixed |= any(k.warps != schedule.warps for k in kernels)
         usage = Usage(
@@ -110,14 +110,14 @@ class _Search:
         return None
 
     def _slow(self, tried: _Tried) -> bool:
-        return tried.price.seconds > _WORSE * self.pricer.price(_schedule(tried.bound)).seconds
+        return tried.price.seconds > _WORSE * self.pricer.price(block_schedule(tried.bound)).seconds
 
     def _left(self) -> list[BlockSchedule]:
         """What may be better than all that was compiled, priced with the registers that were seen.
 
         Where nothing kept its values in registers, that is what asks for fewer of them.
         """
-        done = {_schedule(t.bound): t for t in self.tried}
+        done = {block_schedule(t.bound): t for t in self.tried}
         choices = ranked(self.tried[0].bound.group, self.planner.profile)
         least = min(t.price.seconds for t in self.tried)
         found = [
@@ -138,8 +138,3 @@ class _Search:
         if self.pricer.resident(scaled, schedule) == 0:
             return inf
         return self.pricer.price(schedule, scaled).seconds
-
-
-def _schedule(bound: Bound) -> BlockSchedule:
-    assert isinstance(bound.schedule, BlockSchedule)
-    return bound.schedule

@@ -326,6 +326,11 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
             return scalar
 
 
+def uncast(node: Scalar) -> Scalar:
+    """What a value is before it is cast."""
+    return uncast(node.arg) if isinstance(node, Cast) else node
+
+
 def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
     """Rebuilds `scalar` bottom up; `leaf` sees every node after its operands were rebuilt."""
     done: dict[Scalar, Scalar] = {}

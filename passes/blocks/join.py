@@ -9,7 +9,7 @@ from tcc.errors import TccError
 from tcc.ir.expr import Expr
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.scalar import Cast, Read, Scalar
+from tcc.ir.scalar import Read, uncast
 from tcc.ir.tile import Compute, Contract, Load, Loop, Stmt
 from tcc.ir.types import F32, DType
 from tcc.passes.blocks.lower import lower_blocks
@@ -67,12 +67,8 @@ def _multiplies_loads(stage: GroupStage) -> bool:
     factors = product(stage)
     if factors is None:
         return True
-    plain = all(isinstance(_loaded(s), Read) for s in (factors.a, factors.b))
+    plain = all(isinstance(uncast(s), Read) for s in (factors.a, factors.b))
     return (plain or factors.a is factors.b) and steps_evenly(stage)
-
-
-def _loaded(factor: Scalar) -> Scalar:
-    return _loaded(factor.arg) if isinstance(factor, Cast) else factor
 
 
 def _keeps_busy(group: TileGroup, schedule: BlockSchedule, profile: BlockProfile) -> bool:

@@ -109,6 +109,12 @@ def _channels_last(storage: Storage) -> Storage:
     return replace(storage, layout=permuted(storage.shape, (0, 2, 3, 1)))
 
 
+def block_schedule(bound: Bound) -> BlockSchedule:
+    """The schedule of a kernel that a `BlockPlanner` planned."""
+    assert isinstance(bound.schedule, BlockSchedule)
+    return bound.schedule
+
+
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
     """Layouts for the constants that products read across: neighbours are results side by side, or
     of bytes, of which matrix units take no others, what is summed.

@@ -15,7 +15,7 @@ from math import prod
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.group import Rescale, Walk
 from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
-from tcc.ir.scalar import Apply, Cast, Read, Scalar, StageRef, read, transform
+from tcc.ir.scalar import Apply, Read, Scalar, StageRef, read, transform, uncast
 from tcc.ir.types import element_count
 from tcc.passes.fuse.link import Shaped, common_loops, linked_stages, needs_memory
 from tcc.passes.fuse.states import Walked, derive, source_of
@@ -98,12 +98,8 @@ def _factors(stage: Stage) -> tuple[Read, ...]:
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return ()
-    a, b = map(_uncast, body.args)
+    a, b = map(uncast, body.args)
     return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
-
-
-def _uncast(factor: Scalar) -> Scalar:
-    return _uncast(factor.arg) if isinstance(factor, Cast) else factor
 
 
 # ---- factors that a unit turns around ----------------------------------------------------------

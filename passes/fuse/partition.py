@@ -206,8 +206,10 @@ class _Partition:
     def _sound_or_streams(self, node: Node, group: Group) -> bool:
         """Whether the node joins, if need be together with the product that it completes: rows that
         a unit cannot hold as they come from memory it may take a run at a time as it makes them."""
-        if self._sound([node], group) or self.holds_rows:
-            return self._sound([node], group)
+        if self._sound([node], group):
+            return True
+        if self.holds_rows:
+            return False
         chain = self._completed(node, (Kind.CONTRACTION,), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
