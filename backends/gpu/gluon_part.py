@@ -6,6 +6,7 @@ of two axes has the layout `layout`, every row of one axis its slice; each funct
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -63,7 +64,7 @@ def seen(buffer: str, box: Box) -> str:
     return f"{text}.permute((1, 0))" if box.turned else text
 
 
-class Part(Printer):
+class Part(Printer, ABC):
     """One part: a function of all units, one after the other."""
 
     def __init__(
@@ -102,13 +103,13 @@ class Part(Printer):
         body = "\n".join(f"    {line}" for line in writer.lines())
         return f"@gluon.jit\ndef {self._name}({', '.join(parameters)}):\n{body}\n"
 
+    @abstractmethod
     def _first(self) -> None:
         """What comes before all units."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _one(self) -> None:
         """One unit's lines."""
-        raise NotImplementedError
 
     def _last(self) -> None:
         """What comes after all units."""
