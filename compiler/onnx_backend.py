@@ -57,9 +57,7 @@ class TccBackend(Backend):
         return True
 
     @classmethod
-    def prepare(
-        cls, model: onnx.ModelProto, device: str = _DEVICE, **kwargs: Any
-    ) -> CompiledModel:
+    def prepare(cls, model: onnx.ModelProto, device: str = _DEVICE, **kwargs: Any) -> CompiledModel:
         """`model` compiled and loaded.
 
         Raises UserError for a model that tcc refuses, and for a device other than the CPU.

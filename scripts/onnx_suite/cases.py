@@ -150,7 +150,9 @@ _NARROW = {
     TensorProto.FLOAT8E5M2FNUZ, TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0,
     TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2,
 }  # fmt: skip
-_RANDOM = re.compile(r"bernoulli|training_dropout(?!.*zero)|dropout.*_random|random_(uniform|normal)")
+_RANDOM = re.compile(
+    r"bernoulli|training_dropout(?!.*zero)|dropout.*_random|random_(uniform|normal)"
+)
 
 
 def category(case: Case, model: onnx.ModelProto) -> str:

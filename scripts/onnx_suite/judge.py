@@ -83,9 +83,7 @@ def judge(case: Case, mode: str, level: int) -> Row:
     return Row(case.name, category(case, model), outcome, time.perf_counter() - started, why)
 
 
-def _compare(
-    case: Case, model: Any, data: Sequence[Any], mode: str, level: int
-) -> tuple[str, str]:
+def _compare(case: Case, model: Any, data: Sequence[Any], mode: str, level: int) -> tuple[str, str]:
     for inputs, expected in data:
         changed, kept = MODES[mode](model, inputs)
         prepared = onnx_backend.prepare(changed, level=level, jobs=1, threads=2)
