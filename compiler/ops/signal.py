@@ -168,8 +168,9 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     # Past the end of a shorter signal stand zeros, so those terms need not be summed.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _taken(attrs)))
     at = [n if axis == attrs.axis else index for axis, index in enumerate(i)]
-    real = wide(b.read(0, *at, 0))
-    imaginary = wide(b.read(0, *at, 1)) if as_int(x.shape[-1]) == 2 else None
+    # Zeros of a spectrum are sums of large terms: rounded to f32 they would not come out small.
+    real = cast(b.read(0, *at, 0), F64)
+    imaginary = cast(b.read(0, *at, 1), F64) if as_int(x.shape[-1]) == 2 else None
     angle = _turn(n * i[attrs.axis], attrs.length, real.dtype)
     cos, sin = fn("cos", angle), fn("sin", angle)
     sin = sin if attrs.inverse else fn("neg", sin)
