@@ -144,9 +144,13 @@ def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
     """Where output element `o` lies in the input, in f32."""
     at = index_value(o, F32)
     size, extent = _number(axis.size), _number(axis.extent)
-    last_out, last_in = _number(axis.size - 1), _number(axis.extent - 1)
+    last_in = _number(axis.extent - 1)
+    # ONNX takes the width that a scale gives, which need not be whole.
+    width = size if axis.scale is None else fn("mul", extent, _rounded(axis.scale))
+    last_out = fn("sub", width, 1.0)
     half = fn("sub", _unscaled(fn("add", at, 0.5), axis), 0.5)
     several = apply("gt", size, literal(1.0, F32))
+    wider = apply("gt", width, literal(1.0, F32))
     match mode:
         case "asymmetric":
             return _unscaled(at, axis)
@@ -160,14 +164,14 @@ def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
             return fn("add", fn("mul", center, fn("sub", 1.0, used)), half)
         case "align_corners":
             spread = fn("div", fn("mul", at, last_in), last_out)
-            return choose(several, spread, 0.0)
+            return choose(wider, spread, 0.0)
         case _:
             start, end = (_scalar(amount) for amount in axis.roi)
             span = fn("mul", last_in, fn("sub", end, start))
             first = fn("mul", last_in, start)
             spread = fn("add", first, fn("div", fn("mul", at, span), last_out))
             middle = fn("mul", fn("add", start, end), 0.5)
-            return choose(several, spread, fn("mul", last_in, middle))
+            return choose(wider, spread, fn("mul", last_in, middle))
 
 
 def _scalar(amount: Amount) -> Scalar:
@@ -187,12 +191,13 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
         return f(half)
     if mode == "half_pixel_symmetric":
         return f(f(n) / f(2) * (f(1) - f(m) * over / under / f(n)) + half)
+    width = f(m) if axis.scale is None else f(n) * f(axis.scale)
     if mode == "align_corners":
-        return f(o) * f(n - 1) / f(m - 1) if m > 1 else f(0)
+        return f(o) * f(n - 1) / (width - f(1)) if width > 1 else f(0)
     if mode == "tf_crop_and_resize":
-        if m == 1:
+        if width <= 1:
             return f(0.5 * (start + end)) * f(n - 1)
-        return f(n - 1) * f(start) + f(o) * (f(n - 1) * f(end - start)) / f(m - 1)
+        return f(n - 1) * f(start) + f(o) * (f(n - 1) * f(end - start)) / (width - f(1))
     return f(0)
 
 
@@ -501,6 +506,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), up, "whole")
     yield Sample((x,), replace(up, coordinate_mode="asymmetric", nearest_mode="floor"), "yolo")
     yield Sample((x,), attrs(3, 4, scales=(1.0, 1.0, 0.6, 0.6), mode="linear"), "scales")
+    aligned = attrs(3, 4, scales=(1.0, 1.0, 0.7, 0.6), coordinate_mode="align_corners")
+    yield Sample((x,), replace(aligned, mode="cubic"), "scales-aligned")
     yield Sample((x,), attrs(1, 1, mode="linear", coordinate_mode="align_corners"), "one")
     cubic = attrs(9, 8, mode="cubic", exclude_outside=True, cubic_coeff_a=-0.5)
     yield Sample((x,), cubic, "exclude")
