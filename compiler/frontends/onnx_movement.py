@@ -19,7 +19,8 @@ from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
-from tcc.ir.types import BOOL, F32, F64, I64, element_count
+from tcc.ir.types import BOOL, F32, F64, I32, I64, DType, element_count
+from tcc.ops.narrow import ROUNDINGS
 
 Results = Sequence["Operand | None"]
 
@@ -76,11 +77,24 @@ def _dropout(ctx: NodeContext) -> Results:
 
 
 def _cast(ctx: NodeContext) -> Results:
-    return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
+    return [_converted(ctx, ctx.dtype("to"))]
 
 
 def _cast_like(ctx: NodeContext) -> Results:
-    return [ctx.cast(ctx.input(0), ctx.input(1).dtype)]
+    return [_converted(ctx, ctx.input(1).dtype)]
+
+
+def _converted(ctx: NodeContext, to: DType) -> Operand:
+    x = ctx.input(0)
+    if to.is_packed and to.is_integer and x.dtype.is_float:
+        return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
+    if not to.is_float or not to.is_narrow or x.dtype is to:
+        return ctx.cast(x, to)
+    rounding = ctx.text("round_mode", "up")
+    if rounding not in ROUNDINGS:
+        raise ctx.fail(f"there is no round_mode {rounding!r}")
+    saturate = ctx.flag("saturate", True)
+    return ctx.emit("to_narrow", x, to=to, saturate=saturate, rounding=rounding)
 
 
 # ---- reshapes ------------------------------------------------------------------------------------
