@@ -9,7 +9,7 @@ import onnx
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import Graph
-from tcc.ir.index import Index, free_vars, maximum
+from tcc.ir.index import Index, as_int, free_vars, maximum
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.control import drop_axis
 
@@ -192,9 +192,35 @@ def _trip_count(
 
 def _scan(ctx: NodeContext) -> Results:
     if ctx.opset < 9:
-        raise ctx.fail("Scan of opset 8 has another meaning", "export with opset 9 or newer")
+        return _scan_of_batch(ctx)
+    return _scan_of(ctx, ctx.present())
+
+
+_LARGEST_BATCH = 64  # a scan of opset 8 is written out for each element
+
+
+def _scan_of_batch(ctx: NodeContext) -> Results:
+    """Opset 8: states and sequences have a leading batch axis, and each element has its scan."""
+    operands = [ctx.input(n) for n in range(1, len(ctx.inputs))]
+    batch = as_int(operands[0].shape[0]) if operands and operands[0].rank else None
+    if ctx.optional(0) is not None or batch is None or not 0 < batch <= _LARGEST_BATCH:
+        raise ctx.fail(
+            f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
+            "export with opset 9 or newer",
+        )
+    parts: list[Results] = []
+    for n in range(batch):
+        rows = [ctx.slice_axis(o, 0, n, 1) for o in operands]
+        parts.append(_scan_of(ctx, [ctx.reshape(o, o.shape[1:]) for o in rows]))
+    results = []
+    for each in zip(*parts, strict=True):
+        found = [o for o in each if o is not None]
+        results.append(ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in found], 0))
+    return results
+
+
+def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Results:
     proto = ctx.graph("body")
-    operands = ctx.present()
     count = ctx.integer("num_scan_inputs")
     states = len(operands) - count
     rows = len(proto.output) - states
@@ -204,6 +230,7 @@ def _scan(ctx: NodeContext) -> Results:
         ctx.axis(axis, o.rank)
         for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
     ]
+    backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes; others are brought there, and rows back to theirs.
     sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
@@ -214,7 +241,7 @@ def _scan(ctx: NodeContext) -> Results:
         body=body.graph,
         num_scan_inputs=count,
         input_axes=(0,) * count,
-        input_reverse=tuple(map(bool, _listed(ctx, "scan_input_directions", count))),
+        input_reverse=tuple(map(bool, _listed(ctx, backwards, count))),
         output_axes=(0,) * rows,
         output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
     )
