@@ -29,8 +29,13 @@ class _Body:
 
 
 def _import_body(
-    ctx: NodeContext, proto: onnx.GraphProto, name: str, types: Sequence[TensorType]
+    ctx: NodeContext,
+    proto: onnx.GraphProto,
+    name: str,
+    types: Sequence[TensorType],
+    ranks: Sequence[int] | None = None,
 ) -> _Body:
+    """A body for inputs of `types`; outputs of one element get the rank that `ranks` says."""
     scope = ctx.body_scope(name)
     if len(proto.input) != len(types):
         raise ctx.fail(f"the body {name} has {len(proto.input)} inputs; {len(types)} are due")
@@ -38,6 +43,12 @@ def _import_body(
         value = scope.builder.input(declared.name or name, type)
         scope.define(declared.name, scope.wrap(value), ctx.loc)
     outputs = _run_body(ctx, proto, scope)
+    if ranks is not None:
+        here = ctx.inside(scope)
+        outputs = tuple(
+            o if o.rank == rank else here.reshape(o, (1,) * rank)
+            for o, rank in zip(outputs, ranks, strict=True)
+        )
     return _Body(scope.builder.finish(o.value for o in outputs), outputs)
 
 
@@ -83,10 +94,13 @@ def _if(ctx: NodeContext) -> Results:
     if known is not None:
         return _inlined(ctx, "then_branch" if known else "else_branch")
     symbols = set(ctx.session.symbols)
-    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", ())
-    otherwise = _import_body(ctx, ctx.graph("else_branch"), "else_branch", ())
+    then, otherwise = _branches(ctx, None)
     if not len(then.types) == len(otherwise.types) == len(ctx.node.output):
         raise ctx.fail("the branches differ in their number of outputs")
+    if _single_elements_differ(then, otherwise):
+        # A value has one rank, and one element broadcasts alike under any.
+        pairs = zip(then.types, otherwise.types, strict=True)
+        then, otherwise = _branches(ctx, [max(a.rank, b.rank) for a, b in pairs])
     ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
     if ranks[0] != ranks[1] and condition.equality is not None:
         # Exporters write "squeeze the axis if it is 1".  A value has one rank, so the equality
@@ -105,6 +119,20 @@ def _if(ctx: NodeContext) -> Results:
         otherwise=otherwise.graph,
         types=types,
     )
+
+
+def _branches(ctx: NodeContext, ranks: Sequence[int] | None) -> tuple[_Body, _Body]:
+    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", (), ranks)
+    return then, _import_body(ctx, ctx.graph("else_branch"), "else_branch", (), ranks)
+
+
+def _single_elements_differ(then: _Body, otherwise: _Body) -> bool:
+    """Whether branches differ in ranks, but only of results that have one element in both."""
+    differing = [
+        (a, b) for a, b in zip(then.types, otherwise.types, strict=True) if a.rank != b.rank
+    ]
+    ones = [all(as_int(dim) == 1 for dim in (*a.shape, *b.shape)) for a, b in differing]
+    return bool(ones) and all(ones)
 
 
 def _inlined(ctx: NodeContext, name: str) -> Results:
