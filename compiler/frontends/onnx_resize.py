@@ -86,7 +86,8 @@ def _resize(ctx: NodeContext) -> Results:
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")
     antialias = ctx.flag("antialias") and mode in _REACH
-    roi, late = (), None
+    late: Operand | None = None
+    roi: tuple[tuple[float, float], ...] = ()
     if coordinates == "tf_crop_and_resize":
         late = ctx.input(1) if ctx.input(1).array is None else None
         roi = _roi(ctx, x, axes) if late is None else ()
@@ -106,7 +107,7 @@ def _resize(ctx: NodeContext) -> Results:
             exclude_outside=ctx.flag("exclude_outside"),
             extrapolation_value=ctx.real("extrapolation_value"),
             roi=roi,
-            taps=_taps(ctx, x, target, _REACH[mode]) if antialias else const(0),
+            taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
         )
     ]
 
@@ -154,7 +155,7 @@ def _every_axis(
     entries = []
     for part, other in enumerate(others):
         places = {axis: part * len(axes) + n for n, axis in enumerate(axes)}
-        rest = ctx.constant(np.float32([other]))
+        rest = ctx.constant(np.array([other], np.float32))
         entries += [
             ctx.slice_axis(given, 0, places[axis], 1) if axis in places else rest
             for axis in range(x.rank)

@@ -21,7 +21,7 @@ class BitCastAttrs:
 
 def _own_carrier(dtype: DType) -> bool:
     """Whether NumPy has the type, so that its arrays hold the type's own bits."""
-    return dtype.carrier.itemsize * 8 == dtype.bits
+    return bool(dtype.carrier.itemsize * 8 == dtype.bits)
 
 
 def _infer(types: Types, attrs: BitCastAttrs) -> tuple[TensorType, ...]:

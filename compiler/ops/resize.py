@@ -40,7 +40,7 @@ class ResizeAttrs:
 
     `roi` (per axis: start, end, as fractions; or operand 2: all starts, then all ends) and
     `extrapolation_value` are tf_crop_and_resize's; `cubic_coeff_a` and `exclude_outside` belong to
-    mode cubic, `nearest_mode` to mode nearest.  Where `taps` is not zero, linear and cubic
+    mode cubic, `nearest_mode` to mode nearest.  Where there are `taps`, linear and cubic
     interpolation to a smaller size widen their kernel by the scale; it then spans at most so many
     input elements, an even number.
     """
@@ -54,7 +54,7 @@ class ResizeAttrs:
     exclude_outside: bool = False
     extrapolation_value: float = 0.0
     roi: tuple[tuple[float, float], ...] = ()
-    taps: Index = const(0)
+    taps: Index | None = None
 
 
 Amount = float | Scalar  # a number, or one that an operand holds
@@ -178,12 +178,20 @@ def _scalar(amount: Amount) -> Scalar:
     return literal(amount, F32) if isinstance(amount, int | float) else amount
 
 
+def _known(amount: Amount) -> float:
+    """A number that the reference has."""
+    if not isinstance(amount, int | float):
+        raise TypeError(f"{amount} is no number")
+    return amount
+
+
 def _place(axis: _Axis, o: int, mode: str) -> np.float32:
     """As `_coordinate`, of plain numbers, for the reference."""
     f = np.float32
-    (n, m), (start, end) = sizes((axis.extent, axis.size)), axis.roi
+    (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_known, axis.roi)
+    scale = None if axis.scale is None else f(_known(axis.scale))
     # The scale as a fraction; one that follows from the sizes is exact.
-    over, under = (f(1), f(axis.scale)) if axis.scale is not None else (f(n), f(m))
+    over, under = (f(1), scale) if scale is not None else (f(n), f(m))
     half = (f(o) + f(0.5)) * over / under - f(0.5)
     if mode == "asymmetric":
         return f(o) * over / under
@@ -191,7 +199,7 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
         return f(half)
     if mode == "half_pixel_symmetric":
         return f(f(n) / f(2) * (f(1) - f(m) * over / under / f(n)) + half)
-    width = f(m) if axis.scale is None else f(n) * f(axis.scale)
+    width = f(m) if scale is None else f(n) * scale
     if mode == "align_corners":
         return f(o) * f(n - 1) / (width - f(1)) if width > 1 else f(0)
     if mode == "tf_crop_and_resize":
@@ -255,9 +263,8 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
     (n,) = sizes((axis.extent,))
     if attrs.mode == "nearest":
         return [(_nearest_place(float(x), attrs.nearest_mode), 1.0)]
-    (taps,) = sizes((attrs.taps,))
-    if taps:
-        return _reference_wide_taps(axis, float(x), taps, attrs)
+    if attrs.taps is not None:
+        return _reference_wide_taps(axis, float(x), sizes((attrs.taps,))[0], attrs)
     if attrs.mode == "linear":
         x = min(max(x, np.float32(0)), np.float32(n - 1))
     base = int(np.floor(x))
@@ -276,7 +283,7 @@ def _reference_wide_taps(
     axis: _Axis, x: float, taps: int, attrs: ResizeAttrs
 ) -> list[tuple[int, float]]:
     n, m = sizes((axis.extent, axis.size))
-    scale = min(float(axis.scale) if isinstance(axis.scale, int | float) else m / n, 1.0)
+    scale = min(m / n if axis.scale is None else _known(axis.scale), 1.0)
     base = int(np.floor(x))
     found = []
     for place in range(base + 1 - taps // 2, base + 1 + taps // 2):
@@ -390,7 +397,7 @@ def _mixed(
     b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
 ) -> tuple[tuple[Index, ...], Scalar]:
     """Iterators over `shape`, and the element of `source` interpolated along `axis` there."""
-    if as_int(attrs.taps) == 0:
+    if attrs.taps is None:
         i = b.iters(*shape)
         return i, _weighted(b, source, i, axis, attrs)
     (o,), (t,) = b.iters(axis.size), b.iters(attrs.taps)
@@ -408,6 +415,7 @@ def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scal
     weights do not add up to one."""
     x = _coordinate(axis, o, attrs.coordinate_mode)
     base = fn("floor", x)
+    assert attrs.taps is not None
     offset = t + 1 - attrs.taps // 2
     place = fn("add", cast(base, I64), index_value(offset, I64))
     scale = axis.scale

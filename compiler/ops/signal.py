@@ -17,8 +17,8 @@ from tcc.ir.op import Array, OpSpec, Sample, Tolerance
 from tcc.ir.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.contract import rounded
-from tcc.ops.formula import choose, fn, number, wide, widened
-from tcc.ops.operands import Arrays, Types, array, differ, dims, maybe_array, require, sizes
+from tcc.ops.formula import choose, fn, number, widened
+from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, INTEGERS, check_axis, optional, required
 
