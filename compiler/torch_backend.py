@@ -28,4 +28,7 @@ def torch_backend(
     TccError where the graph cannot be compiled, or where gradients are asked for.
     """
     chosen = dict(options or {})
-    return captured(captured_module, example_inputs, lambda program: compile(program, **chosen))
+    run: Call = captured(
+        captured_module, example_inputs, lambda program: compile(program, **chosen)
+    )
+    return run
