@@ -21,8 +21,8 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Var, const, substitute
-from tcc.ir.op import Array, NoAttrs, OpSpec
 from tcc.ir.narrow import rounded
+from tcc.ir.op import Array, NoAttrs, OpSpec
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
 
 

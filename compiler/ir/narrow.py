@@ -108,7 +108,7 @@ def _values(dtype: DType) -> Array:
     if not dtype.is_float:
         signed = dtype.carrier.kind == "i"
         half = 1 << (dtype.bits - 1)
-        return np.asarray(((codes + half) % (2 * half) - half if signed else codes)).astype(
+        return np.asarray((codes + half) % (2 * half) - half if signed else codes).astype(
             dtype.carrier
         )
     narrow = FORMATS.get(dtype)
