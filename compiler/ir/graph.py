@@ -301,7 +301,7 @@ def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
 
 
 def carrier(array: Any, dtype: DType) -> Array:
-    """`array` in the NumPy type that carries `dtype`, rounded to what it holds where that is wider."""
+    """`array` in the NumPy type that carries `dtype`, rounded where that is wider than the type."""
     data = np.asarray(array)
     if dtype.is_narrow:
         return rounded(data, dtype)

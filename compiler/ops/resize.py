@@ -19,7 +19,7 @@ from tcc.ir.types import BOOL, F32, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import Arrays, Types, array, clamped, dims, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, required
+from tcc.ops.shapes import COMMON, required
 
 COORDINATES = (
     "half_pixel",
@@ -396,7 +396,7 @@ OPS: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         _samples,
-        ALL,
+        COMMON,
         Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         expr=_expr,
