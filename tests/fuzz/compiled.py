@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tcc import driver, runtime
-from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph import Graph, GraphBuilder, Value, captures
 from tcc.options import read_options
 
 from .graphs import Array, Generated, generate
@@ -92,3 +92,49 @@ def _run(graph: Graph, feeds: Mapping[str, Array], mode: str) -> dict[str, Any]:
         path = Path(folder, "fuzz.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 1, poison=True).run(feeds)
+
+
+def shrink(seed: int, mode: str) -> tuple[Generated, str] | None:
+    """The fewest steps and nodes of a seed's graph that fail, and how; None if it passes."""
+    steps = (most for most in range(1, 25) if check([seed], [mode], most))
+    most = next(steps, None)
+    if most is None:
+        return None
+    made = generate(seed, most)
+    what = _failure_of(made, mode)
+    for value in made.graph.outputs:
+        small = _for_output(made, value)
+        found = _failure_of(small, mode)
+        if found:
+            return small, found
+    return made, what
+
+
+def _failure_of(made: Generated, mode: str) -> str:
+    """How one graph fails; empty if it does not."""
+    expected = expect(made)
+    try:
+        found = _run(made.graph, stored(made.inputs, made.graph), mode)
+    except Exception as error:  # as in _check
+        return f"{type(error).__name__}: {error}"
+    for value in made.graph.outputs:
+        what = wrong(expected, value.name, from_storage(found[value.name], value.type.dtype))
+        if what:
+            return f"%{value.name}: {what}"
+    return ""
+
+
+def _for_output(made: Generated, output: Value) -> Generated:
+    """What one output needs of a graph."""
+    needed, nodes = {output}, []
+    for node in reversed(made.graph.nodes):
+        if needed & set(node.outputs):
+            needed.update(v for v in (*node.inputs, *captures(node)) if v is not None)
+            nodes.append(node)
+    graph = made.graph
+    inputs = tuple(v for v in graph.inputs if v in needed)
+    constants = {v: h for v, h in graph.constants.items() if v in needed}
+    small = replace(
+        graph, inputs=inputs, outputs=(output,), nodes=tuple(reversed(nodes)), constants=constants
+    )
+    return replace(made, graph=small, inputs={v.name: made.inputs[v.name] for v in inputs})

@@ -36,7 +36,7 @@ _PLACES = frozenset(
      "non_max_suppression", "negative_log_likelihood_loss", "softmax_cross_entropy_loss", "range",
      "compress", "bit_shift"}
 )  # fmt: skip
-_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 65)
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 64, 65, 100, 131)
 _LARGEST = 1e4  # finite results beyond it are rarely kept: chains of them only overflow
 _MOST_ELEMENTS = 40_000
 _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, 1.0, -1.0)
@@ -84,11 +84,10 @@ def _shape_keeping() -> tuple[OpSpec, ...]:
 def generate(seed: int, most: int | None = None, builder: GraphBuilder | None = None) -> Generated:
     """The graph of `seed`; `most` cuts it after so many steps, the same ones as without."""
     maker = _Maker(seed, builder or GraphBuilder(f"fuzz{seed}"))
-    steps = int(maker.rng.integers(1, 14))
+    steps = int(maker.rng.integers(1, 20))
     for _ in range(min(steps, steps if most is None else most)):
         maker.step()
-    outputs = maker.outputs()
-    return Generated(maker.builder.finish(outputs), maker.feeds, maker.special)
+    return Generated(maker.graph(maker.outputs()), maker.feeds, maker.special)
 
 
 class _Maker:
@@ -104,6 +103,7 @@ class _Maker:
         self.special: bool = outer.special if outer else bool(self.rng.random() < 0.1)
         self.symbols: list[Index] = list(outer.symbols) if outer else []
         self.count = 0
+        self.first = len(builder._nodes)
         if outer is None:
             for n in range(int(self.rng.choice([0, 0, 1, 2]))):
                 self._open_size(n)
@@ -125,12 +125,16 @@ class _Maker:
             kind = self.rng.random()
             if kind < 0.05 and self.outer is None:
                 done = self._control()
-            elif kind < 0.35:
+            elif kind < 0.33:
                 done = self._chain()
-            elif kind < 0.55:
+            elif kind < 0.53:
                 done = self._movement()
-            elif kind < 0.65:
+            elif kind < 0.60:
                 done = self._product()
+            elif kind < 0.67:
+                done = self._window()
+            elif kind < 0.69:
+                done = self._attention()
             else:
                 done = self._row(_pick(self.rng, _drawn()))
             if done:
@@ -210,6 +214,10 @@ class _Maker:
         """A matrix product or convolution of an earlier value with a weight."""
         floats = [k for k in self.pool if k.type.dtype is F32 and k.type.rank >= 2]
         x = _pick(self.rng, floats) if floats else self._fresh_of(self._type(F32, 2))
+        if len(floats) > 1 and self.rng.random() < 0.3:
+            other = _pick(self.rng, floats)
+            if self._apply(OPS["matmul"], [x, other], OPS["matmul"].attrs()):
+                return True
         depth = as_int(x.type.shape[-1])
         if depth is None or not 0 < depth <= 256:
             return False
@@ -219,6 +227,57 @@ class _Maker:
         )
         fixed = replace(weight, fixed=bool(self.rng.random() < 0.7))
         return self._apply(OPS["matmul"], [x, fixed], OPS["matmul"].attrs())
+
+    def _window(self) -> bool:
+        """A convolution or a pool of an image: an earlier value, or a new one."""
+        images = [k for k in self.pool if k.type.dtype is F32 and k.type.rank in (3, 4)]
+        fresh = not images or self.rng.random() < 0.3
+        x = self._fresh_of(self._type(F32, 4)) if fresh else _pick(self.rng, images)
+        channels, space = as_int(x.type.shape[1]), x.type.rank - 2
+        if not channels or min(x.array.shape) < 1:
+            return False
+        kernel = [int(self.rng.choice([1, 1, 2, 3, 3, 3, 4])) for _ in range(space)]
+        strides = tuple(int(n) for n in self.rng.choice([1, 1, 1, 2, 3], space))
+        dilations = tuple(int(n) for n in self.rng.choice([1, 1, 1, 2], space))
+        before = tuple(const(int(self.rng.integers(0, k))) for k in kernel)
+        after = tuple(const(int(self.rng.integers(0, k))) for k in kernel)
+        if self.rng.random() < 0.3:
+            op = OPS[_pick(self.rng, ("max_pool", "average_pool"))]
+            pads = {"before": before, "after": after, "dilations": dilations}
+            sample = _pick(self.rng, _samples(op.name)).attrs
+            return self._apply(
+                op, [x], replace(sample, kernel=tuple(kernel), strides=strides, **pads)
+            )
+        group = _pick(self.rng, [n for n in range(1, channels + 1) if channels % n == 0])
+        group = 1 if self.rng.random() < 0.5 else group
+        filters = group * int(self.rng.integers(1, 9))
+        depth = channels // group
+        weight = self.rng.standard_normal((filters, depth, *kernel)) / np.sqrt(depth * 3)
+        w = replace(self._fresh(weight.astype(np.float32)), fixed=bool(self.rng.random() < 0.8))
+        bias = [self._fresh_of(TensorType(F32, (const(filters),)))] * int(self.rng.integers(0, 2))
+        attrs = OPS["conv"].attrs(strides, before, after, dilations, group)
+        return self._apply(OPS["conv"], [x, w, *bias], attrs)
+
+    def _attention(self) -> bool:
+        """softmax(q k) v: a product, a softmax of what a few rows make of it, another product."""
+        floats = [k for k in self.pool if k.type.dtype is F32 and k.type.rank >= 2]
+        q = _pick(self.rng, floats) if floats else self._fresh_of(self._type(F32, 3))
+        keys = _pick(self.rng, (*self.symbols, const(int(self.rng.choice(_SIZES)))))
+        depth, batch = q.type.shape[-1], q.type.shape[:-2]
+        k = self._fresh_of(TensorType(F32, (*batch, depth, keys)))
+        v = self._fresh_of(TensorType(F32, (*batch, keys, depth)))
+        if not self._apply(OPS["matmul"], [q, k], OPS["matmul"].attrs()):
+            return False
+        for _ in range(int(self.rng.integers(0, 3))):
+            self._scaled(self.own[-1])
+        scores = self.own[-1]
+        if not self._apply(OPS["softmax"], [scores], OPS["softmax"].attrs(scores.type.rank - 1)):
+            return True
+        return self._apply(OPS["matmul"], [self.own[-1], v], OPS["matmul"].attrs()) or True
+
+    def _scaled(self, x: _Known) -> bool:
+        row = OPS[_pick(self.rng, ("mul", "add", "sub", "max"))]
+        return self._apply(row, [x, self._partner(x)], row.attrs())
 
     # ---- values ---------------------------------------------------------------------------------
 
@@ -238,7 +297,7 @@ class _Maker:
             elif draw > 0.985:
                 dims.append(const(0))
             else:
-                dims.append(const(int(self.rng.choice(_SIZES[: 15 - 2 * rank]))))
+                dims.append(const(int(self.rng.choice(_SIZES[: 17 - 2 * rank]))))
         return TensorType(dtype, tuple(dims))
 
     def shape(self, type: TensorType) -> tuple[int, ...]:
@@ -320,7 +379,7 @@ class _Maker:
         made = [None if k is None else self._make(k) for k in operands]
         values = [None if k is None else k.made for k in made]
         outputs = self.builder.add(
-            op, values, attrs, loc=f"{op.name}", names=[f"v{self.seed}.{op.name}"]
+            op, values, attrs, loc=op.name, names=[f"v{self.seed}.{op.name}"] * len(results)
         )
         self._keep(outputs, arrays)
         return True
@@ -372,9 +431,16 @@ class _Maker:
             self.pool.append(known)
             self.own.append(known)
 
+    def graph(self, outputs: Sequence[Value]) -> Graph:
+        """What this maker added to its builder, which may hold other graphs too."""
+        whole = self.builder.finish(outputs)
+        inputs = tuple(v for v in whole.inputs if v.name in self.feeds)
+        return replace(whole, inputs=inputs, nodes=whole.nodes[self.first :])
+
     def outputs(self) -> list[Value]:
         """The values that no node reads, and a few that some do."""
-        read = {v for node in self.builder._nodes for v in node.inputs if v is not None}
+        nodes = self.builder._nodes[self.first :]
+        read = {v for node in nodes for v in node.inputs if v is not None}
         found = [k.made for k in self.own if k.made is not None]
         ends = [v for v in found if v not in read or self.rng.random() < 0.15]
         return ends or [k.made for k in self.pool[-1:] if k.made is not None]
@@ -393,10 +459,9 @@ class _Maker:
             return False
         op, operands, attrs = node
         values = [None if k is None else self._make(k).made for k in operands]
-        outputs = self.builder.add(op, values, attrs, loc=kind, names=[f"v{self.seed}.{kind}"])
-        whole = self.builder.finish(outputs)
-        feeds = {v.name: self.feeds[v.name] for v in whole.inputs}
-        found = evaluate_graph(whole, feeds)
+        names = [f"v{self.seed}.{kind}"] * len(attrs.types if hasattr(attrs, "types") else (0,))
+        outputs = self.builder.add(op, values, attrs, loc=kind, names=names)
+        found = evaluate_graph(self.graph(outputs), self.feeds)
         self._keep(outputs, [found[v.name] for v in outputs])
         return True
 
