@@ -18,7 +18,7 @@ from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner, block_schedule
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
-from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
+from tcc.passes.pipeline import EXPRESS_CALLS, FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
@@ -46,7 +46,7 @@ class GpuCode:
         self.target, self.options, self.compilers = target, options, compilers
         # Sums of products of bytes are rounded once, those of dequantised ones at every step.
         strict = options.numerics == "strict"
-        self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
+        self.asked = (FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)))
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
