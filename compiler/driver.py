@@ -13,6 +13,7 @@ from typing import Any
 from tcc import __version__, runtime
 from tcc.artifact import read_manifest
 from tcc.backends.cpu.detect import detect
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.errors import UserError
@@ -90,12 +91,13 @@ def compile_model(
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    codes = variant_codes(targets, options, given)
-    optimised = optimise(graph, codes, options, trace)
-    for code, own in zip(codes, optimised, strict=True):
-        check_runnable(own)
-        code.check(own)
-    variants = make_variants(graph, optimised, codes, options, trace)
+    with Compilers(options.jobs) as compilers:
+        codes = variant_codes(targets, options, given, compilers)
+        optimised = optimise(graph, codes, options, trace)
+        for code, own in zip(codes, optimised, strict=True):
+            check_runnable(own)
+            code.check(own)
+        variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = link_artifact(
             variants,
