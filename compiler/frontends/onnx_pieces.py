@@ -65,7 +65,7 @@ class PieceModel:
     def bytes_of(self, value: str) -> int:
         """How much the value takes; 0 where that is not known before it is computed."""
         element, shape = self._types.get(value, (None, None))
-        if shape is None or element not in ELEMENT_TYPES:
+        if element is None or shape is None or element not in ELEMENT_TYPES:
             return 0
         return math.prod(shape) * ELEMENT_TYPES[element].bytes
 
