@@ -76,19 +76,27 @@ class PieceModel:
             return True  # not known: an operator of a domain that is not ONNX's
         return element in ELEMENT_TYPES and ELEMENT_TYPES[element] is not BF16
 
+    def example(self, value: str) -> Array | None:
+        """Ones of the value's type and size, where these are known without running the model."""
+        element, shape = self._types.get(value, (None, None))
+        if element is None or shape is None or not self.seen(value):
+            return None
+        return np.ones(shape, ELEMENT_TYPES[element].carrier)
+
     def write(
         self,
         path: Path,
-        span: range,
+        numbers: Sequence[int],
         arrays: Mapping[str, Array],
         outputs: Sequence[str],
         fixed: frozenset[str] = frozenset(),
     ) -> tuple[str, ...]:
-        """Writes the layers of `span` that `outputs` need as a model, and names its inputs.
+        """Writes those of the layers `numbers` (in order) that `outputs` need as a model, and names
+        its inputs.
 
-        `arrays` holds what it reads from before; the names in `fixed` become constants.
+        `arrays` holds what it reads from others; the names in `fixed` become constants.
         """
-        nodes = self._needed(span, outputs)
+        nodes = self._needed(numbers, outputs)
         made = {name for number in nodes for name in self.layers[number].writes}
         reads = dict.fromkeys(n for number in nodes for n in self.layers[number].reads)
         given = [name for name in reads if name not in made]
@@ -106,13 +114,13 @@ class PieceModel:
             if name in fixed:
                 graph.initializer.append(onnx.numpy_helper.from_array(arrays[name], name))
         graph.input.extend(_value(name, arrays[name]) for name in inputs)
-        graph.output.extend(self._output(name) for name in outputs)
+        graph.output.extend(self._output(name, arrays.get(name)) for name in outputs)
         onnx.save(piece, path)
         return inputs
 
-    def _needed(self, span: range, outputs: Iterable[str]) -> list[int]:
+    def _needed(self, numbers: Sequence[int], outputs: Iterable[str]) -> list[int]:
         wanted, nodes = set(outputs), []
-        for number in reversed(span):
+        for number in reversed(numbers):
             if not wanted.isdisjoint(self.layers[number].writes):
                 nodes.append(number)
                 wanted.update(self.layers[number].reads)
@@ -138,11 +146,16 @@ class PieceModel:
         names = {name for number in nodes for name in _read_names(self._graph.node[number])}
         return [held for name, held in self._sparse.items() if name in names]
 
-    def _output(self, name: str) -> onnx.ValueInfoProto:
-        element, _ = self._types.get(name, (None, None))
-        if element is None:
+    def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
+        """An output of known rank and open sizes, which stays true when inputs are cut."""
+        if array is not None:
+            element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            return onnx.helper.make_tensor_value_info(name, element, [None] * array.ndim)
+        inferred, shape = self._types.get(name, (None, None))
+        if inferred is None:
             return onnx.ValueInfoProto(name=name)
-        return onnx.helper.make_tensor_value_info(name, element, None)
+        dims = None if shape is None else [None] * len(shape)
+        return onnx.helper.make_tensor_value_info(name, inferred, dims)
 
     def _layer(self, node: onnx.NodeProto) -> Layer:
         known = self._constants.keys() | self._sparse.keys()
