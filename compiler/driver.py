@@ -29,7 +29,7 @@ from tcc.options import Options, read_options
 from tcc.passes.lower_node import check_runnable
 from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
-from tcc.runtime import Module
+from tcc.runtime import Module, Port
 from tcc.target import Target, parse_targets, targets_text
 from tcc.variants import check_options, make_variants, optimise, variant_codes
 
@@ -190,6 +190,20 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
     return evaluate_graph(load_model(model), inputs)
+
+
+def model_inputs(model: Path) -> tuple[Port, ...]:
+    """The inputs of the ONNX file at `model`, as those of an artifact compiled from it."""
+    graph = load_model(model)
+    return tuple(
+        Port(
+            value.name,
+            value.type.dtype.name,
+            tuple(map(as_int, value.type.shape)),
+            "x".join(dim.key for dim in value.type.shape),
+        )
+        for value in graph.inputs
+    )
 
 
 def onnx_operators() -> tuple[str, ...]:
