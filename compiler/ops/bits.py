@@ -9,7 +9,7 @@ import numpy as np
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance
 from tcc.ir.types import F32, F64, I32, I64, U8, U16, DType, TensorType
 from tcc.ops.operands import Arrays, Types, array, require
-from tcc.ops.shapes import ALL, required
+from tcc.ops.shapes import COMMON, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ OPS: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         _samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "The same bits as elements of another type of the same width.",
         call="bit_cast",
