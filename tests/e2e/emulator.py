@@ -68,7 +68,7 @@ def run_emulated(
     manifest = read_manifest(path)
     folder.mkdir(exist_ok=True)
     for number, port in enumerate(manifest["inputs"]):
-        array = np.ascontiguousarray(feeds[port["name"]])
+        array = np.asarray(feeds[port["name"]], order="C")
         sizes = np.array(array.shape, np.int64).tobytes()
         (folder / f"in{number}").write_bytes(sizes + array.tobytes())
     done = started(path, folder, cpu, threads)
