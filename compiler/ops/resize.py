@@ -351,12 +351,13 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
     n = x.shape[axis]
     if mode == "nearest":
         return np.take(x, [min(max(p, 0), n - 1) for ((p, _),) in taps], axis=axis)
-    matrix = np.zeros((len(taps), n))
-    for o, row in enumerate(taps):
-        for place, weight in row:
-            matrix[o, min(max(place, 0), n - 1)] += weight
-    mixed = np.tensordot(x, matrix.astype(x.dtype), axes=(axis, 1))
-    return np.asarray(np.moveaxis(mixed, -1, axis))
+    shape = (-1, *([1] * (x.ndim - axis - 1)))
+    mixed = np.zeros((*x.shape[:axis], len(taps), *x.shape[axis + 1 :]), x.dtype)
+    for row in zip(*taps, strict=True):
+        at = [min(max(place, 0), n - 1) for place, _ in row]
+        weights = np.array([weight for _, weight in row], x.dtype)
+        mixed += np.take(x, at, axis=axis) * weights.reshape(shape)
+    return mixed
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
