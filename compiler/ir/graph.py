@@ -54,6 +54,14 @@ class Handle:
     digest: str
 
 
+def _content(data: Array) -> bytes | memoryview:
+    """The bytes that tell arrays of one type and shape apart."""
+    if data.dtype != object:
+        return data.reshape(-1).view(np.uint8).data
+    texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
+    return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+
+
 class ConstantStore:
     """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
 
@@ -70,7 +78,7 @@ class ConstantStore:
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
         digest = hashlib.sha256(f"{name}{data.shape}".encode())
-        digest.update(data.reshape(-1).view(np.uint8).data)
+        digest.update(_content(data))
         key = digest.hexdigest()
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)

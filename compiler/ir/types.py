@@ -2,6 +2,9 @@
 
 `DTYPES` is the one table of element types: width, DLPack code, NumPy carrier, ONNX name.  Sub-byte
 and narrow floating types are carried in NumPy by the type's `carrier` (values exact).
+
+Strings and lists are handles: programs hold them as 8-byte words that name entries of a run's heap.
+Strings are carried as object arrays of `str`, lists as object scalars that hold a tuple of arrays.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ class Kind(Enum):
     INT = "int"
     UINT = "uint"
     FLOAT = "float"
+    STRING = "string"
+    LIST = "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,11 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in (Kind.INT, Kind.UINT)
 
+    @property
+    def is_handle(self) -> bool:
+        """Whether elements are words that name entries of a run's heap."""
+        return self.kind in (Kind.STRING, Kind.LIST)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -78,6 +88,7 @@ DTYPES = MappingProxyType(
             _row("bf16", Kind.FLOAT, 16, 4, np.float32),
             _row("f32", Kind.FLOAT, 32, 2, np.float32),
             _row("f64", Kind.FLOAT, 64, 2, np.float64),
+            _row("string", Kind.STRING, 128, 3, np.object_),
         )
     )
 )
@@ -85,6 +96,7 @@ DTYPES = MappingProxyType(
 BOOL, I8, I16, I32, I64 = (DTYPES[n] for n in ("bool", "i8", "i16", "i32", "i64"))
 U8, U16, U32, U64 = (DTYPES[n] for n in ("u8", "u16", "u32", "u64"))
 F16, BF16, F32, F64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
+STRING = DTYPES["string"]
 
 
 def dtype_of(array: np.ndarray[Any, Any]) -> DType:

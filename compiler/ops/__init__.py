@@ -22,6 +22,7 @@ from tcc.ops import (
     expression,
     grid,
     indexing,
+    lists,
     loss,
     magnitude,
     movement,
@@ -38,6 +39,8 @@ from tcc.ops import (
     signal,
     sizes,
     softmax,
+    strings,
+    tfidf,
     unary,
     window,
 )
@@ -55,6 +58,7 @@ _FAMILIES = (
     expression.OPS,
     grid.OPS,
     indexing.OPS,
+    lists.OPS,
     loss.OPS,
     magnitude.OPS,
     movement.OPS,
@@ -71,6 +75,8 @@ _FAMILIES = (
     signal.OPS,
     sizes.OPS,
     softmax.OPS,
+    strings.OPS,
+    tfidf.OPS,
     unary.OPS,
     window.OPS,
 )

@@ -14,7 +14,7 @@ from tcc.ir.types import DTYPES, DType, Kind, TensorType
 
 Shape = tuple[Index, ...]
 
-ALL = tuple(DTYPES.values())
+ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
 FLOATS = tuple(d for d in ALL if d.is_float)
 INTEGERS = tuple(d for d in ALL if d.is_integer)
 SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
