@@ -17,6 +17,7 @@ from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner, block_schedule
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
+from tcc.passes.handles import check_without_handles
 from tcc.passes.lower_node import check_without_calls
 from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
@@ -52,7 +53,8 @@ class GpuCode:
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
-        are allowed."""
+        are allowed; and with strings and lists, which devices do not have."""
+        check_without_handles(graph, self.target.kind)
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 

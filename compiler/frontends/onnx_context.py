@@ -16,7 +16,7 @@ from tcc.frontends.onnx_tensors import element_type
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, const
 from tcc.ir.op import Array
-from tcc.ir.types import BOOL, I64, DType
+from tcc.ir.types import BOOL, F32, I64, STRING, DType
 from tcc.ops import OPS
 
 _KINDS = {
@@ -278,7 +278,9 @@ class NodeContext:
         return self.scope.constant(array, operand.dtype, operand.name)
 
     def filled(self, value: float | int | bool, dtype: DType) -> Operand:
-        """A scalar constant of `dtype`."""
+        """A scalar constant of `dtype`; an empty string stands for any value of strings."""
+        if dtype is STRING:
+            return self.constant(np.array("", object), STRING)
         return self.constant(np.array(value).astype(dtype.carrier), dtype)
 
     def size_vector(self, values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
@@ -315,7 +317,20 @@ class NodeContext:
         return x if target == x.shape else self.emit("expand", x, shape=target)
 
     def cast(self, x: Operand, dtype: DType) -> Operand:
-        return x if x.dtype is dtype else self.emit("cast", x, to=dtype)
+        if x.dtype is dtype:
+            return x
+        if STRING in (x.dtype, dtype):
+            return self._cast_text(x, dtype)
+        return self.emit("cast", x, to=dtype)
+
+    def _cast_text(self, x: Operand, dtype: DType) -> Operand:
+        """Numbers from strings, or strings of numbers; narrow floats by way of f32."""
+        if dtype is STRING:
+            narrow = x.dtype.is_float and x.dtype.bits < F32.bits
+            return self.emit("string_format", self.cast(x, F32) if narrow else x)
+        if dtype.is_float and dtype.bits < F32.bits:
+            return self.cast(self.emit("string_parse", x, to=F32), dtype)
+        return self.emit("string_parse", x, to=dtype)
 
     def slice_axis(self, x: Operand, axis: int, start: IndexLike, size: IndexLike) -> Operand:
         """`size` elements of one axis from `start` on."""

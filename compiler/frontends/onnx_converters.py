@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tcc.frontends import (
     onnx_attention,
     onnx_control,
+    onnx_lists,
     onnx_movement,
     onnx_normalization,
     onnx_pointwise,
@@ -18,6 +19,7 @@ from tcc.frontends import (
     onnx_sampling,
     onnx_selection,
     onnx_signal,
+    onnx_strings,
     onnx_window,
 )
 from tcc.frontends.onnx_context import Converter
@@ -36,6 +38,8 @@ _FAMILIES = (
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
     onnx_attention.CONVERTERS,
+    onnx_lists.CONVERTERS,
+    onnx_strings.CONVERTERS,
 )
 
 

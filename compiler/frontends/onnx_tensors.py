@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto
 from tcc.errors import UserError
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, BOOL, DTYPES, DType
+from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
 
 ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
     {
@@ -37,6 +37,7 @@ ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
         TensorProto.UINT32: DTYPES["u32"],
         TensorProto.UINT64: DTYPES["u64"],
         TensorProto.BFLOAT16: DTYPES["bf16"],
+        TensorProto.STRING: DTYPES["string"],
     }
 )
 # Where the elements of each type lie when they are not in `raw_data`.
@@ -49,7 +50,9 @@ _FIELDS = MappingProxyType(
         "u64": "uint64_data",
     }
 )
-_DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_DATA_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"
+)  # fmt: skip
 _MAX_RANK = 64
 _MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
@@ -88,6 +91,8 @@ class TensorReader:
         if len(shape) > _MAX_RANK or any(dim < 0 for dim in shape):
             raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
         count = math.prod(shape)
+        if dtype is STRING:
+            return self._strings(tensor, shape, where), dtype
         if tensor.data_location == TensorProto.EXTERNAL and raw is None:
             flat = self._external(tensor, count, dtype, where)
         elif raw is not None or tensor.HasField("raw_data"):
@@ -105,9 +110,23 @@ class TensorReader:
             )
         return flat.reshape(shape), dtype
 
+    def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...], where: str) -> Array:
+        self._alone(tensor, "string_data", where)
+        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(shape):
+            raise UserError(
+                "a tensor's data does not fill its shape",
+                where=where,
+                why=f"{len(tensor.string_data)} strings for shape {shape}",
+            )
+        flat = np.empty(len(tensor.string_data), object)
+        flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
+        return flat.reshape(shape)
+
     def dense(self, sparse: onnx.SparseTensorProto, where: str) -> tuple[Array, DType]:
         """A sparse tensor as a dense array; absent elements are zero."""
         values, dtype = self.array(sparse.values, where)
+        if dtype is STRING:
+            raise UserError("sparse tensors of strings are not supported", where=where)
         at, _ = self.array(sparse.indices, where)
         shape = tuple(sparse.dims)
         count = math.prod(shape)

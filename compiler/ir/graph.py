@@ -21,7 +21,7 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Var, const, substitute
-from tcc.ir.op import Array, NoAttrs, OpSpec
+from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
 
 
@@ -235,6 +235,7 @@ class GraphBuilder:
         attrs = NoAttrs() if attrs is None else attrs
         types = [None if v is None else v.type for v in inputs]
         try:
+            check_handles(op, types)
             result = op.infer(types, attrs)
         except ValueError as error:
             shown = ", ".join(repr(t) if t else "-" for t in types)

@@ -164,7 +164,7 @@ def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str
         tuple(DTYPES.values()),
         Tolerance.EXACT,
         doc,
-        traits=frozenset({Trait.OPAQUE}),
+        traits=frozenset({Trait.OPAQUE, Trait.LISTS}),
     )
 
 

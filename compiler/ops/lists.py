@@ -268,7 +268,7 @@ def _no_samples(_rng: np.random.Generator) -> Iterator[Sample]:
 
 # ---- rows ------------------------------------------------------------------------------------------
 
-_OPAQUE = frozenset({Trait.OPAQUE})
+_OPAQUE = frozenset({Trait.OPAQUE, Trait.LISTS})
 _MANY = 1 << 16
 
 

@@ -15,6 +15,7 @@ from tcc.ir.types import DTYPES, DType, Kind, TensorType
 Shape = tuple[Index, ...]
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
+MOVED = (*ALL, DTYPES["string"])  # what ops take that look at no values
 FLOATS = tuple(d for d in ALL if d.is_float)
 INTEGERS = tuple(d for d in ALL if d.is_integer)
 SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS

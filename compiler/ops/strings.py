@@ -14,10 +14,10 @@ from functools import cache
 import numpy as np
 from tcc.ir.index import Index, const
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import BOOL, I64, STRING, U8, DType, TensorType, element_count
+from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.operands import Arrays, Types, array, require
 from tcc.ops.regex import compile_pattern, matches
-from tcc.ops.shapes import FLOATS, INTEGERS, required
+from tcc.ops.shapes import INTEGERS, required
 
 _SPACES = " \t\n\r\v\f"
 
@@ -318,7 +318,7 @@ def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> tuple[Array, ..
 
 def _parse_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     x = strings(["1", "-2.5", "1e-5", "1E8", "inf", "NaN", ".5", "+3."])
-    yield Sample((x,), StringParseAttrs(_NUMBERS[-2]), "f32")
+    yield Sample((x,), StringParseAttrs(F32), "f32")
     yield Sample((strings(["12", "-7"]),), StringParseAttrs(I64), "i64")
 
 
@@ -354,7 +354,7 @@ def pack_strings(x: Array) -> tuple[Array, Array]:
 # ---- rows ------------------------------------------------------------------------------------------
 
 _OPAQUE = frozenset({Trait.OPAQUE})
-_NUMBERS = (BOOL, *INTEGERS, *(d for d in FLOATS if d.name in ("f16", "f32", "f64")))
+_NUMBERS = (BOOL, *INTEGERS, F32, F64)
 
 
 def _row(

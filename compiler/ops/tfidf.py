@@ -89,7 +89,7 @@ def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> tuple[Array, ...]:
 
 def _found(row: list[object], wanted: dict[tuple[object, ...], int], attrs: TfIdfAttrs) -> Iterator[int]:
     for size in range(attrs.least, attrs.most + 1):
-        for step in range(1, 2 if size == 1 else attrs.skips + 2):
+        for step in range(1, 2 if size == 1 else min(attrs.skips + 1, len(row)) + 1):
             for start in range(len(row) - (size - 1) * step):
                 number = wanted.get(tuple(row[start : start + (size - 1) * step + 1 : step]))
                 if number is not None:

@@ -188,6 +188,7 @@ static tcc_status call(tcc_run *run, const tcc_code *code) {
                              .results = instance->results,
                              .n_results = code->as.call.n_results,
                              .pool = &instance->pool,
+                             .heap = &instance->heap,
                              .crew = &run->crew,
                              .threads = instance->threads};
     TCC_RETURN_IF_ERROR(instance->executor
