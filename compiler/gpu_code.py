@@ -16,8 +16,8 @@ from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner, block_schedule
-from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.handles import check_without_handles
+from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
 from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound

@@ -3,11 +3,11 @@
     %y = where(%c, %a, %b) : string[n]        %y = where(%c, %a, %b) : u64[n]
     %k = const : string[2]                    %k = string_decode(%bytes, %ends) : u64[2]
 
-A run keeps strings and lists in a heap; in programs there are handles, one word each.  Equal strings
-have equal handles and 0 is the empty string, so what moves, chooses, pads or compares them are plain
-kernels.  Requires a graph that is ready to be partitioned; establishes that no value of it is a
-string or a list.  Ops on these keep their attributes, which say what the words are; inference knows
-only the types from before, so this is the last pass over the graph.
+A run keeps strings and lists in a heap; in programs there are handles, one word each.  Equal
+strings have equal handles and 0 is the empty string, so what moves, chooses, pads or compares them
+are plain kernels.  Requires a graph that is ready to be partitioned; establishes that no value of
+it is a string or a list.  Ops on these keep their attributes, which say what the words are;
+inference knows only the types from before, so this is the last pass over the graph.
 """
 
 from __future__ import annotations

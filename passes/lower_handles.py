@@ -1,7 +1,7 @@
 """Nodes on strings and lists become calls; see the heads of runtime/src/ops/lists.c and strings.c.
 
-    %y = list_at(%s, %i) : f32[a,4]        call list_shape(s, i) -> a, 4 ; allocate y ; call
-                                           list_at(s, i) -> y
+%y = list_at(%s, %i) : f32[a,4]        call list_shape(s, i) -> a, 4 ; allocate y ; call
+                                       list_at(s, i) -> y
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _literal(frame: Frame, array: Array) -> TensorRef:
     return TensorRef(frame.literal(array), dtype_of(array), dims)
 
 
-# ---- lists -----------------------------------------------------------------------------------------
+# ---- lists ---------------------------------------------------------------------------------------
 
 
 def _make(frame: Frame, node: Node) -> None:
@@ -95,7 +95,7 @@ def _split(frame: Frame, node: Node) -> None:
     _plain(frame, node, (attrs.axis, int(attrs.keep), dtype_word(attrs.item)))
 
 
-# ---- strings ---------------------------------------------------------------------------------------
+# ---- strings -------------------------------------------------------------------------------------
 
 
 def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:

@@ -23,8 +23,8 @@ from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
-from tcc.runtime.values import Block, describe, is_list, is_value, read_block
 from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
+from tcc.runtime.values import Block, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -55,7 +55,7 @@ class Port:
 
     @property
     def kind(self) -> str:
-        """"tensor", "sequence" or "optional"."""
+        """ "tensor", "sequence" or "optional"."""
         return self.dtype.partition("(")[0] if is_list(self.dtype) else "tensor"
 
 

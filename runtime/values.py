@@ -1,8 +1,8 @@
 """Strings, sequences and optionals: from Python's objects to the structs of tcc.h, and back.
 
 Strings are NumPy arrays of `str` or `bytes` (fixed width, variable width or objects), sequences are
-lists, an optional is its element or None.  Results are object arrays of `str`, lists and None; bytes
-that are no UTF-8 are kept by surrogate escapes.
+lists, an optional is its element or None.  Results are object arrays of `str`, lists and None;
+bytes that are no UTF-8 are kept by surrogate escapes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _encoded(text: object) -> bytes:
     raise TypeError(f"expected strings, got {type(text).__name__}")
 
 
-# ---- results ---------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

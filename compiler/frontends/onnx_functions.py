@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from tcc.errors import UserError
 from tcc.frontends.onnx_context import NodeContext

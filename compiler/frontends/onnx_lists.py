@@ -1,7 +1,7 @@
 """Sequences and optionals.
 
-A list whose entries the import knows stays a tuple of operands (`Operand.items`): what reads it at a
-known place leaves no trace in the graph.  Others are values that the run makes.
+A list whose entries the import knows stays a tuple of operands (`Operand.items`): what reads it at
+a known place leaves no trace in the graph.  Others are values that the run makes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _place(ctx: NodeContext, at: int, count: int, places: int) -> int:
     return found
 
 
-# ---- making lists ----------------------------------------------------------------------------------
+# ---- making lists --------------------------------------------------------------------------------
 
 
 def _construct(ctx: NodeContext) -> Results:
@@ -143,7 +143,7 @@ def _piece_sizes(ctx: NodeContext, extent: Index, cut: Operand | None) -> list[I
     return [const(min(each, length - at)) for at in range(0, length, each)]
 
 
-# ---- reading lists ---------------------------------------------------------------------------------
+# ---- reading lists -------------------------------------------------------------------------------
 
 
 def _at(ctx: NodeContext) -> Results:
@@ -187,7 +187,7 @@ def _with_axis(ctx: NodeContext, x: Operand, axis: int) -> Operand:
     return ctx.reshape(x, (*x.shape[:axis], const(1), *x.shape[axis:]))
 
 
-# ---- optionals -------------------------------------------------------------------------------------
+# ---- optionals -----------------------------------------------------------------------------------
 
 
 def _optional(ctx: NodeContext) -> Results:

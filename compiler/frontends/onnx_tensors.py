@@ -51,7 +51,8 @@ _FIELDS = MappingProxyType(
     }
 )
 _DATA_FIELDS = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
+    "string_data",
 )  # fmt: skip
 _MAX_RANK = 64
 _MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
@@ -112,7 +113,9 @@ class TensorReader:
 
     def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...], where: str) -> Array:
         self._alone(tensor, "string_data", where)
-        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(shape):
+        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(
+            shape
+        ):
             raise UserError(
                 "a tensor's data does not fill its shape",
                 where=where,

@@ -5,8 +5,8 @@
     sequence(f32[-])             no tensors at all, until one comes in
     optional(sequence(i64[3]))   nothing, or one sequence
 
-A value of such a type is a scalar whose element type is a `ListType`.  An optional is a list of no or
-one entry.  Equal types are one object.
+A value of such a type is a scalar whose element type is a `ListType`.  An optional is a list of no
+or one entry.  Equal types are one object.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NOTHING: Dims = (-1,)
 class ListType(DType):
     """`item` is the element type of the entries, a `ListType` where they are lists themselves.
 
-    `dims` are the sizes of entries that are tensors: None for a size that may differ, and in place of
-    the tuple where even ranks may.  Make them with `sequence_of` and `optional_of`.
+    `dims` are the sizes of entries that are tensors: None for a size that may differ, and in place
+    of the tuple where even ranks may.  Make them with `sequence_of` and `optional_of`.
     """
 
     optional: bool
@@ -104,7 +104,8 @@ def type_words(list_type: ListType) -> tuple[int, ...]:
     dims: Dims | None = None
     while isinstance(kind, ListType):
         words.append(1 if kind.optional else 2)
-        kind, dims = kind.item, kind.dims
+        dims = kind.dims
+        kind = kind.item
     if dims is None or dims == NOTHING:
         return (*words, 0, dtype_word(kind), -1)
     return (*words, 0, dtype_word(kind), len(dims), *(-1 if n is None else n for n in dims))

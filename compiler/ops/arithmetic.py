@@ -17,10 +17,10 @@ from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given
 from tcc.ops.sampling import Samples, binary_samples, draw
 from tcc.ops.shapes import (
-    MOVED,
     BOOLS,
     FLOATS,
     INTEGERS,
+    MOVED,
     NUMERIC,
     broadcast_shapes,
     broadcast_types,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tcc.ir.index import as_int
@@ -60,15 +61,15 @@ class ListConcatAttrs:
 
 @dataclass(frozen=True, slots=True)
 class ListSplitAttrs:
-    """x is cut along `axis` into pieces of `sizes`, the second operand (a scalar: the last piece may
-    be smaller); `keep` False drops that axis of pieces of one."""
+    """x is cut along `axis` into pieces of the sizes in the second operand (a scalar: the last
+    piece may be smaller); `keep` False drops that axis of pieces of one."""
 
     axis: int
     keep: bool
     item: DType
 
 
-# ---- types -----------------------------------------------------------------------------------------
+# ---- types ---------------------------------------------------------------------------------------
 
 
 def list_type(types: Types, number: int = 0) -> ListType:
@@ -159,7 +160,7 @@ def _split_infer(types: Types, attrs: ListSplitAttrs) -> tuple[TensorType, ...]:
     return (_scalar(sequence_of(x.dtype, tuple(dims))),)
 
 
-# ---- references ------------------------------------------------------------------------------------
+# ---- references ----------------------------------------------------------------------------------
 
 
 def pack(entries: Sequence[Array]) -> Array:
@@ -171,8 +172,8 @@ def pack(entries: Sequence[Array]) -> Array:
 
 def entries_of(arrays: Arrays, number: int = 0) -> tuple[Array, ...]:
     """The entries of a list operand."""
-    found: tuple[Array, ...] = array(arrays, number)[()]
-    return found
+    found: Any = array(arrays, number)[()]
+    return tuple(found)
 
 
 def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
@@ -238,7 +239,7 @@ def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> tuple[Array, ...]
     return (pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces]),)
 
 
-# ---- samples ---------------------------------------------------------------------------------------
+# ---- samples -------------------------------------------------------------------------------------
 
 
 def _tensors() -> tuple[Array, Array, Array]:
@@ -266,7 +267,7 @@ def _no_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield from ()
 
 
-# ---- rows ------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 _OPAQUE = frozenset({Trait.OPAQUE, Trait.LISTS})
 _MANY = 1 << 16

@@ -2,9 +2,9 @@
 
     "[a-c]+x?"    state 0 -a..c-> 1,  1 -a..c-> 1,  1 -x-> 2;  1 and 2 accept
 
-An automaton reads each byte once, so no text takes longer than its length.  What cannot be told by
-the bytes read so far (`\\b`, back references, lines by `(?m)`) is refused, and so are patterns that
-need more states or work than the budgets below.
+An automaton reads each byte once, so no text takes longer than its length.  Back references,
+looking around and lines by `(?m)` are refused, and so are patterns that need more states or work
+than the budgets below.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import numpy as np
 from tcc.ir.op import Array
 from tcc.ops.regex_parse import (
     BEGIN,
+    BOUNDARY,
     END,
+    INSIDE,
     LAST_CODE,
-    Choice,
+    WORD,
     Chars,
+    Choice,
     Mark,
     Node,
     Ranges,
@@ -32,6 +35,7 @@ from tcc.ops.regex_parse import (
 _MOST_NODES = 20_000
 _MOST_STATES = 4096
 _MOST_WORK = 4_000_000
+_BOUNDS = (BOUNDARY, INSIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,11 @@ def matches(automaton: Automaton, text: bytes) -> bool:
     return bool(automaton.accepts[state])
 
 
-# ---- nets: automata that may be in several places ----------------------------------------------------
+# Code points that take one to four bytes, without the surrogates.
+_LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST_CODE))
+
+
+# ---- nets: automata that may be in several places ------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -146,7 +154,7 @@ class _Net:
 
 def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """The UTF-8 forms of code points low to high, as sequences of ranges of bytes."""
-    for start, end in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST_CODE)):
+    for start, end in _LENGTHS:
         a, b = max(low, start), min(high, end)
         if a <= b:
             yield from _of_length(a, b)
@@ -170,7 +178,7 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
     yield tuple(zip(first, last, strict=True))
 
 
-# ---- automata that are in one place ------------------------------------------------------------------
+# ---- automata that are in one place --------------------------------------------------------------
 
 
 class _Work:
@@ -183,34 +191,68 @@ class _Work:
             raise ValueError("the pattern takes too long to become an automaton")
 
 
-def _determine(net: _Net, first: int, last: int) -> Automaton:
-    work = _Work()
-    classes, samples = _byte_classes(net)
-    begin = _closure(net, {first}, (BEGIN,), work)
-    numbers = {begin: 0}
-    order, moves, accepts = [begin], [], []
-    for places in order:  # grows while it is walked
-        ends = (BEGIN, END) if places is begin else (END,)
-        accepts.append(last in _closure(net, set(places), ends, work))
-        row = []
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Where the net may be; `word`: behind a character of a word, `first`: before all others."""
+
+    places: frozenset[int]
+    word: bool
+    first: bool
+
+
+class _Builder:
+    """Numbers the states of an automaton as they are reached."""
+
+    def __init__(self, net: _Net, last: int) -> None:
+        self.net, self.last, self.work = net, last, _Work()
+        self.bounded = any(kind in _BOUNDS for marks in net.marks for kind, _ in marks)
+        self.numbers: dict[_State, int] = {}
+        self.order: list[_State] = []
+
+    def number(self, state: _State) -> int:
+        found = self.numbers.setdefault(state, len(self.order))
+        if found == len(self.order):
+            if found == _MOST_STATES:
+                raise ValueError(f"the pattern needs more than {_MOST_STATES} states")
+            self.order.append(state)
+        return found
+
+    def ready(self, state: _State, word: bool, *marks: str) -> frozenset[int]:
+        """Where the net is when it is known whether a character of a word comes next."""
+        bound = BOUNDARY if word != state.word else INSIDE
+        kinds = (*marks, *((BEGIN,) if state.first else ()), *((bound,) if self.bounded else ()))
+        return _closure(self.net, set(state.places), kinds, self.work) if kinds else state.places
+
+    def row(self, state: _State, samples: list[int]) -> list[int]:
+        ready = [self.ready(state, word) for word in ((False, True) if self.bounded else (False,))]
+        found = []
         for byte in samples:
-            reached = set()
-            for place in places:
-                work.spend(1 + len(net.steps[place]))
-                reached |= {to for low, high, to in net.steps[place] if low <= byte <= high}
-            if not reached:
-                row.append(-1)
-                continue
-            target = _closure(net, reached, (), work)
-            if target not in numbers:
-                if len(numbers) == _MOST_STATES:
-                    raise ValueError(f"the pattern needs more than {_MOST_STATES} states")
-                numbers[target] = len(numbers)
-                order.append(target)
-            row.append(numbers[target])
-        moves.append(row)
+            word = self.bounded and _in_word(byte)
+            reached: set[int] = set()
+            for place in ready[word]:
+                steps = self.net.steps[place]
+                self.work.spend(1 + len(steps))
+                reached |= {to for low, high, to in steps if low <= byte <= high}
+            places = _closure(self.net, reached, (), self.work)
+            found.append(self.number(_State(places, word, False)) if places else -1)
+        return found
+
+
+def _determine(net: _Net, first: int, last: int) -> Automaton:
+    builder = _Builder(net, last)
+    classes, samples = _byte_classes(net, builder.bounded)
+    start = _closure(net, {first}, (), builder.work)
+    builder.number(_State(start, False, True))
+    moves, accepts = [], []
+    for state in builder.order:  # grows while it is walked
+        accepts.append(last in builder.ready(state, False, END))
+        moves.append(builder.row(state, samples))
     table = np.array(moves, np.int32).reshape(len(moves), len(samples))
     return Automaton(classes, table, np.array(accepts, np.uint8))
+
+
+def _in_word(byte: int) -> bool:
+    return any(low <= byte <= high for low, high in WORD)
 
 
 def _closure(net: _Net, places: set[int], marks: tuple[str, ...], work: _Work) -> frozenset[int]:
@@ -226,9 +268,9 @@ def _closure(net: _Net, places: set[int], marks: tuple[str, ...], work: _Work) -
     return frozenset(found)
 
 
-def _byte_classes(net: _Net) -> tuple[Array, list[int]]:
+def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:
     """Bytes that no step tells apart are one class; and a byte of each."""
-    cuts = {0}
+    cuts = {0, *(cut for low, high in WORD if bounded for cut in (low, high + 1))}
     for steps in net.steps:
         for low, high, _ in steps:
             cuts |= {low, high + 1}

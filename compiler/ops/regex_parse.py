@@ -13,7 +13,7 @@ from functools import cache
 from typing import TypeAlias
 
 LAST_CODE = sys.maxunicode
-BEGIN, END = "begin", "end"
+BEGIN, END, BOUNDARY, INSIDE = "begin", "end", "boundary", "inside"
 _MOST_REPEATS = 1000
 _DEEPEST = 50
 _LONGEST = 10_000
@@ -30,7 +30,8 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Nothing, but only at the text's `BEGIN` or `END`."""
+    """Nothing, but only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE` of
+    words or of what is between them."""
 
     kind: str
 
@@ -58,9 +59,10 @@ Node: TypeAlias = Chars | Mark | Row | Choice | Repeat
 
 _ALL: Ranges = ((0, LAST_CODE),)
 _DIGITS = ((48, 57),)
-_WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
+WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
 _SPACE = ((9, 10), (12, 13), (32, 32))
-_SETS = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
+_SETS = {"d": _DIGITS, "w": WORD, "s": _SPACE}
+_OCTAL = tuple("01234567")
 _CONTROLS = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
 _POSIX: dict[str, Ranges] = {
     "alnum": ((48, 57), (65, 90), (97, 122)),
@@ -75,7 +77,7 @@ _POSIX: dict[str, Ranges] = {
     "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
     "space": ((9, 13), (32, 32)),
     "upper": ((65, 90),),
-    "word": _WORD,
+    "word": WORD,
     "xdigit": ((48, 57), (65, 70), (97, 102)),
 }
 
@@ -298,9 +300,10 @@ class _Reader:
 
     def _escape(self) -> Node:
         char = self.peek()
-        if char in ("A", "z"):
+        kind = {"A": BEGIN, "z": END, "b": BOUNDARY, "B": INSIDE}.get(char)
+        if kind is not None:
             self.at += 1
-            return Mark(BEGIN if char == "A" else END)
+            return Mark(kind)
         return self._set(self._escaped())
 
     def _escaped(self) -> Ranges:
@@ -315,8 +318,8 @@ class _Reader:
             code = self._hex()
         elif char in _CONTROLS:
             code = _CONTROLS[char]
-        elif char in "01234567" and (char == "0" or self.peek() in tuple("01234567")):
-            code = int(char + "".join(self.next() for _ in range(2) if self.peek() in tuple("01234567")), 8)
+        elif char in _OCTAL and (char == "0" or self.peek() in _OCTAL):
+            code = int(char + "".join(self.next() for _ in range(2) if self.peek() in _OCTAL), 8)
         elif char.isascii() and (char.isalnum()):
             raise self.error(f"'\\{char}' is not supported")
         else:
@@ -355,15 +358,19 @@ class _Reader:
             low = self._class_item()
             if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.at += 1
-                high = self._class_item()
-                if len(low) != 1 or len(high) != 1 or low[0][0] != low[0][1] or high[0][0] < low[0][0]:
-                    raise self.error("a range of characters is no range")
-                found.append((low[0][0], high[0][1]))
+                found.append(self._range(low, self._class_item()))
             else:
                 found += low
         self.at += 1
         ranges = self._set(tuple(found)).ranges  # other cases come before the negation
         return _without(ranges) if negated else ranges
+
+    def _range(self, low: Ranges, high: Ranges) -> tuple[int, int]:
+        """From one character to another."""
+        (start, first), (last, end) = low[0], high[0]
+        if len(low) > 1 or len(high) > 1 or start != first or last != end or last < start:
+            raise self.error("a range of characters is no range")
+        return start, end
 
     def _class_item(self) -> Ranges:
         char = self.next()

@@ -87,12 +87,12 @@ def _texts(types: Types, number: int = 0) -> TensorType:
 
 
 def _each(function: object, x: Array, dtype: type) -> Array:
-    out = np.empty(x.shape, dtype)
+    out: Array = np.empty(x.shape, dtype)
     out.reshape(-1)[:] = [function(text) for text in x.reshape(-1)]  # type: ignore[operator]
     return out
 
 
-# ---- concat ----------------------------------------------------------------------------------------
+# ---- concat --------------------------------------------------------------------------------------
 
 
 def _concat_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
@@ -111,7 +111,7 @@ def _concat_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((strings("a"), strings("b")), NoAttrs(), "scalar")
 
 
-# ---- split -----------------------------------------------------------------------------------------
+# ---- split ---------------------------------------------------------------------------------------
 
 
 def split_text(text: str, delimiter: str, most: int) -> list[str]:
@@ -150,7 +150,7 @@ def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((strings([" a  b ", "c"]),), StringSplitAttrs("", -1, const(2)), "spaces")
 
 
-# ---- case ------------------------------------------------------------------------------------------
+# ---- case ----------------------------------------------------------------------------------------
 
 
 def change_case(text: str, upper: bool) -> str:
@@ -183,7 +183,7 @@ def _case_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), StringCaseAttrs(True), "upper")
 
 
-# ---- remove ----------------------------------------------------------------------------------------
+# ---- remove --------------------------------------------------------------------------------------
 
 
 def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> tuple[TensorType, ...]:
@@ -206,7 +206,7 @@ def _remove_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, key, strings(["c", "b", "a"])), StringRemoveAttrs(const(1)), "all")
 
 
-# ---- match -----------------------------------------------------------------------------------------
+# ---- match ---------------------------------------------------------------------------------------
 
 
 def _match_infer(types: Types, attrs: StringMatchAttrs) -> tuple[TensorType, ...]:
@@ -225,7 +225,7 @@ def _match_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((strings([]),), StringMatchAttrs("a*"), "none")
 
 
-# ---- rank ------------------------------------------------------------------------------------------
+# ---- rank ----------------------------------------------------------------------------------------
 
 
 def _rank_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
@@ -250,9 +250,11 @@ def _rank_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((strings([["b", "a"], ["é", "b"]]),), NoAttrs(), "matrix")
 
 
-# ---- numbers ---------------------------------------------------------------------------------------
+# ---- numbers -------------------------------------------------------------------------------------
 
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.I | re.A)
+_NUMBER = re.compile(
+    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.I | re.A
+)
 _INTEGER = re.compile(r"[+-]?\d{1,40}", re.A)
 
 
@@ -268,13 +270,15 @@ def number_text(value: object, dtype: DType) -> str:
     if np.isinf(number):
         return "INF" if number > 0 else "-INF"
     digits = next(
-        d for d in range(1, 18) if dtype.carrier.type(f"{number:.{d}g}") == dtype.carrier.type(number)
+        d
+        for d in range(1, 18)
+        if dtype.carrier.type(f"{number:.{d}g}") == dtype.carrier.type(number)
     )
     return f"{number:.{digits}g}"
 
 
 def text_number(text: str, dtype: DType) -> object:
-    """The number that a text says; raises ValueError where it says none or the type is too small."""
+    """The number that a text says; raises ValueError where it says none that the type has."""
     if dtype is BOOL:
         raise ValueError("strings do not become bool")
     if dtype.is_float:
@@ -322,7 +326,7 @@ def _parse_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((strings(["12", "-7"]),), StringParseAttrs(I64), "i64")
 
 
-# ---- decode ----------------------------------------------------------------------------------------
+# ---- decode --------------------------------------------------------------------------------------
 
 
 def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> tuple[TensorType, ...]:
@@ -351,7 +355,7 @@ def pack_strings(x: Array) -> tuple[Array, Array]:
     return np.frombuffer(b"".join(texts), np.uint8), ends
 
 
-# ---- rows ------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 _OPAQUE = frozenset({Trait.OPAQUE})
 _NUMBERS = (BOOL, *INTEGERS, F32, F64)

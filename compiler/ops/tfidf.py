@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from tcc.ir.index import const
@@ -17,9 +18,9 @@ MODES = ("TF", "IDF", "TFIDF")
 
 @dataclass(frozen=True, slots=True)
 class TfIdfAttrs:
-    """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of the
-    g-th n-gram, `weights[g]` what IDF and TFIDF multiply by (none: 1).  Tokens of one n-gram stand up
-    to `skips` + 1 places apart, all equally far."""
+    """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
+    the g-th n-gram, `weights[g]` what IDF and TFIDF multiply by (none: 1).  Tokens of one n-gram
+    stand up to `skips` + 1 places apart, all equally far."""
 
     mode: str
     least: int
@@ -46,13 +47,15 @@ def check(attrs: TfIdfAttrs, tokens: int) -> None:
     """Raises ValueError where the attributes do not fit each other."""
     require(attrs.mode in MODES, f"no mode is called {attrs.mode}")
     require(1 <= attrs.least <= attrs.most, f"n-grams of {attrs.least} to {attrs.most} tokens")
-    require(0 <= attrs.skips, f"{attrs.skips} skips")
+    require(attrs.skips >= 0, f"{attrs.skips} skips")
     bounds = (0, *attrs.counts, tokens)
-    rising = all(a <= b for a, b in zip(bounds, bounds[1:], strict=False))
+    rising = all(a <= b for a, b in pairwise(bounds))
     require(bool(attrs.counts) and rising, f"parts {attrs.counts} of {tokens} tokens")
     require(attrs.most <= len(attrs.counts), f"there are no n-grams of {attrs.most} tokens")
     ends = (*attrs.counts[1:], tokens)
-    whole = all((e - b) % n == 0 for n, (b, e) in enumerate(zip(attrs.counts, ends, strict=True), 1))
+    whole = all(
+        (e - b) % n == 0 for n, (b, e) in enumerate(zip(attrs.counts, ends, strict=True), 1)
+    )
     require(whole, "a part of the pool does not consist of whole n-grams")
     found = sum(1 for _ in grams(attrs, tokens))
     require(len(attrs.places) == found, f"{len(attrs.places)} columns for {found} n-grams")
@@ -87,7 +90,9 @@ def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> tuple[Array, ...]:
     return (out.reshape(*x.shape[:-1], attrs.columns),)
 
 
-def _found(row: list[object], wanted: dict[tuple[object, ...], int], attrs: TfIdfAttrs) -> Iterator[int]:
+def _found(
+    row: list[object], wanted: dict[tuple[object, ...], int], attrs: TfIdfAttrs
+) -> Iterator[int]:
     for size in range(attrs.least, attrs.most + 1):
         for step in range(1, 2 if size == 1 else min(attrs.skips + 1, len(row)) + 1):
             for start in range(len(row) - (size - 1) * step):
