@@ -520,9 +520,9 @@ typedef struct tcc_op_call {
     int64_t *results; /* n_results values that the function must set */
     int32_t n_results;
     tcc_pool *pool; /* for temporaries */
-    tcc_heap *heap; /* of strings and lists */
     tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
     int32_t threads;
+    tcc_heap *heap; /* of strings and lists; NULL on a GPU */
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */

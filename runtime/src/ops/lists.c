@@ -23,13 +23,17 @@ static tcc_dtype type_of(int64_t word) {
 
 static tcc_status misfit(void) { return tcc_fail(TCC_INTERNAL, "lists: operands do not fit"); }
 
+static bool is_one(const tcc_op_tensor *tensor, int code) {
+    return tensor->count == 1 && tensor->dtype.code == code && tensor->dtype.bits == 64;
+}
+
 static tcc_status read_list(const tcc_op_call *call, tcc_list_value *out_list) {
-    if (call->n_inputs < 1 || call->inputs[0].count != 1) return misfit();
+    if (call->n_inputs < 1 || !is_one(&call->inputs[0], 1)) return misfit();
     return tcc_heap_list(call->heap, *(const uint64_t *)call->inputs[0].data, out_list);
 }
 
 static tcc_status write_list(const tcc_op_call *call, tcc_list_value list) {
-    if (call->n_outputs != 1 || call->outputs[0].count != 1) return misfit();
+    if (call->n_outputs != 1 || !is_one(&call->outputs[0], 1)) return misfit();
     return tcc_heap_name_list(call->heap, list, call->outputs[0].data);
 }
 
@@ -38,7 +42,7 @@ static tcc_status read_place(const tcc_op_call *call, int32_t number, int64_t co
                              int64_t *out_place) {
     int64_t at = places - 1;
     if (call->n_inputs > number) {
-        if (call->inputs[number].count != 1) return misfit();
+        if (!is_one(&call->inputs[number], 0)) return misfit();
         at = *(const int64_t *)call->inputs[number].data;
     }
     *out_place = at < 0 && at >= -count ? at + count : at;
@@ -96,7 +100,7 @@ tcc_status tcc_op_list_erase(tcc_op_call *call) {
 tcc_status tcc_op_list_length(tcc_op_call *call) {
     tcc_list_value list;
     TCC_RETURN_IF_ERROR(read_list(call, &list));
-    if (call->n_outputs != 1 || call->outputs[0].count != 1) return misfit();
+    if (call->n_outputs != 1 || !is_one(&call->outputs[0], 0)) return misfit();
     *(int64_t *)call->outputs[0].data = list.count;
     return TCC_OK;
 }
@@ -183,7 +187,7 @@ static tcc_status expect(const tcc_heap *heap, uint64_t handle, const int64_t *w
 tcc_status tcc_op_list_expect(tcc_op_call *call) {
     tcc_list_value list;
     TCC_RETURN_IF_ERROR(read_list(call, &list));
-    if (call->n_outputs != 1 || call->outputs[0].count != 1) return misfit();
+    if (call->n_outputs != 1 || !is_one(&call->outputs[0], 1)) return misfit();
     uint64_t handle = *(const uint64_t *)call->inputs[0].data;
     TCC_RETURN_IF_ERROR(expect(call->heap, handle, call->ints, call->n_ints));
     *(uint64_t *)call->outputs[0].data = handle;
@@ -289,6 +293,7 @@ tcc_status tcc_op_list_split(tcc_op_call *call) {
     tcc_axis axis;
     tcc_list_value list = {NULL, 0};
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 3, 0, "list_split"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, ".ih", "list_split"));
     const tcc_op_tensor *x = &call->inputs[0], *given = &call->inputs[1];
     if (x->dtype.bits % 8) return misfit();
     TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &axis));

@@ -81,6 +81,7 @@ static bool is_number(tcc_dtype dtype) {
 tcc_status tcc_op_string_format(tcc_op_call *call) {
     plain p = {(locale_t)0, (locale_t)0};
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 1, 0, 0, "string_format"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, ".h", "string_format"));
     if (call->inputs[0].count != call->outputs[0].count || !is_number(call->inputs[0].dtype))
         return misfit("string_format");
     TCC_RETURN_IF_ERROR(enter(&p));
@@ -159,6 +160,7 @@ static tcc_status parse_all(const tcc_op_call *call) {
 tcc_status tcc_op_string_parse(tcc_op_call *call) {
     plain p = {(locale_t)0, (locale_t)0};
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 1, 0, 0, "string_parse"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "h.", "string_parse"));
     tcc_dtype dtype = call->outputs[0].dtype;
     if (call->inputs[0].count != call->outputs[0].count || !is_number(dtype) || dtype.code == 6)
         return misfit("string_parse");

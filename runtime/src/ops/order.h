@@ -38,6 +38,10 @@ tcc_status tcc_axis_split(const tcc_op_tensor *tensor, int64_t axis, tcc_axis *o
 tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t outputs, int32_t ints,
                          int32_t results, const char *op);
 
+/* Fails with TCC_INTERNAL unless inputs and then outputs have these element types, a letter each: h
+ * handles, i i64, w i32, b u8, f f32, q bool, . any. */
+tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const char *op);
+
 /* A part of an op: units begin to end - 1 of the work that `context` describes, with `room` bytes of
  * its thread's own. */
 typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);

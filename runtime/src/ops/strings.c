@@ -27,6 +27,7 @@ static tcc_status text_of(const tcc_op_call *call, int32_t input, int64_t i, tcc
 
 tcc_status tcc_op_string_decode(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 0, 0, "string_decode"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "bih", "string_decode"));
     const char *bytes = call->inputs[0].data;
     const int64_t *ends = call->inputs[1].data;
     uint64_t *handles = call->outputs[0].data;
@@ -43,6 +44,7 @@ tcc_status tcc_op_string_decode(tcc_op_call *call) {
 
 tcc_status tcc_op_string_concat(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 0, 0, "string_concat"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hhh", "string_concat"));
     uint64_t *handles = call->outputs[0].data;
     int64_t count = call->outputs[0].count;
     if (call->inputs[0].count != count || call->inputs[1].count != count)
@@ -96,7 +98,7 @@ static bool next_word(pieces *p, tcc_string *out_piece) {
     while (length < p->rest.size && !is_space(p->rest.data[length])) length++;
     *out_piece = (tcc_string){p->rest.data, length};
     drop(&p->rest, length);
-    p->left--;
+    if (p->left > 0) p->left--;
     return true;
 }
 
@@ -119,7 +121,7 @@ static bool next_piece(pieces *p, tcc_string *out_piece) {
     *out_piece = (tcc_string){p->rest.data, at};
     p->over = at == p->rest.size;
     if (!p->over) drop(&p->rest, at + p->width);
-    p->left--;
+    if (p->left > 0) p->left--;
     return true;
 }
 
@@ -136,6 +138,7 @@ static tcc_status begin_split(const tcc_op_call *call, pieces *out_pieces) {
 tcc_status tcc_op_string_split_count(tcc_op_call *call) {
     pieces first;
     tcc_string piece;
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "h", "string_split"));
     if (call->n_results != 1) return misfit("string_split");
     TCC_RETURN_IF_ERROR(begin_split(call, &first));
     call->results[0] = 0;
@@ -152,7 +155,7 @@ tcc_status tcc_op_string_split_count(tcc_op_call *call) {
 tcc_status tcc_op_string_split(tcc_op_call *call) {
     pieces first;
     tcc_string piece;
-    if (call->n_outputs != 2) return misfit("string_split");
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hhi", "string_split"));
     TCC_RETURN_IF_ERROR(begin_split(call, &first));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
     if (y->ndim != x->ndim + 1 || call->outputs[1].count != x->count) return misfit("string_split");
@@ -241,6 +244,7 @@ static tcc_status change_case(const tcc_op_call *call, tcc_string text, uint64_t
 
 tcc_status tcc_op_string_case(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 0, 0, "string_case"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hwh", "string_case"));
     uint64_t *handles = call->outputs[0].data;
     if (call->inputs[0].count != call->outputs[0].count) return misfit("string_case");
     for (int64_t i = 0; i < call->outputs[0].count; i++) {
@@ -281,6 +285,7 @@ static tcc_status remove_some(const tcc_op_call *call, uint64_t *target, int64_t
 
 tcc_status tcc_op_string_remove_count(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 3, 0, 0, 1, "string_remove"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hhh", "string_remove"));
     TCC_RETURN_IF_ERROR(remove_some(call, NULL, 0, &call->results[0]));
     if (call->results[0] == 0) call->results[0] = 1;
     return TCC_OK;
@@ -289,6 +294,7 @@ tcc_status tcc_op_string_remove_count(tcc_op_call *call) {
 tcc_status tcc_op_string_remove(tcc_op_call *call) {
     int64_t count = 0;
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 3, 1, 0, 0, "string_remove"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hhhh", "string_remove"));
     const tcc_op_tensor *y = &call->outputs[0];
     TCC_RETURN_IF_ERROR(remove_some(call, y->data, y->count, &count));
     if (count == 0 && y->count == 1) *(uint64_t *)y->data = 0;
@@ -299,6 +305,7 @@ tcc_status tcc_op_string_remove(tcc_op_call *call) {
 
 tcc_status tcc_op_string_match(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 4, 1, 0, 0, "string_match"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hbwbq", "string_match"));
     const tcc_op_tensor *moves = &call->inputs[2];
     const uint8_t *classes = call->inputs[1].data, *accepts = call->inputs[3].data;
     const int32_t *table = moves->data;
@@ -339,6 +346,7 @@ static int compare_texts(const void *a, const void *b) {
 
 tcc_status tcc_op_string_rank(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 2, 0, 0, "string_rank"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hih", "string_rank"));
     int64_t count = call->inputs[0].count, *ranks = call->outputs[0].data;
     uint64_t *ordered = call->outputs[1].data;
     void *memory = NULL;

@@ -115,8 +115,9 @@ tcc_status tcc_op_tf_idf(tcc_op_call *call) {
     const int64_t *tokens = NULL;
     float *weights = NULL;
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 5, 1, 4, 0, "tf_idf"));
+    TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "..iiff", "tf_idf"));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-    if (x->ndim < 1 || y->ndim != x->ndim || call->inputs[1].dtype.bits != 64 || call->ints[1] < 1)
+    if (x->ndim < 1 || x->ndim > 2 || y->ndim != x->ndim || call->inputs[1].dtype.bits != 64 || call->ints[1] < 1)
         return misfit();
     counter c = {.pool = call->inputs[1].data,
                  .places = call->inputs[3].data,
