@@ -115,7 +115,7 @@ static tcc_status wrong_entry(const tcc_op_tensor *entry, const char *what) {
 
 /* `words` are type, rank and sizes, `count` in all. */
 static tcc_status check_entry(const tcc_op_tensor *entry, const int64_t *words, int64_t count) {
-    if (count < 2 || (words[1] >= 0 && count != 2 + words[1])) return misfit();
+    if (count < 2 || (words[1] >= 0 && count - 2 != words[1])) return misfit();
     tcc_dtype due = type_of(words[0]);
     if (entry->dtype.code != due.code || entry->dtype.bits != due.bits)
         return wrong_entry(entry, "element type");
