@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tcc.backends.gpu.code import GpuCode as CompiledBlocks
-from tcc.backends.gpu.code import compile_blocks
-from tcc.backends.gpu.compile import Request
+from tcc.backends.gpu.code import Job, begin_blocks, compile_blocks
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.generated import Generated
 from tcc.gpu_tuning import better_schedules
@@ -19,7 +19,7 @@ from tcc.passes.blocks.plan import BlockPlanner, block_schedule
 from tcc.passes.handles import check_without_handles
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
-from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
+from tcc.passes.pipeline import EXPRESS_CALLS, FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
@@ -35,11 +35,19 @@ class GpuCode:
     limits = None
     priced = 0
 
-    def __init__(self, target: Target, options: Options, constants: int) -> None:
-        self.target, self.options = target, options
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        constants: int,
+        compilers: Compilers | None = None,
+    ) -> None:
+        """`compilers` are what all code of an artifact is compiled by; None: processes of its own,
+        for a moment each."""
+        self.target, self.options, self.compilers = target, options, compilers
         # Sums of products of bytes are rounded once, those of dequantised ones at every step.
         strict = options.numerics == "strict"
-        self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
+        self.asked = (FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)))
         floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
@@ -49,7 +57,6 @@ class GpuCode:
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
-        self._made: dict[Request, CompiledKernel] = {}
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
@@ -60,7 +67,15 @@ class GpuCode:
 
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
+        if self.compilers is not None:
+            self.compilers.start()  # which takes them about as long as this
         return lower_for_gpu(graph, self.planner, self.precision)
+
+    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
+        """Has kernels compiled that `fitted` will ask for, while the caller does other things."""
+        if self.compilers is not None:
+            job = self._job(lowered.table.bounds, names, lowered.alignments)
+            begin_blocks(job, self.compilers)
 
     def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
         """`lowered` with other schedules for kernels that turn out to need more registers or
@@ -72,7 +87,6 @@ class GpuCode:
                 tuple(bounds.values()),
                 [names[n] for n in numbers],
                 [lowered.alignments[n] for n in numbers],
-                portable=False,
             )
             return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
 
@@ -84,7 +98,7 @@ class GpuCode:
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Images of all kernels under `names`."""
-        code = self._compiled(lowered.table.bounds, names, lowered.alignments)
+        code = self._compiled(lowered.table.bounds, names, lowered.alignments, portable=True)
         facts = self._facts(lowered, names, code.kernels)
         return Generated((), 0, code.listings, facts, code.images)
 
@@ -93,20 +107,25 @@ class GpuCode:
         bounds: Sequence[Bound],
         names: Sequence[str],
         alignments: Sequence[Sequence[int]],
-        portable: bool = True,
+        portable: bool = False,
     ) -> CompiledBlocks:
-        return compile_blocks(
+        job, host = self._job(bounds, names, alignments), self.options.allow_host
+        if self.compilers is not None:
+            return compile_blocks(job, self.compilers, allow_host=host, portable=portable)
+        with Compilers(self.options.jobs) as own:
+            return compile_blocks(job, own, allow_host=host, portable=portable)
+
+    def _job(
+        self, bounds: Sequence[Bound], names: Sequence[str], alignments: Sequence[Sequence[int]]
+    ) -> Job:
+        return Job(
             [bound.kernel for bound in bounds],
             names,
             [block_schedule(bound) for bound in bounds],
             alignments,
             self.target,
-            precision=self.options.precision,
-            allow_host=self.options.allow_host,
-            gluon=self.options.gpu_kernels == "auto",
-            portable=portable,
-            jobs=self.options.jobs,
-            known=self._made,
+            self.options.precision,
+            self.options.gpu_kernels == "auto",
         )
 
     def _facts(

@@ -23,7 +23,7 @@ from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
-from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
+from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image
 from tcc.runtime.values import Block, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
@@ -109,7 +109,8 @@ class Module:
     stream; others are there when the call returns.
     Strings are arrays of `str` (any NumPy type of strings, or objects), sequences are lists, an
     optional is its element or None.
-    bfloat16 is NumPy's `bfloat16` where ml_dtypes is imported, else uint16 with the bit patterns.
+    Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
+    imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
 
     def __init__(
@@ -222,11 +223,14 @@ class Module:
             image = open_image(self._path)
             entry = image.library.tcc_artifact_api
         except (OSError, AttributeError) as failure:
+            foreign = foreign_machine(self._path)
             raise self._error(
                 "the file cannot be loaded as a tcc artifact",
                 where=str(self._path),
-                why=str(failure),
-                hint="make one with: tcc compile MODEL.onnx",
+                why=foreign or str(failure),
+                hint="compile the model for this machine: --target cpu"
+                if foreign
+                else "make one with: tcc compile MODEL.onnx",
             ) from failure
         entry.restype = ctypes.POINTER(abi.Api)
         api = entry().contents
@@ -340,6 +344,7 @@ class Module:
         results = self._results.start(given.tensors, maker)
         with self._instance() as instance:
             self._run_on(instance, given.tensors, len(values), results, stream)
+        results.unpack()
         kind = None if given.plain or maker else kind_of(values)
         return [
             values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)

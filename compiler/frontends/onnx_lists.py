@@ -36,7 +36,10 @@ def _kind(operand: Operand) -> ListType:
 def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optional: bool) -> Operand:
     """A list of known entries, which become a value when something needs it."""
     make = optional_of if optional else sequence_of
-    found: DType = make(dtype, NOTHING)
+    try:
+        found: DType = make(dtype, NOTHING)
+    except ValueError as error:
+        raise ctx.fail(str(error)) from error
     for item in items:
         wider = joined(found, make(item.dtype, dims_of(item.type)))
         if wider is None:

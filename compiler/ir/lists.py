@@ -41,6 +41,8 @@ class ListType(DType):
 def _interned(optional: bool, item: DType, dims: Dims | None) -> ListType:
     shape = "" if dims is None or isinstance(item, ListType) else _shape_text(dims)
     name = f"{'optional' if optional else 'sequence'}({item.name}{shape})"
+    if item.is_packed:
+        raise ValueError(f"there are no sequences of {item.name}, whose elements share bytes")
     if name.count("(") > _DEEPEST:
         raise ValueError(f"lists nest more than {_DEEPEST} deep")
     return ListType(name, Kind.LIST, 64, 3, np.dtype(np.object_), optional, item, dims)

@@ -47,6 +47,11 @@ static bool is_known(tcc_dtype dtype) {
     case 2: return dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
     case 4: return dtype.bits == 16;
     case 6: return dtype.bits == 8;
+    case 10:
+    case 11:
+    case 12:
+    case 13:
+    case 14: return dtype.bits == 8;
     default: return tcc_is_opaque(dtype) && (dtype.bits == 64 || dtype.bits == 128);
     }
 }
