@@ -67,7 +67,9 @@ def check(op: Any) -> tuple[str, str]:
             return "refused", brief(error)
         except TccError as error:
             return "crash", brief(error)
-        found = list(module.run(dict(zip((p.name for p in module.inputs), inputs, strict=True))).values())
+        found = list(
+            module.run(dict(zip((p.name for p in module.inputs), inputs, strict=True))).values()
+        )
     return compare(expected, found)
 
 
@@ -76,7 +78,9 @@ def compare(expected: list[Any], found: list[Any]) -> tuple[str, str]:
         return "mismatch", f"{len(found)} results, {len(expected)} are due"
     for number, (wanted, got) in enumerate(zip(expected, found, strict=True)):
         want, have = torch.as_tensor(wanted), torch.as_tensor(got)
-        if want.shape != have.shape or (want.dtype != have.dtype and isinstance(wanted, torch.Tensor)):
+        if want.shape != have.shape or (
+            want.dtype != have.dtype and isinstance(wanted, torch.Tensor)
+        ):
             return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
         finite = want.double().abs()
         finite = finite[finite.isfinite()]
