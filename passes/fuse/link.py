@@ -321,6 +321,8 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...])
     read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
     if not read_at:
         return False
+    if own.chosen:  # no block holds what several bodies give
+        return True
     away = any(loops_at(own, at) != plain or _outside(own, at) for at in read_at)
     return away or set(own.stage.iters) != set(common)
 
