@@ -34,9 +34,7 @@ Meant = Callable[[tuple[Index, ...], Index], Scalar]
 Update = Callable[..., Scalar]
 
 
-def express_scatter_elements(
-    b: GraphBuilder, node: Node, inputs: Inputs
-) -> Sequence[Value] | None:
+def express_scatter_elements(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     """Operand 0 with single elements replaced or combined; None where its type has no such
     combination."""
     x, indices, updates = _three(inputs)

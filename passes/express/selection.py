@@ -163,5 +163,3 @@ def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     source = (*at[:axis], where, *at[axis + 1 :])
     b.stage(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))
     return b.done()
-
-

@@ -40,7 +40,9 @@ def graph_of(name: str, operands: tuple[Array | None, ...], attrs: Any) -> Graph
         if x is not None
     ]
     if name in SIZED:
-        attrs = type(attrs)(**{**{f: getattr(attrs, f) for f in attrs.__slots__}, "size": symbol("s")})
+        attrs = type(attrs)(
+            **{**{f: getattr(attrs, f) for f in attrs.__slots__}, "size": symbol("s")}
+        )
     return b.finish(b.add(OPS[name], values, attrs, loc=name))
 
 
