@@ -173,6 +173,11 @@ def _update_by_kernel(frame: Frame, node: Node) -> None:
     frame.run(planned, (frame.read(update, stored), target))
 
 
+def _bit_cast(frame: Frame, node: Node) -> None:
+    x = _operand(node, 0)
+    frame.copy(frame.define(node.outputs[0]), frame.read(x), x.type)
+
+
 def _max_unpool(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
     _emit(frame, "max_unpool", inputs, (_define(frame, node.outputs[0]),))
@@ -210,7 +215,7 @@ def _max_roi_pool(frame: Frame, node: Node) -> None:
 
 
 # Of these, what devices without functions of the host compute by kernels.
-BY_KERNELS = frozenset({"update_slice"})
+BY_KERNELS = frozenset({"update_slice", "bit_cast"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
         "top_k": _top_k,
@@ -221,6 +226,7 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "scatter_elements": _scatter,
         "scatter_nd": _scatter,
         "update_slice": _update_slice,
+        "bit_cast": _bit_cast,
         "max_unpool": _max_unpool,
         "cum_sum": _running,
         "cum_prod": _running,

@@ -23,7 +23,7 @@ from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
-from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
+from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -214,11 +214,14 @@ class Module:
             image = open_image(self._path)
             entry = image.library.tcc_artifact_api
         except (OSError, AttributeError) as failure:
+            foreign = foreign_machine(self._path)
             raise self._error(
                 "the file cannot be loaded as a tcc artifact",
                 where=str(self._path),
-                why=str(failure),
-                hint="make one with: tcc compile MODEL.onnx",
+                why=foreign or str(failure),
+                hint="compile the model for this machine: --target cpu"
+                if foreign
+                else "make one with: tcc compile MODEL.onnx",
             ) from failure
         entry.restype = ctypes.POINTER(abi.Api)
         api = entry().contents

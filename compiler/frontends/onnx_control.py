@@ -9,7 +9,7 @@ import onnx
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import Graph
-from tcc.ir.index import Index, free_vars, maximum
+from tcc.ir.index import Index, as_int, free_vars, maximum
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.control import drop_axis
 
@@ -29,8 +29,13 @@ class _Body:
 
 
 def _import_body(
-    ctx: NodeContext, proto: onnx.GraphProto, name: str, types: Sequence[TensorType]
+    ctx: NodeContext,
+    proto: onnx.GraphProto,
+    name: str,
+    types: Sequence[TensorType],
+    ranks: Sequence[int] | None = None,
 ) -> _Body:
+    """A body for inputs of `types`; outputs of one element get the rank that `ranks` says."""
     scope = ctx.body_scope(name)
     if len(proto.input) != len(types):
         raise ctx.fail(f"the body {name} has {len(proto.input)} inputs; {len(types)} are due")
@@ -38,6 +43,12 @@ def _import_body(
         value = scope.builder.input(declared.name or name, type)
         scope.define(declared.name, scope.wrap(value), ctx.loc)
     outputs = _run_body(ctx, proto, scope)
+    if ranks is not None:
+        here = ctx.inside(scope)
+        outputs = tuple(
+            o if o.rank == rank else here.reshape(o, (1,) * rank)
+            for o, rank in zip(outputs, ranks, strict=True)
+        )
     return _Body(scope.builder.finish(o.value for o in outputs), outputs)
 
 
@@ -83,10 +94,13 @@ def _if(ctx: NodeContext) -> Results:
     if known is not None:
         return _inlined(ctx, "then_branch" if known else "else_branch")
     symbols = set(ctx.session.symbols)
-    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", ())
-    otherwise = _import_body(ctx, ctx.graph("else_branch"), "else_branch", ())
+    then, otherwise = _branches(ctx, None)
     if not len(then.types) == len(otherwise.types) == len(ctx.node.output):
         raise ctx.fail("the branches differ in their number of outputs")
+    if _single_elements_differ(then, otherwise):
+        # A value has one rank, and one element broadcasts alike under any.
+        pairs = zip(then.types, otherwise.types, strict=True)
+        then, otherwise = _branches(ctx, [max(a.rank, b.rank) for a, b in pairs])
     ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
     if ranks[0] != ranks[1] and condition.equality is not None:
         # Exporters write "squeeze the axis if it is 1".  A value has one rank, so the equality
@@ -105,6 +119,20 @@ def _if(ctx: NodeContext) -> Results:
         otherwise=otherwise.graph,
         types=types,
     )
+
+
+def _branches(ctx: NodeContext, ranks: Sequence[int] | None) -> tuple[_Body, _Body]:
+    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", (), ranks)
+    return then, _import_body(ctx, ctx.graph("else_branch"), "else_branch", (), ranks)
+
+
+def _single_elements_differ(then: _Body, otherwise: _Body) -> bool:
+    """Whether branches differ in ranks, but only of results that have one element in both."""
+    differing = [
+        (a, b) for a, b in zip(then.types, otherwise.types, strict=True) if a.rank != b.rank
+    ]
+    ones = [all(as_int(dim) == 1 for dim in (*a.shape, *b.shape)) for a, b in differing]
+    return bool(ones) and all(ones)
 
 
 def _inlined(ctx: NodeContext, name: str) -> Results:
@@ -192,9 +220,35 @@ def _trip_count(
 
 def _scan(ctx: NodeContext) -> Results:
     if ctx.opset < 9:
-        raise ctx.fail("Scan of opset 8 has another meaning", "export with opset 9 or newer")
+        return _scan_of_batch(ctx)
+    return _scan_of(ctx, ctx.present())
+
+
+_LARGEST_BATCH = 64  # a scan of opset 8 is written out for each element
+
+
+def _scan_of_batch(ctx: NodeContext) -> Results:
+    """Opset 8: states and sequences have a leading batch axis, and each element has its scan."""
+    operands = [ctx.input(n) for n in range(1, len(ctx.inputs))]
+    batch = as_int(operands[0].shape[0]) if operands and operands[0].rank else None
+    if ctx.optional(0) is not None or batch is None or not 0 < batch <= _LARGEST_BATCH:
+        raise ctx.fail(
+            f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
+            "export with opset 9 or newer",
+        )
+    parts: list[Results] = []
+    for n in range(batch):
+        rows = [ctx.slice_axis(o, 0, n, 1) for o in operands]
+        parts.append(_scan_of(ctx, [ctx.reshape(o, o.shape[1:]) for o in rows]))
+    results = []
+    for each in zip(*parts, strict=True):
+        found = [o for o in each if o is not None]
+        results.append(ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in found], 0))
+    return results
+
+
+def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Results:
     proto = ctx.graph("body")
-    operands = ctx.present()
     count = ctx.integer("num_scan_inputs")
     states = len(operands) - count
     rows = len(proto.output) - states
@@ -204,6 +258,7 @@ def _scan(ctx: NodeContext) -> Results:
         ctx.axis(axis, o.rank)
         for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
     ]
+    backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes; others are brought there, and rows back to theirs.
     sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
@@ -214,7 +269,7 @@ def _scan(ctx: NodeContext) -> Results:
         body=body.graph,
         num_scan_inputs=count,
         input_axes=(0,) * count,
-        input_reverse=tuple(map(bool, _listed(ctx, "scan_input_directions", count))),
+        input_reverse=tuple(map(bool, _listed(ctx, backwards, count))),
         output_axes=(0,) * rows,
         output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
     )

@@ -69,15 +69,33 @@ def _dropout(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     training = ctx.optional(2)
     if training is not None and ctx.truth(training) is not False:
-        ratio = ctx.optional(1)
-        if ratio is None or ratio.array is None or float(ratio.array.reshape(())) != 0:
-            raise ctx.fail("training mode draws random numbers", "export the model for inference")
+        _without_draws(ctx, training, ctx.optional(1))
     mask = ctx.expand(ctx.filled(True, BOOL), x.shape) if ctx.wants(1) else None
     return [x, mask]
 
 
+def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:
+    """Demands of a Dropout that it drops nothing; the run checks it where only that can."""
+    reason, hint = "training mode draws random numbers", "export the model for inference"
+    if ratio is None:
+        if ctx.truth(training):
+            raise ctx.fail(reason, hint)
+        ratio = ctx.filled(0.5, F32)
+    if ratio.array is not None and ctx.truth(training) and float(ratio.array.reshape(())) != 0:
+        raise ctx.fail(reason, hint)
+    keeps_all = ctx.emit("equal", ratio, ctx.filled(0.0, ratio.dtype))
+    draws = ctx.emit("and", training, ctx.emit("not", keeps_all))
+    (count,) = ctx.sizes(ctx.cast(ctx.reshape(draws, ()), I64), "the draws")
+    ctx.require(count, const(0), reason)
+
+
 def _cast(ctx: NodeContext) -> Results:
     return [_converted(ctx, ctx.dtype("to"))]
+
+
+def _bit_cast(ctx: NodeContext) -> Results:
+    x, to = ctx.input(0), ctx.dtype("to")
+    return [x if to is x.dtype else ctx.emit("bit_cast", x, to=to)]
 
 
 def _cast_like(ctx: NodeContext) -> Results:
@@ -455,6 +473,7 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "Dropout"): _dropout,
     ("", "Cast"): _cast,
     ("", "CastLike"): _cast_like,
+    ("", "BitCast"): _bit_cast,
     ("", "Reshape"): _reshape,
     ("", "Flatten"): _flatten,
     ("", "Squeeze"): _squeeze,

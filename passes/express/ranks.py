@@ -1,6 +1,6 @@
-"""The best of a line in order, without sorting it: the rank of an element is how many stand before.
+"""The best of a line in order without sorting it: a rank is how many elements stand before.
 
-    rank[i] = sum(j) (x[j] before x[i] ? 1 : 0)     place[r] = the i of rank r     value[r] = x[place]
+    rank[i] = sum(j) (x[j] before x[i] ? 1 : 0)     place[r] = the i of rank r
 
 That is work of the square of the line.  Where few of many are wanted, the best of blocks are found
 first, and the best of these.  Equal elements keep their order; NaN is the largest of all.

@@ -139,7 +139,7 @@ def _scattered(
     total = b.stage(at, term, over=(number,), monoid=monoid)
     at = b.iters(*x.shape)
     old, new = cast(b.read(0, *at), dtype), b.read(total, *at)
-    both = apply(function, old, new)
+    both: Scalar = apply(function, old, new)
     if reduction == "add":
         # minus zero plus nothing stays minus zero
         both = choose(apply("eq", new, literal(0, dtype)), old, both)

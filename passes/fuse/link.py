@@ -31,6 +31,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.scalar import StageRef, substitute_indices
 from tcc.ir.types import element_count
+from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
 
 # An index that no iterator follows.
@@ -61,12 +62,13 @@ class Shaped:
 @lru_cache(maxsize=512)
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
     """The stages with loops that run over the same things linked."""
-    sources = [node.source for stage in expr.stages for node in reads(stage)]
+    stages = read_inside(expr)
+    sources = [node.source for stage in stages for node in reads(stage)]
     inner = {s.stage for s in sources if isinstance(s, StageRef)}
     return link_stages(
         tuple(
             _chosen_stage(stage) if number in inner else shaped_stage(stage, unrolled=True)
-            for number, stage in enumerate(expr.stages)
+            for number, stage in enumerate(stages)
         )
     )
 

@@ -6,7 +6,7 @@ A case whose compilation fails is found by halving and reported as what it raise
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,27 +88,37 @@ def from_storage(array: Array, type: TensorType) -> Array:
     return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
+Together = Callable[[Sequence[Case], str, Mapping[str, Variant]], Mapping[str, Any]]
+
+
 def run_batch(
-    cases: Sequence[Case], cpu: str = "host", variants: Mapping[str, Variant] | None = None
+    cases: Sequence[Case],
+    cpu: str = "host",
+    variants: Mapping[str, Variant] | None = None,
+    together: Together | None = None,
 ) -> Results:
-    """Compiles and runs the cases; names must be distinct."""
+    """Compiles and runs the cases; names must be distinct.  `together` runs them elsewhere."""
     results = Results()
-    _run(cases, cpu, variants or {}, results)
+    _run(cases, cpu, variants or {}, results, together or _run_together)
     return results
 
 
 def _run(
-    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant], results: Results
+    cases: Sequence[Case],
+    cpu: str,
+    variants: Mapping[str, Variant],
+    results: Results,
+    together: Together,
 ) -> None:
     try:
-        outputs = _run_together(cases, cpu, variants)
+        outputs = together(cases, cpu, variants)
     except (TccError, runtime.RuntimeFailure, AssertionError, LookupError, ValueError) as error:
         if len(cases) == 1:
             results.failures[cases[0].name] = error
             return
         middle = len(cases) // 2
-        _run(cases[:middle], cpu, variants, results)
-        _run(cases[middle:], cpu, variants, results)
+        _run(cases[:middle], cpu, variants, results, together)
+        _run(cases[middle:], cpu, variants, results, together)
         return
     for n, case in enumerate(cases):
         types = case.op.infer(case.types, case.sample.attrs)
