@@ -23,7 +23,7 @@ from tcc.passes.pipeline import EXPRESS_CALLS, FEW_LARGEST, INTEGER_PRODUCTS
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
-from tcc.schedule.blocks import BlockProfile, BlockSchedule
+from tcc.schedule.blocks import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 from tcc.target import GpuProfile, Target
 
@@ -209,6 +209,8 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
     fastest = max(gpus, key=lambda g: g.bandwidth)
     rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
     units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
+    # Where there are no units for floats of a byte, these are multiplied as f16.
+    units[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),

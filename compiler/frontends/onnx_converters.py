@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tcc.frontends import (
     onnx_attention,
+    onnx_contrib,
     onnx_control,
     onnx_lists,
     onnx_movement,
@@ -35,6 +36,7 @@ _FAMILIES = (
     onnx_sampling.CONVERTERS,
     onnx_signal.CONVERTERS,
     onnx_quantize.CONVERTERS,
+    onnx_contrib.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
     onnx_attention.CONVERTERS,
