@@ -13,18 +13,23 @@ from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.generated import Generated
 from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
-from tcc.ir.types import DTYPES, F32
+from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner, block_schedule
+from tcc.passes.group_price import GroupPrices
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
-from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
+from tcc.passes.manager import Pass
+from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS, grouped_products
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
 from tcc.schedule.blocks import BlockProfile, BlockSchedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 from tcc.target import GpuProfile, Target
+
+# Rows of a tile that products with matrices that data choose are tried with.
+_TILES = (16, 32, 64, 128)
 
 
 class GpuCode:
@@ -34,12 +39,11 @@ class GpuCode:
     limits = None
     priced = 0
 
-    def __init__(self, target: Target, options: Options, constants: int) -> None:
-        self.target, self.options = target, options
-        # Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    def __init__(self, target: Target, options: Options, asked: Sequence[Pass]) -> None:
+        """`asked`: what `asked_by_gpus` says, equal for all parts of a target."""
+        self.target, self.options, self.asked = target, options, tuple(asked)
         strict = options.numerics == "strict"
-        self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
-        floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
@@ -143,6 +147,23 @@ class GpuCode:
                 for gpu, kernels in zip(self.target.gpus, made, strict=True)
             ],
         }
+
+
+def stored_floats(options: Options) -> DType:
+    """What operands of f32 are stored as; tf32 is stored as f32."""
+    return DTYPES.get(options.precision, F32)
+
+
+def asked_by_gpus(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
+    """The passes that all `gpus` ask for.
+
+    Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    """
+    planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
+    grouped = grouped_products(GroupPrices(planner, _TILES).tile_of)
+    if options.numerics == "strict":
+        return FEW_LARGEST, grouped
+    return FEW_LARGEST, INTEGER_PRODUCTS, grouped
 
 
 # GPUs share their schedules where the most of them has less than so many times the least.
