@@ -9,7 +9,7 @@ and one kernel for each of its kernel numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tcc.ir.graph import Graph
 from tcc.ir.program import Program
@@ -28,6 +28,7 @@ from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import Precision
 from tcc.passes.share_halos import share_halos
+from tcc.passes.surface import packed_surface
 from tcc.passes.thin import thinned
 from tcc.passes.weights import WeightTable
 
@@ -60,8 +61,10 @@ class Lowered:
 
 def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) -> Lowered:
     """`graph` for the cores of one processor."""
+    graph, surface = packed_surface(graph)
     placed = place_graph(graph, precision, registers=planner.registers)
     placed = thinned(choose_layouts(placed, planner, placed.graph.constants))
+    placed = replace(placed, surface=surface)
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     program, kernels = update_in_place(program, table.bounds)
     return Lowered(placed, plan_memory(share_halos(program)), kernels, table, weights)
@@ -69,6 +72,7 @@ def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) ->
 
 def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> Lowered:
     """`graph` as block kernels."""
+    graph, surface = packed_surface(graph)
     placed = place_graph(
         graph,
         precision,
@@ -78,7 +82,7 @@ def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> 
         divides=planner.divides,
     )
     placed = with_signed_bytes(with_computed_masks(placed), planner.makes)
-    return lower_placed(placed, planner, precision)
+    return lower_placed(replace(placed, surface=surface), planner, precision)
 
 
 def lower_placed(placed: Placed, planner: BlockPlanner, precision: Precision) -> Lowered:

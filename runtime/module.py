@@ -100,7 +100,8 @@ class Module:
     array.  Arrays must have the port's element type; Python numbers and lists are converted.
     Where an input is on a GPU the outputs are too, of its kind, in the order of torch's current
     stream; others are there when the call returns.
-    bfloat16 is NumPy's `bfloat16` where ml_dtypes is imported, else uint16 with the bit patterns.
+    Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where it is imported,
+    else uint16 or uint8 with the bit patterns, and int8 or uint8 with the values of integers.
     """
 
     def __init__(
@@ -325,6 +326,7 @@ class Module:
         results = self._results.start(given.tensors, maker)
         with self._instance() as instance:
             self._run_on(instance, given.tensors, len(values), results, stream)
+        results.unpack()
         kind = None if given.plain or maker else kind_of(values)
         return [
             values[port.state] if port.state >= 0 else kind(array, port.dtype) if kind else array

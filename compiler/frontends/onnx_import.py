@@ -20,6 +20,7 @@ from tcc.frontends.onnx_functions import (
     typed_body,
 )
 from tcc.frontends.onnx_inputs import define_inputs
+from tcc.frontends.onnx_legacy import legacy_converter
 from tcc.frontends.onnx_outputs import finish_graph
 from tcc.frontends.onnx_reader import SourceModel
 from tcc.frontends.onnx_rows import bound_row, import_row
@@ -78,7 +79,7 @@ def _convert(ctx: NodeContext) -> Sequence[Operand | None]:
     function = ctx.session.functions.get(function_key(ctx.node))
     if function is not None:
         return call(ctx, function)
-    converter = CONVERTERS.get((ctx.domain, ctx.node.op_type))
+    converter = legacy_converter(ctx) or CONVERTERS.get((ctx.domain, ctx.node.op_type))
     if converter is not None:
         return converter(ctx)
     row = bound_row(ctx.domain, ctx.node.op_type, ctx.opset)

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frontends.onnx_axes import (
+    bound_sizes,
+    marks,
+    run_axes,
+    spread,
+    squeezed,
+    static_axes,
+    strided,
+    unsqueezed,
+)
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
-from tcc.ir.types import BOOL, F32, F64, I64, element_count
+from tcc.ir.types import BOOL, F32, F64, I32, I64, DType, element_count
+from tcc.ops.narrow import ROUNDINGS
 
 Results = Sequence["Operand | None"]
 
@@ -66,11 +77,24 @@ def _dropout(ctx: NodeContext) -> Results:
 
 
 def _cast(ctx: NodeContext) -> Results:
-    return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
+    return [_converted(ctx, ctx.dtype("to"))]
 
 
 def _cast_like(ctx: NodeContext) -> Results:
-    return [ctx.cast(ctx.input(0), ctx.input(1).dtype)]
+    return [_converted(ctx, ctx.input(1).dtype)]
+
+
+def _converted(ctx: NodeContext, to: DType) -> Operand:
+    x = ctx.input(0)
+    if to.is_packed and to.is_integer and x.dtype.is_float:
+        return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
+    if not to.is_float or not to.is_narrow or x.dtype is to:
+        return ctx.cast(x, to)
+    rounding = ctx.text("round_mode", "up")
+    if rounding not in ROUNDINGS:
+        raise ctx.fail(f"there is no round_mode {rounding!r}")
+    saturate = ctx.flag("saturate", True)
+    return ctx.emit("to_narrow", x, to=to, saturate=saturate, rounding=rounding)
 
 
 # ---- reshapes ------------------------------------------------------------------------------------
@@ -139,11 +163,20 @@ def axes_argument(ctx: NodeContext, number: int, since: int) -> tuple[int, ...] 
     """`axes` as input `number` from opset `since` on, as an attribute before; None if absent."""
     if ctx.opset < since:
         return ctx.integers("axes") if ctx.has("axes") else None
-    return None if ctx.optional(number) is None else ctx.static_ints(number, "axes")
+    return None if ctx.optional(number) is None else static_axes(ctx, number)
+
+
+def late_axes(ctx: NodeContext, number: int, since: int) -> Operand | None:
+    """The operand of `axes_argument` where only the run knows them."""
+    operand = ctx.optional(number) if ctx.opset >= since else None
+    return operand if operand is not None and static_axes(ctx, number) is None else None
 
 
 def _squeeze(ctx: NodeContext) -> Results:
     x = ctx.input(0)
+    late = late_axes(ctx, 1, 13)
+    if late is not None:
+        return [squeezed(ctx, x, late)]
     given = axes_argument(ctx, 1, 13)
     if given is None:
         axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
@@ -157,6 +190,9 @@ def _squeeze(ctx: NodeContext) -> Results:
 
 def _unsqueeze(ctx: NodeContext) -> Results:
     x = ctx.input(0)
+    late = late_axes(ctx, 1, 13)
+    if late is not None:
+        return [unsqueezed(ctx, x, late)]
     given = axes_argument(ctx, 1, 13)
     if given is None:
         raise ctx.fail("axes are missing")
@@ -249,6 +285,18 @@ def _tile(ctx: NodeContext) -> Results:
     return [ctx.emit("tile", x, repeats=repeats)]
 
 
+def _spread_pads(
+    ctx: NodeContext, pads: Sequence[Index], axes: tuple[Index, ...], rank: int
+) -> tuple[Index, ...]:
+    """Pads of all axes from those of axes that only the run knows."""
+    if len(pads) != 2 * len(axes):
+        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
+    marked, zeros = marks(ctx, axes, rank), (const(0),) * rank
+    halves = pads[: len(axes)], pads[len(axes) :]
+    every = [pad for half in halves for pad in spread(axes, half, rank, marked, zeros)]
+    return bound_sizes(ctx, every, lo=-LARGEST)
+
+
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
@@ -264,7 +312,10 @@ def _pad(ctx: NodeContext) -> Results:
     else:
         pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
         value = ctx.optional(2)
-        given = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else None
+        late = late_axes(ctx, 3, 18)
+        if late is not None:
+            pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
+        given = axes_argument(ctx, 3, 18) if late is None else None
         axes = tuple(range(x.rank)) if given is None else ctx.axes(given, x.rank)
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
@@ -291,6 +342,9 @@ def _slice(ctx: NodeContext) -> Results:
         steps: tuple[int, ...] = (1,) * len(starts)
     else:
         count = _length(ctx, ctx.input(1))
+        late = any(late_axes(ctx, number, 10) is not None for number in (3, 4))
+        if late:
+            return [_late_slice(ctx, x, count)]
         axes = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else tuple(range(count))
         steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
         dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
@@ -308,6 +362,17 @@ def _slice(ctx: NodeContext) -> Results:
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
         return [x]
     return [ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))]
+
+
+def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
+    """A slice along axes or with steps that only the run knows."""
+    given = ctx.optional(3)
+    axes: tuple[Index, ...] = tuple(map(const, range(count)))
+    if given is not None and static_axes(ctx, 3) is None:
+        axes = run_axes(ctx, given, x.rank)
+    elif given is not None:
+        axes = tuple(map(const, ctx.axes(ctx.static_ints(3, "axes"), x.rank)))
+    return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
 
 
 def _length(ctx: NodeContext, operand: Operand) -> int:

@@ -35,20 +35,23 @@ def _upsample(ctx: NodeContext) -> Results:
         scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
     else:
         scales = ctx.reals("scales")
+    return [upsampled(ctx, scales)]
+
+
+def upsampled(ctx: NodeContext, scales: Sequence[float]) -> Operand:
+    """The first operand, each axis scaled."""
+    x = ctx.input(0)
     if len(scales) != x.rank:
         raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
-    sizes = tuple(_scaled(ctx, d, s) for d, s in zip(x.shape, scales, strict=True))
-    return [
-        ctx.emit(
-            "resize",
-            x,
-            sizes=sizes,
-            scales=scales,
-            mode=ctx.text("mode", "nearest").replace("bilinear", "linear"),
-            coordinate_mode="asymmetric",
-            nearest_mode="floor",
-        )
-    ]
+    return ctx.emit(
+        "resize",
+        x,
+        sizes=tuple(_scaled(ctx, d, s) for d, s in zip(x.shape, scales, strict=True)),
+        scales=tuple(scales),
+        mode=ctx.text("mode", "nearest").replace("bilinear", "linear"),
+        coordinate_mode="asymmetric",
+        nearest_mode="floor",
+    )
 
 
 def _resize(ctx: NodeContext) -> Results:

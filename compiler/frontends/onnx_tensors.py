@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from tcc.errors import UserError
+from tcc.ir.narrow import decode, packed_size, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DTYPES, DType
 
@@ -37,6 +38,16 @@ ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
         TensorProto.UINT32: DTYPES["u32"],
         TensorProto.UINT64: DTYPES["u64"],
         TensorProto.BFLOAT16: DTYPES["bf16"],
+        TensorProto.INT2: DTYPES["i2"],
+        TensorProto.INT4: DTYPES["i4"],
+        TensorProto.UINT2: DTYPES["u2"],
+        TensorProto.UINT4: DTYPES["u4"],
+        TensorProto.FLOAT4E2M1: DTYPES["f4e2m1"],
+        TensorProto.FLOAT8E4M3FN: DTYPES["f8e4m3fn"],
+        TensorProto.FLOAT8E4M3FNUZ: DTYPES["f8e4m3fnuz"],
+        TensorProto.FLOAT8E5M2: DTYPES["f8e5m2"],
+        TensorProto.FLOAT8E5M2FNUZ: DTYPES["f8e5m2fnuz"],
+        TensorProto.FLOAT8E8M0: DTYPES["f8e8m0"],
     }
 )
 # Where the elements of each type lie when they are not in `raw_data`.
@@ -96,7 +107,7 @@ class TensorReader:
         else:
             name = _FIELDS.get(dtype.name, "int32_data")
             self._alone(tensor, name, where)
-            flat = _from_field(getattr(tensor, name), dtype)
+            flat = _from_field(getattr(tensor, name), count, dtype)
         if flat.size != count:
             raise UserError(
                 "a tensor's data does not fill its shape",
@@ -138,7 +149,7 @@ class TensorReader:
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):
             raise _bad_external(where, f"unknown or repeated keys {', '.join(unknown)}".rstrip())
-        size = count * dtype.bytes
+        size = _stored_size(count, dtype)
         length = _number(entries.get("length", str(size)), where)
         offset = _number(entries.get("offset", "0"), where)
         if length != size:
@@ -150,7 +161,7 @@ class TensorReader:
             raise _bad_external(
                 where, f"bytes {offset} to {offset + length} of a file of {len(data)}"
             )
-        return _decode(np.frombuffer(data, np.uint8, length, offset), dtype)
+        return _decode(np.frombuffer(data, np.uint8, length, offset), count, dtype)
 
     def _map(self, location: str, where: str) -> mmap.mmap:
         if location not in self._files:
@@ -214,17 +225,23 @@ def _bad_external(where: str, why: str) -> UserError:
     )
 
 
+def _stored_size(count: int, dtype: DType) -> int:
+    return packed_size(count, dtype) if dtype.is_packed else count * dtype.bytes
+
+
 def _from_bytes(raw: bytes | memoryview, count: int, dtype: DType, where: str) -> Array:
-    if len(raw) != count * dtype.bytes:
+    if len(raw) != _stored_size(count, dtype):
         raise UserError(
             "a tensor's data does not fill its shape",
             where=where,
-            why=f"{len(raw)} bytes where {count * dtype.bytes} are due",
+            why=f"{len(raw)} bytes where {_stored_size(count, dtype)} are due",
         )
-    return _decode(np.frombuffer(raw, np.uint8), dtype)
+    return _decode(np.frombuffer(raw, np.uint8), count, dtype)
 
 
-def _decode(raw: Array, dtype: DType) -> Array:
+def _decode(raw: Array, count: int, dtype: DType) -> Array:
+    if dtype.is_narrow:
+        return decode(unpack(raw, count, dtype) if dtype.is_packed else raw, dtype)
     if dtype is BF16:
         return _bf16(raw.view(np.uint16))
     if dtype is BOOL:
@@ -232,7 +249,11 @@ def _decode(raw: Array, dtype: DType) -> Array:
     return raw.view(dtype.carrier)
 
 
-def _from_field(values: Sequence[int] | Sequence[float], dtype: DType) -> Array:
+def _from_field(values: Sequence[int] | Sequence[float], count: int, dtype: DType) -> Array:
+    if dtype.is_narrow:
+        codes = np.fromiter(values, np.int64, len(values)).astype(np.uint8)
+        fits = dtype.is_packed and codes.size == packed_size(count, dtype)
+        return decode(unpack(codes, count, dtype) if fits else codes, dtype)
     if dtype.name in ("f16", "bf16"):
         bits = np.fromiter(values, np.int64, len(values)).astype(np.uint16)
         return _bf16(bits) if dtype is BF16 else bits.view(np.float16)

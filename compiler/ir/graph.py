@@ -22,6 +22,7 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Var, const, substitute
 from tcc.ir.op import Array, NoAttrs, OpSpec
+from tcc.ir.narrow import rounded
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
 
 
@@ -300,8 +301,10 @@ def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
 
 
 def carrier(array: Any, dtype: DType) -> Array:
-    """`array` in the NumPy type that carries `dtype`; bf16 values are rounded to bf16."""
+    """`array` in the NumPy type that carries `dtype`, rounded to what it holds where that is wider."""
     data = np.asarray(array)
+    if dtype.is_narrow:
+        return rounded(data, dtype)
     if dtype is BF16:
         bits = np.array(data, np.float32).view(np.uint32)
         up = bits >> 16

@@ -15,9 +15,11 @@ from tcc.ir.types import DTYPES, DType, Kind, TensorType
 Shape = tuple[Index, ...]
 
 ALL = tuple(DTYPES.values())
-FLOATS = tuple(d for d in ALL if d.is_float)
-INTEGERS = tuple(d for d in ALL if d.is_integer)
-SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
+# What is computed with; the narrow types are only moved and converted.
+COMMON = tuple(d for d in ALL if not d.is_narrow)
+FLOATS = tuple(d for d in COMMON if d.is_float)
+INTEGERS = tuple(d for d in COMMON if d.is_integer)
+SIGNED = tuple(d for d in COMMON if d.kind is Kind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
 

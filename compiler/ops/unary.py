@@ -8,9 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, cast
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType, TensorType
+from tcc.ir.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    U8,
+    DType,
+    TensorType,
+    integer_limits,
+)
 from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given
@@ -106,10 +120,11 @@ def _cast_reference(arrays: Sequence[Array | None], attrs: CastAttrs) -> tuple[A
         return (x != 0,)
     with np.errstate(all="ignore"):
         if to.is_integer and x.dtype.kind == "f":
-            low, high = int(np.iinfo(to.carrier).min), int(np.iinfo(to.carrier).max)
+            low, high = integer_limits(to)
             values = [_to_integer(float(v), low, high) for v in x.ravel()]
             return (np.array(values, to.carrier).reshape(x.shape),)
-        return (x.astype(to.carrier),)
+        value = x.astype(to.carrier)
+        return (rounded(value, to) if to.is_narrow else value,)
 
 
 def _to_integer(value: float, low: int, high: int) -> int:

@@ -57,7 +57,9 @@ typedef enum tcc_status {
     TCC_DEVICE = 6       /* the GPU or its driver failed */
 } tcc_status;
 
-/* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool; lanes is 1. */
+/* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 to 13 float8 (e4m3fn,
+ * e4m3fnuz, e5m2, e5m2fnuz), 14 float8 (e8m0fnu), 17 float4 (e2m1fn); lanes is 1.  Elements of 4 and
+ * 2 bits are packed, the first one in the lowest bits of the first byte. */
 typedef struct tcc_dtype {
     uint8_t code;
     uint8_t bits;

@@ -4,7 +4,17 @@
 
 #include "runtime.h"
 
+/* DLPack's codes from 7 on are floats of a byte and less. */
+static const char *const narrow_names[] = {
+    "f8e3m4",     "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2",
+    "f8e5m2fnuz", "f8e8m0", "f6e2m3",        "f6e3m2",   "f4e2m1"};
+enum { FIRST_NARROW = 7, NARROW = sizeof narrow_names / sizeof *narrow_names };
+
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]) {
+    if (dtype.code >= FIRST_NARROW && dtype.code < FIRST_NARROW + NARROW) {
+        snprintf(text, 16, "%s", narrow_names[dtype.code - FIRST_NARROW]);
+        return text;
+    }
     const char *stem = dtype.code == 0   ? "i"
                        : dtype.code == 1 ? "u"
                        : dtype.code == 2 ? "f"
