@@ -39,9 +39,12 @@ class GpuCode:
     limits = None
     priced = 0
 
-    def __init__(self, target: Target, options: Options, asked: Sequence[Pass]) -> None:
-        """`asked`: what `asked_by_gpus` says, equal for all parts of a target."""
-        self.target, self.options, self.asked = target, options, tuple(asked)
+    def __init__(
+        self, target: Target, options: Options, asked: Sequence[Pass] | None = None
+    ) -> None:
+        """`asked`: the passes that all parts of a target ask for; None: this is all of it."""
+        self.target, self.options = target, options
+        self.asked = asked_by_gpus(target.gpus, options) if asked is None else tuple(asked)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)

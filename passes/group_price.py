@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Value
+from tcc.ir.index import const, free_vars, substitute
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.movement import TransposeAttrs
@@ -19,6 +20,7 @@ from tcc.passes.group_forms import Grouping
 from tcc.passes.group_products import Product, ordered, rows_of_tiles, rows_to_tiles, tiled_product
 from tcc.passes.lower_graph import place_graph
 from tcc.passes.plan_kernels import KernelPlanner
+from tcc.schedule.nest import TYPICAL
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class GroupPrices:
 
     def tile_of(self, product: Product) -> int | None:
         """The rows of a tile; None where a product had better stay as it is."""
+        product = _typical(product)
         if product not in self._known:
             plain = self._seconds(_row_by_row(product))
             priced = [(self._seconds(_by_tiles(product, tile)), tile) for tile in self.tiles]
@@ -52,6 +55,17 @@ class GroupPrices:
         constants = dict.fromkeys(graph.constants)
         kernels = (s.kernel for s in placed.steps if s.kernel is not None)
         return sum(planner.seconds(k, placed.layouts, constants) for k in kernels)
+
+
+def _typical(product: Product) -> Product:
+    """`product` with open sizes as they are priced."""
+
+    def closed(type_: TensorType) -> TensorType:
+        sizes = {v: const(min(TYPICAL, v.hi or TYPICAL)) for d in type_.shape for v in free_vars(d)}
+        return TensorType(type_.dtype, tuple(substitute(d, sizes) for d in type_.shape))
+
+    parts = (product.rows, product.matrices, product.index)
+    return Product(*map(closed, parts), product.swapped)
 
 
 def _row_by_row(product: Product) -> Graph:

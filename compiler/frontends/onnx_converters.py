@@ -8,6 +8,7 @@ from types import MappingProxyType
 from tcc.frontends import (
     onnx_attention,
     onnx_control,
+    onnx_moe,
     onnx_movement,
     onnx_normalization,
     onnx_pointwise,
@@ -36,6 +37,7 @@ _FAMILIES = (
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
     onnx_attention.CONVERTERS,
+    onnx_moe.CONVERTERS,
 )
 
 
