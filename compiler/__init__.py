@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tcc.errors import InternalError, TccError, ToolError, UserError
     from tcc.runtime import Module
     from tcc.target import Target
+    from tcc.torch_backend import torch_backend
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ _HOME = {
     "UserError": "tcc.errors",
     "compile": "tcc.driver",
     "load": "tcc.driver",
+    "torch_backend": "tcc.torch_backend",
 }
 __all__ = [
     "InternalError",
@@ -38,6 +40,7 @@ __all__ = [
     "__version__",
     "compile",
     "load",
+    "torch_backend",
 ]
 
 

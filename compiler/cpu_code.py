@@ -67,6 +67,9 @@ class CpuCode:
         pairs = self.target.profile.multiplies_pairs
         return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
 
+    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
+        """Nothing is compiled ahead: machine code takes a moment."""
+
     def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
         """`lowered`: what kernels need of a core is known before they are compiled."""
         return lowered

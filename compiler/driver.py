@@ -13,10 +13,11 @@ from typing import Any
 from tcc import __version__, runtime
 from tcc.artifact import read_manifest
 from tcc.backends.cpu.detect import detect
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.errors import UserError
-from tcc.frontends import load_model
+from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_support import operator_names
 from tcc.ir.evaluate import evaluate_graph
@@ -28,7 +29,7 @@ from tcc.options import Options, read_options
 from tcc.passes.lower_node import check_runnable
 from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
-from tcc.runtime import Module
+from tcc.runtime import Module, Port
 from tcc.target import Target, parse_targets, targets_text
 from tcc.variants import check_options, make_variants, optimise, variant_codes
 
@@ -76,7 +77,8 @@ def resolve_targets(options: Options) -> tuple[Target, ...]:
 def compile_model(
     model: Any, options: Options, output: Path, progress: Progress | None = None
 ) -> Compiled:
-    """Compiles `model` (a path or an onnx.ModelProto) into the artifact `output`.
+    """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
+    artifact `output`.
 
     The artifact appears whole or not at all.  `progress` is called with the name of each stage.
     Raises UserError for a model or option that cannot be compiled and ToolError where no linker
@@ -89,12 +91,13 @@ def compile_model(
         graph = load_model(model, dict(options.inputs))
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    codes = variant_codes(targets, options, given)
-    optimised = optimise(graph, codes, options, trace)
-    for code, own in zip(codes, optimised, strict=True):
-        check_runnable(own)
-        code.check(own)
-    variants = make_variants(graph, optimised, codes, options, trace)
+    with Compilers(options.jobs) as compilers:
+        codes = variant_codes(targets, options, given, compilers)
+        optimised = optimise(graph, codes, options, trace)
+        for code, own in zip(codes, optimised, strict=True):
+            check_runnable(own)
+            code.check(own)
+        variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = link_artifact(
             variants,
@@ -156,9 +159,14 @@ def compile(
 ) -> Module:
     """Compiles `model` and loads the result; `Module.save` keeps it.
 
-    `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.
+    `options` are the fields of `tcc.options.Options` as keywords, `threads` is as for `load`.  A
+    `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a dict by
+    name, and `dynamic_shapes` says, as for `torch.export.export`, which of their sizes stay open.
     Raises TccError.
     """
+    if is_torch_module(model):
+        examples = options.pop("inputs", ())
+        model = exported(model, examples, options.pop("dynamic_shapes", None))
     chosen = read_options({"target": target, **options})
     folder = Path(mkdtemp(prefix="tcc-"))
     try:
@@ -182,6 +190,20 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
     return evaluate_graph(load_model(model), inputs)
+
+
+def model_inputs(model: Path) -> tuple[Port, ...]:
+    """The inputs of the ONNX file at `model`, as those of an artifact compiled from it."""
+    graph = load_model(model)
+    return tuple(
+        Port(
+            value.name,
+            value.type.dtype.name,
+            tuple(map(as_int, value.type.shape)),
+            "x".join(dim.key for dim in value.type.shape),
+        )
+        for value in graph.inputs
+    )
 
 
 def onnx_operators() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.host import encode_program
 from tcc.backends.section import BytesLike
 from tcc.backends.variant import Variant
@@ -45,9 +46,14 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
         raise UserError("machine files describe processors, not GPUs", where="--machine")
 
 
-def variant_codes(targets: Sequence[Target], options: Options, constants: int) -> tuple[Code, ...]:
+def variant_codes(
+    targets: Sequence[Target],
+    options: Options,
+    constants: int,
+    compilers: Compilers | None = None,
+) -> tuple[Code, ...]:
     """What makes each variant, in the order of the targets; a model has so many bytes of
-    `constants`.
+    `constants`, and all kernels for GPUs are compiled by `compilers`.
 
     GPUs that are much alike share one, others have their own.
     """
@@ -55,7 +61,7 @@ def variant_codes(targets: Sequence[Target], options: Options, constants: int) -
     for target in targets:
         if target.gpus:
             asked = asked_by_gpus(target.gpus, options)
-            codes += [GpuCode(part, options, asked) for part in alike(target)]
+            codes += [GpuCode(part, options, asked, compilers) for part in alike(target)]
         else:
             codes.append(CpuCode(target, options, constants))
     return tuple(codes)
@@ -83,6 +89,7 @@ def lower(
     for code, graph in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
             lowered = code.lower(graph)
+        code.begin(lowered, _names(lowered))
         for n, (known, first) in enumerate(found):
             # only GPUs have several parts of one kind
             if known.target.kind == code.target.kind and first.same_as(lowered):
@@ -106,6 +113,11 @@ def make_variants(
     return variants
 
 
+def _names(lowered: Lowered) -> tuple[str, ...]:
+    """Of its kernels."""
+    return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
+
+
 def _joined(one: Code, other: Code) -> Code:
     """For the GPUs of both."""
     made, gpus = copy(one), one.target.gpus + other.target.gpus
@@ -127,7 +139,7 @@ def _variant(
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    names = tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
+    names = _names(lowered)
     with trace.stage(label + "generate code"):
         lowered = code.fitted(lowered, names)
         made = code.generate(lowered, names)

@@ -64,8 +64,8 @@ def _typical(product: Product) -> Product:
         sizes = {v: const(min(TYPICAL, v.hi or TYPICAL)) for d in type_.shape for v in free_vars(d)}
         return TensorType(type_.dtype, tuple(substitute(d, sizes) for d in type_.shape))
 
-    parts = (product.rows, product.matrices, product.index)
-    return Product(*map(closed, parts), product.swapped)
+    rows, matrices, index = map(closed, (product.rows, product.matrices, product.index))
+    return Product(rows, matrices, index, product.swapped)
 
 
 def _row_by_row(product: Product) -> Graph:

@@ -147,7 +147,8 @@ class _Grouper:
     # ---- products
 
     def _matmul(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-        for x, matrix, turned in ((*inputs, False), (*reversed(inputs), True)):
+        a, c = inputs
+        for x, matrix, turned in ((a, c, False), (c, a, True)):
             chosen = _chosen(b, matrix)
             if x is None or chosen is None or chosen.source.type.rank != 3 or x.type.rank < 2:
                 continue

@@ -33,6 +33,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read, Scalar, read, transform
+from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, Lowers, classify

@@ -16,6 +16,7 @@ from tcc.passes.canonicalize import canonicalize
 from tcc.passes.cse import merge_equal_nodes
 from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.decompose import decompose, decompose_transposed
+from tcc.passes.express import express_calls
 from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
@@ -46,6 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
 # What targets may ask for, after the first pass.
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
+EXPRESS_CALLS = Pass("express-calls", express_calls)
 
 
 def grouped_products(tile_of: TileOf) -> Pass:

@@ -2,8 +2,8 @@
 
     %x : i4[n,6]   ->   %x : u8[(n*6 + 1)//2] ; %x.elements = reshape(unpack(%x)) : i4[n,6]
 
-Inputs and large constants are unpacked and outputs packed by ordinary nodes, which fuse like others:
-constants stay packed in the artifact.  Requires a graph that is ready to be partitioned.
+Inputs and large constants are unpacked and outputs packed by ordinary nodes, which fuse like
+others: constants stay packed in the artifact.  Requires a graph that is ready to be partitioned.
 Establishes that no input and no output has elements of less than a byte; what callers see of them
 is kept beside the graph.
 """

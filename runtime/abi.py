@@ -176,8 +176,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @cache
 def plain_dtype(name: str) -> np.dtype[Any]:
-    """The integer type of NumPy that holds elements of an extension type: integers as values, floats
-    as bit patterns."""
+    """The integer type of NumPy that holds elements of an extension type: integers as values,
+    floats as bit patterns."""
     code, bits = DTYPE_CODES[name]
     return np.dtype(f"{'i' if code == 0 else 'u'}{max(1, bits // 8)}")
 

@@ -100,8 +100,8 @@ class Module:
     array.  Arrays must have the port's element type; Python numbers and lists are converted.
     Where an input is on a GPU the outputs are too, of its kind, in the order of torch's current
     stream; others are there when the call returns.
-    Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where it is imported,
-    else uint16 or uint8 with the bit patterns, and int8 or uint8 with the values of integers.
+    Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
+    imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
 
     def __init__(

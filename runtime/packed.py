@@ -1,4 +1,4 @@
-"""Arrays whose elements have less than a byte: NumPy has a byte for each, the C interface packs them.
+"""Arrays whose elements have less than a byte: one for each in NumPy, packed in the C interface.
 
 The first element lies in the lowest bits of the first byte; the last byte is filled with zeros.
 """

@@ -256,10 +256,10 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
     elem = register_element(target)
     if source.is_float:
         return _to_integer(code, a, elem, target)
-    if target.is_packed:
+    if target.is_packed and source is not BOOL:
         whole = a if source.bytes == 1 else code.convert("trunc", a, elem)
         return wrapped(code, whole, target)
-    if source.bits > target.bits:
+    if source.bytes > target.bytes:
         return code.convert("trunc", a, elem)
     if a.elem == elem:
         return a

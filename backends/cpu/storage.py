@@ -1,8 +1,8 @@
 """Elements in memory against elements in registers.
 
-bool is a byte in memory (any non-zero one is true) and i1 in registers; f16, bf16 and narrower floats
-lie in memory as their bits and are carried as f32 whose value the narrow type can hold.  Integers of
-less than a byte have one of their own.
+bool is a byte in memory (any non-zero one is true) and i1 in registers; f16, bf16 and narrower
+floats lie in memory as their bits and are carried as f32 whose value the narrow type can hold.
+Integers of less than a byte have one of their own.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime import cache
 
 _SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
@@ -46,6 +47,8 @@ _FAILURES = (
 
 def main() -> None:
     """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
+    # The cache is this compile's own: a second spent on hashing all of Triton tells it nothing.
+    cache.triton_key = lambda: triton.__version__
     serve(_compiled)
 
 

@@ -3,23 +3,65 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 import onnx
+from tcc.errors import UserError
 from tcc.frontends.onnx_import import import_model
 from tcc.frontends.onnx_reader import read_model
 from tcc.ir.graph import Graph
 
-__all__ = ["load_model"]
+__all__ = ["captured", "exported", "is_torch_module", "load_model"]
 
 
 def load_model(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: str | os.PathLike[str] | onnx.ModelProto | Any,
     inputs: Mapping[str, Sequence[int | str]] | None = None,
 ) -> Graph:
-    """The graph of an ONNX model, given by its path or as a protobuf.
+    """The graph of a model: the path of an ONNX file, an ONNX protobuf, or a
+    `torch.export.ExportedProgram`.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
     """
+    if _is_of_torch(model, "ExportedProgram"):
+        graph: Graph = _torch("torch_import").import_program(model, inputs)
+        return graph
+    if is_torch_module(model):
+        raise UserError(
+            "a torch.nn.Module has no inputs to export it with",
+            hint="give example inputs: tcc.compile(module, inputs=(x,))",
+        )
     return import_model(read_model(model), inputs)
+
+
+def is_torch_module(model: Any) -> bool:
+    """Whether `model` is a `torch.nn.Module`; torch is not imported to find out."""
+    return _is_of_torch(model, "Module")
+
+
+def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
+    """The `torch.export.ExportedProgram` of a module for example inputs: a tuple, or a dict by
+    name.  `dynamic_shapes` says which sizes stay open, as for `torch.export.export`.
+
+    Raises `UserError` where torch cannot export the module.
+    """
+    return _torch("torch_program").exported(module, inputs, dynamic_shapes)
+
+
+def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]) -> Any:
+    """A graph that torch.compile captured, as a function that runs what `compile` makes of its
+    `torch.export.ExportedProgram`."""
+    return _torch("torch_capture").Captured(module, examples, compile)
+
+
+def _is_of_torch(model: Any, name: str) -> bool:
+    kinds = type(model).__mro__
+    return any(k.__name__ == name and k.__module__.startswith("torch.") for k in kinds)
+
+
+def _torch(module: str) -> Any:
+    """A module of the importer of torch, which is optional: it is loaded when first needed."""
+    return import_module(f"tcc.frontends.{module}")

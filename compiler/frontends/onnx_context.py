@@ -6,18 +6,16 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, TypeAlias
 
-import numpy as np
 import onnx
 from onnx import AttributeProto
 from tcc.errors import UserError
+from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_schema import schema_of
 from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import element_type
 from tcc.ir.graph import GraphBuilder
-from tcc.ir.index import Index, IndexLike, as_index, const
 from tcc.ir.op import Array
-from tcc.ir.types import BOOL, I64, DType
-from tcc.ops import OPS
+from tcc.ir.types import BOOL, DType
 
 _KINDS = {
     AttributeProto.INT: "int",
@@ -32,7 +30,7 @@ _KINDS = {
 LARGEST = (1 << 63) - 1
 
 
-class NodeContext:
+class NodeContext(Emitter):
     """What a converter may ask about its node, and how it adds nodes to the graph."""
 
     def __init__(self, node: onnx.NodeProto, scope: Scope) -> None:
@@ -40,6 +38,8 @@ class NodeContext:
         self.scope = scope
         self.domain = "" if node.domain == "ai.onnx" else node.domain
         self.loc = node_location(node, scope)
+        self.operation = node.op_type
+        self.names = [name for name in node.output if name]
         self._attributes = {a.name: a for a in node.attribute}
         self.defaults = self._check_schema()
         self.inputs = [self._find(name) for name in node.input]
@@ -111,12 +111,6 @@ class NodeContext:
         if version is None:
             raise self.fail(f"the model imports no opset for the domain '{self.domain}'")
         return version
-
-    def fail(self, why: str, hint: str = "") -> UserError:
-        """The error to raise where the node cannot be imported."""
-        return UserError(
-            f"{self.node.op_type} cannot be imported", where=self.loc, why=why, hint=hint
-        )
 
     # ---- attributes
 
@@ -201,19 +195,6 @@ class NodeContext:
             return default
         return element_type(self.integer(name), self.loc)
 
-    def axis(self, value: int, rank: int) -> int:
-        """`value` counted from the front; raises `UserError` outside `[-rank, rank)`."""
-        if not -rank <= value < rank:
-            raise self.fail(f"axis {value} is outside a tensor of rank {rank}")
-        return value % rank
-
-    def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Distinct axes counted from the front, in the order given."""
-        axes = tuple(self.axis(v, rank) for v in values)
-        if len(set(axes)) != len(axes):
-            raise self.fail(f"axes {tuple(values)} name an axis twice")
-        return axes
-
     # ---- operands
 
     def optional(self, number: int) -> Operand | None:
@@ -245,124 +226,6 @@ class NodeContext:
         if array.dtype.kind not in "iu" or array.ndim > 1:
             raise self.fail(f"{what} must be a vector of integers")
         return tuple(int(v) for v in array.reshape(-1))
-
-    def sizes(self, operand: Operand, hint: str, lo: int = 0) -> tuple[Index, ...]:
-        """The elements of an integer vector; where only the run knows them, new size symbols.
-
-        `lo` is the least value such a symbol may have; the run refuses smaller ones.
-        """
-        known = operand.known
-        if known is not None:
-            return tuple(known.reshape(-1))
-        if lo not in operand.bound:
-            shape = operand.type.static_shape
-            if shape is None or len(shape) > 1:
-                raise self.fail(f"{hint} is a tensor of type {operand.type!r}, not a short vector")
-            symbols = []
-            for element in range(shape[0] if shape else 1):
-                fresh = self.session.fresh_symbol(f"{operand.name}.{element}", lo)
-                attrs = OPS["bind_size"].attrs(fresh, element)
-                self.scope.builder.add(OPS["bind_size"], [operand.value], attrs, loc=self.loc)
-                symbols.append(fresh)
-            operand.bound[lo] = tuple(symbols)
-        return operand.bound[lo]
-
-    # ---- emitting
-
-    def constant(self, array: Any, dtype: DType | None = None) -> Operand:
-        name = self.node.output[0] if self.node.output else "const"
-        return self.scope.constant(array, dtype, name or "const")
-
-    def part_of(self, operand: Operand, array: Any) -> Operand:
-        """`array`, a part or a turn of a constant operand, under that one's name."""
-        return self.scope.constant(array, operand.dtype, operand.name)
-
-    def filled(self, value: float | int | bool, dtype: DType) -> Operand:
-        """A scalar constant of `dtype`."""
-        return self.constant(np.array(value).astype(dtype.carrier), dtype)
-
-    def size_vector(self, values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
-        return self.scope.sizes([as_index(v) for v in values], dtype)
-
-    def size_scalar(self, value: IndexLike, dtype: DType = I64) -> Operand:
-        return self.scope.sizes([as_index(value)], dtype, scalar=True)
-
-    def emit_all(
-        self, op: str, operands: Sequence[Operand | None], **attrs: Any
-    ) -> tuple[Operand, ...]:
-        """All results of a node of `op`; `attrs` are the fields of its attribute type."""
-        row = OPS.get(op)
-        if row is None:
-            raise self.fail(f"it needs the op {op}, which this tcc does not have")
-        names = [name for name in self.node.output if name]
-        return self.scope.emit(op, operands, row.attrs(**attrs), loc=self.loc, names=names)
-
-    def emit(self, op: str, *operands: Operand | None, **attrs: Any) -> Operand:
-        """The first result of a node of `op`."""
-        return self.emit_all(op, operands, **attrs)[0]
-
-    def reshape(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        target = tuple(as_index(d) for d in shape)
-        return x if target == x.shape else self.emit("reshape", x, shape=target)
-
-    def transpose(self, x: Operand, perm: Sequence[int]) -> Operand:
-        if tuple(perm) == tuple(range(x.rank)):
-            return x
-        return self.emit("transpose", x, perm=tuple(perm))
-
-    def expand(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        target = tuple(as_index(d) for d in shape)
-        return x if target == x.shape else self.emit("expand", x, shape=target)
-
-    def cast(self, x: Operand, dtype: DType) -> Operand:
-        return x if x.dtype is dtype else self.emit("cast", x, to=dtype)
-
-    def slice_axis(self, x: Operand, axis: int, start: IndexLike, size: IndexLike) -> Operand:
-        """`size` elements of one axis from `start` on."""
-        starts = [const(0)] * x.rank
-        sizes = list(x.shape)
-        starts[axis], sizes[axis] = as_index(start), as_index(size)
-        if tuple(sizes) == x.shape:
-            return x
-        return self.emit("slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes))
-
-    def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
-        return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
-
-    def require(self, left: Index, right: Index, reason: str) -> None:
-        """Demands that two sizes are equal; every run checks it."""
-        attrs = OPS["require"].attrs(left, right, reason)
-        self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
-
-    def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
-        """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.
-
-        Dimensions that broadcast, and those that are numbers, stay.
-        """
-        dims = list(x.shape)
-        for back in range(1, min(x.rank, len(shape)) + 1):
-            own, other = dims[-back], shape[-back]
-            if own is not other and own.terms and other.terms:
-                self.require(own, other, "operands are combined element by element")
-                dims[-back] = other
-        if tuple(dims) == x.shape:
-            return x
-        zeros = (const(0),) * x.rank
-        return self.emit("slice", x, starts=zeros, steps=(1,) * x.rank, sizes=tuple(dims))
-
-    def aligned(self, operands: Sequence[Operand | None]) -> list[Operand | None]:
-        """Operands of a pointwise op with symbolic dimensions made to agree with earlier ones."""
-        result: list[Operand | None] = []
-        seen: list[Operand] = []
-        for operand in operands:
-            if operand is None:
-                result.append(None)
-                continue
-            for earlier in seen:
-                operand = self.agree(operand, earlier.shape)
-            result.append(operand)
-            seen.append(operand)
-        return result
 
     def truth(self, operand: Operand) -> bool | None:
         """The value of a one-element condition, where the import knows it."""

@@ -356,7 +356,7 @@ def _slice(ctx: NodeContext) -> Results:
     for axis, start, end, by in zip(ctx.axes(axes, x.rank), starts, ends, steps, strict=True):
         if by == 0:
             raise ctx.fail("a step is zero")
-        cut = _forward if by > 0 else _backward
+        cut = forward_range if by > 0 else _backward
         begin[axis], size[axis] = cut(start, end, by, x.shape[axis])
         step[axis] = by
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
@@ -408,7 +408,7 @@ def _from_front(position: Index, dim: Index) -> Index:
     return position + dim if sign(position) == -1 else position
 
 
-def _forward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
     """(begin, size) of `start:end:step` in an axis of `dim`, step positive."""
     first = _from_front(start, dim)
     far = (as_int(end) or 0) >= _FAR

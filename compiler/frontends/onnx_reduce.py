@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_axes import around, reduce_along, run_axes
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_movement import axes_argument, late_axes
@@ -100,11 +101,11 @@ def _cumulative(op: str) -> Converter:
 
 def _einsum(ctx: NodeContext) -> Results:
     operands = ctx.present()
-    equation = _explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
+    equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
     return ctx.emit_all("einsum", operands, equation=equation)
 
 
-def _explicit_equation(ctx: NodeContext, text: str, ranks: Sequence[int]) -> str:
+def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
     """The equation with its output written out and letters in place of '...'."""
     text = text.replace(" ", "")
     left, arrow, right = text.partition("->")

@@ -19,7 +19,6 @@ from tcc.ir.op import OnnxBinding, OpSpec, Trait
 from tcc.ir.types import DType
 from tcc.ops import OPS
 
-
 # Rows mean what operators mean from this opset on; what meant something else before is converted.
 OLDEST_ROWS = 7
 # An attribute of opsets 1 to 5 that says which buffers may be overwritten.

@@ -111,13 +111,13 @@ class Session:
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
 
-    def fresh_symbol(self, hint: str, lo: int = 0) -> Index:
+    def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
         """A size symbol whose name no other symbol of the model has."""
         count = self.symbols.get(hint, -1) + 1
         self.symbols[hint] = count
         if count:
-            return self.fresh_symbol(f"{hint}.{count}", lo)
-        return symbol(hint, lo, LARGEST_SIZE)
+            return self.fresh_symbol(f"{hint}.{count}", lo, hi)
+        return symbol(hint, lo, hi)
 
 
 @dataclass(slots=True, eq=False)

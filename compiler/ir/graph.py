@@ -21,8 +21,8 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Var, const, substitute
-from tcc.ir.op import Array, NoAttrs, OpSpec
 from tcc.ir.narrow import rounded
+from tcc.ir.op import Array, NoAttrs, OpSpec
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
 
 
@@ -301,7 +301,7 @@ def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
 
 
 def carrier(array: Any, dtype: DType) -> Array:
-    """`array` in the NumPy type that carries `dtype`, rounded to what it holds where that is wider."""
+    """`array` in the NumPy type that carries `dtype`, rounded where that is wider than the type."""
     data = np.asarray(array)
     if dtype.is_narrow:
         return rounded(data, dtype)

@@ -1,9 +1,9 @@
 """Floats of 8 and 4 bits and integers of 4 and 2: their values, codes and packed bytes.
 
 A narrow float is sign, exponent, fraction: `FORMATS` says how wide and what its last codes mean.
-Rounding is to nearest, ties to the even code; beyond the largest value lies infinity, NaN, or, where
-the type has neither, the largest value.  f8e8m0 is a power of two without sign or fraction; values
-are rounded towards zero to it and lose their sign, and infinities are NaN.
+Rounding is to nearest, ties to the even code; beyond the largest value lies infinity, NaN, or,
+where the type has neither, the largest value.  f8e8m0 is a power of two without sign or fraction;
+values are rounded towards zero to it and lose their sign, and infinities are NaN.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _EXPONENT = 127  # f32's bias: what f8e8m0 has too
 class FloatFormat:
     """A narrow float of `bits`: `fraction` bits of it are behind the point.
 
-    `top` is the code of the largest value, `over` that of what lies beyond it and `nan` that of NaN,
-    all without sign.  With `signless_nan` NaN has one code and there is no negative zero.
+    `top` is the code of the largest value, `over` that of what lies beyond it and `nan` that of
+    NaN, all without sign.  With `signless_nan` NaN has one code and there is no negative zero.
     """
 
     bits: int
@@ -108,7 +108,7 @@ def _values(dtype: DType) -> Array:
     if not dtype.is_float:
         signed = dtype.carrier.kind == "i"
         half = 1 << (dtype.bits - 1)
-        return np.asarray(((codes + half) % (2 * half) - half if signed else codes)).astype(
+        return np.asarray((codes + half) % (2 * half) - half if signed else codes).astype(
             dtype.carrier
         )
     narrow = FORMATS.get(dtype)

@@ -30,8 +30,8 @@ class DType:
 
     `bits` is the width at the surface, where elements of less than a byte are packed from the
     lowest bits up (4 for int4, 8 for bool); inside a program each has a byte of its own, in its
-    lowest bits.  `dlpack` is the DLPack type code; `carrier` the NumPy type whose arrays hold values
-    of this type between passes.
+    lowest bits.  `dlpack` is the DLPack type code; `carrier` the NumPy type whose arrays hold
+    values of this type between passes.
     """
 
     name: str

@@ -31,7 +31,7 @@ from tcc.ops.operands import (
     wrapped,
 )
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, AxisAttrs, check_axis, optional, required
+from tcc.ops.shapes import ALL, COMMON, AxisAttrs, check_axis, optional, required
 
 Binding = tuple[Var, Scalar]
 
@@ -481,7 +481,7 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_elements_infer,
         _scatter_elements_reference,
         _scatter_elements_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements",
@@ -495,7 +495,7 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_nd_infer,
         _scatter_nd_reference,
         _scatter_nd_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd",
@@ -509,7 +509,7 @@ OPS: tuple[OpSpec, ...] = (
         _update_slice_infer,
         _update_slice_reference,
         _update_slice_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "x with the rows from `start` on along an axis replaced by the update's.",
         call="update_slice",

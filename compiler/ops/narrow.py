@@ -293,7 +293,7 @@ OPS: tuple[OpSpec, ...] = (
         NarrowAttrs,
         (1, 1),
         _narrow_infer,
-        lambda arrays, attrs: (narrow_reference(*given(arrays), attrs),),
+        lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),),
         _narrow_samples,
         (F32, F16, BF16, F64, I32, I64),
         Tolerance.EXACT,

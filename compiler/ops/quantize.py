@@ -49,8 +49,8 @@ _SCALES = (F32, F16, BF16)
 class QuantizeAttrs:
     """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
-    The quotient is rounded to `precision`.  A scale of rank 1 runs along `axis`; with a `block_size` above 0 the scale has x's rank and one
-    element for that many elements along `axis`.
+    The quotient is rounded to `precision`.  A scale of rank 1 runs along `axis`; with a
+    `block_size` above 0 the scale has x's rank and one element for so many elements along `axis`.
     """
 
     to: DType

@@ -19,7 +19,7 @@ from tcc.ir.types import BOOL, F32, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import Arrays, Types, array, clamped, dims, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, required
+from tcc.ops.shapes import COMMON, required
 
 COORDINATES = (
     "half_pixel",
@@ -351,12 +351,13 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
     n = x.shape[axis]
     if mode == "nearest":
         return np.take(x, [min(max(p, 0), n - 1) for ((p, _),) in taps], axis=axis)
-    matrix = np.zeros((len(taps), n))
-    for o, row in enumerate(taps):
-        for place, weight in row:
-            matrix[o, min(max(place, 0), n - 1)] += weight
-    mixed = np.tensordot(x, matrix.astype(x.dtype), axes=(axis, 1))
-    return np.asarray(np.moveaxis(mixed, -1, axis))
+    shape = (-1, *([1] * (x.ndim - axis - 1)))
+    mixed = np.zeros((*x.shape[:axis], len(taps), *x.shape[axis + 1 :]), x.dtype)
+    for row in zip(*taps, strict=True):
+        at = [min(max(place, 0), n - 1) for place, _ in row]
+        weights = np.array([weight for _, weight in row], x.dtype)
+        mixed += np.take(x, at, axis=axis) * weights.reshape(shape)
+    return mixed
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -396,7 +397,7 @@ OPS: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         _samples,
-        ALL,
+        COMMON,
         Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         expr=_expr,

@@ -11,14 +11,13 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from onnx_suite.cases import Case, category, mismatch
+from onnx_suite.modes import MODES
 from tcc import onnx_backend
 from tcc.backends.cpu import compile as cpu_compile
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.workers import WorkerFailedError
 from tcc.errors import ToolError, UserError
-
-from onnx_suite.cases import Case, category, mismatch
-from onnx_suite.modes import MODES
 
 # What became of a case, from good to bad.
 OUTCOMES = MappingProxyType(

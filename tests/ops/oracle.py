@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Sample
-from tcc.ir.types import DType, TensorType
+from tcc.ir.types import DType, TensorType, dtype_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OPSET = 23
@@ -38,6 +38,15 @@ ELEMENT_TYPES = MappingProxyType(
         "bf16": TensorProto.BFLOAT16,
         "f32": TensorProto.FLOAT,
         "f64": TensorProto.DOUBLE,
+        "i2": TensorProto.INT2,
+        "i4": TensorProto.INT4,
+        "u2": TensorProto.UINT2,
+        "u4": TensorProto.UINT4,
+        "f4e2m1": TensorProto.FLOAT4E2M1,
+        "f8e4m3fn": TensorProto.FLOAT8E4M3FN,
+        "f8e4m3fnuz": TensorProto.FLOAT8E4M3FNUZ,
+        "f8e5m2": TensorProto.FLOAT8E5M2,
+        "f8e5m2fnuz": TensorProto.FLOAT8E5M2FNUZ,
     }
 )
 
@@ -116,12 +125,12 @@ def model_of(made: OnnxNode, outputs: Sequence[TensorType]) -> onnx.ModelProto:
     ]
     nodes, values = [proto], []
     for n, t in enumerate(outputs):
-        # NumPy has no bf16: such results leave the model as f32, which holds them exactly.
-        bf16 = t.dtype.name == "bf16"
-        name = f"f{n}" if bf16 else f"y{n}"
-        if bf16:
-            nodes.append(helper.make_node("Cast", [f"y{n}"], [name], to=TensorProto.FLOAT))
-        element = ELEMENT_TYPES["f32" if bf16 else t.dtype.name]
+        # NumPy has no bf16 and less: such results leave the model as what holds them exactly.
+        carried = t.dtype.name == "bf16" or t.dtype.is_narrow
+        name = f"f{n}" if carried else f"y{n}"
+        element = ELEMENT_TYPES[dtype_of(np.empty(0, t.dtype.carrier)).name]
+        if carried:
+            nodes.append(helper.make_node("Cast", [f"y{n}"], [name], to=element))
         values.append(helper.make_tensor_value_info(name, element, [None] * t.rank))
     graph = helper.make_graph(nodes, made.name, inputs, values)
     opsets = [helper.make_opsetid("", made.opset or OPSET)]
@@ -200,10 +209,18 @@ def _running(name: str, opset: int = 0) -> NodeOf:
 
 def _quantize(s: Sample) -> OnnxNode:
     """The zero point's type is that of the result; without one an attribute says it."""
-    attrs = attributes(s.attrs, "to")
+    attrs = attributes(s.attrs, "to", "precision")
     if len(s.inputs) < 3:
         attrs["output_dtype"] = plain(s.attrs.to)
-    return OnnxNode("QuantizeLinear", s.inputs, attrs)
+    return OnnxNode("QuantizeLinear", s.inputs, attrs, opset=25 if s.attrs.to.bits < 4 else 0)
+
+
+def _to_narrow(s: Sample) -> OnnxNode | None:
+    """onnx.reference keeps to its own rules for f8e8m0, not to those of the operator's page."""
+    if s.attrs.to.name == "f8e8m0":
+        return None
+    attrs = {"to": plain(s.attrs.to), "saturate": int(s.attrs.saturate)}
+    return OnnxNode("Cast", s.inputs, attrs, opset=25)
 
 
 def _trilu(s: Sample) -> OnnxNode:
@@ -214,6 +231,7 @@ def _trilu(s: Sample) -> OnnxNode:
 MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "cast": node("Cast"),
+        "to_narrow": _to_narrow,
         "mod": _mod,
         "reduce_sum": _reduction("ReduceSum"),
         "reduce_mean": _reduction("ReduceMean"),

@@ -1,0 +1,137 @@
+"""Converters of products: matrices, linear layers, einsum, attention."""
+
+from __future__ import annotations
+
+import math
+
+from tcc.frontends.onnx_reduce import explicit_equation
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_movement import swap_axes
+from tcc.ir.index import as_int, const
+from tcc.ir.types import BOOL, I64
+
+
+def _matmul(a: str, b: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit("matmul", ctx.operand(a), ctx.operand(b))
+
+    return convert
+
+
+def _linear(ctx: CallContext) -> Operand:
+    x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
+    turned = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
+    product = ctx.emit("matmul", x, turned)
+    return product if bias is None else ctx.emit("add", product, bias)
+
+
+def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
+    """`x` times the number of an argument."""
+    if ctx.real(name) == 1:
+        return x
+    return ctx.emit("mul", x, ctx.operand(name, x.dtype))
+
+
+def _add_product(left: str, right: str, batched: bool = False) -> Converter:
+    """beta * self + alpha * (left @ right); `batched` sums the products of a batch."""
+
+    def convert(ctx: CallContext) -> Operand:
+        product = ctx.emit("matmul", ctx.operand(left), ctx.operand(right))
+        if batched:
+            product = ctx.emit("reduce_sum", product, axes=(0,), keepdims=False)
+        product = _scaled(ctx, product, "alpha")
+        if ctx.real("beta") == 0:
+            return product
+        return ctx.emit("add", product, _scaled(ctx, ctx.operand("self"), "beta"))
+
+    return convert
+
+
+def _outer(ctx: CallContext) -> Operand:
+    x, y = ctx.operand("self", ctx.result_dtype()), ctx.operand("vec2", ctx.result_dtype())
+    return ctx.emit("mul", ctx.unsqueeze(x, 1), ctx.unsqueeze(y, 0))
+
+
+def _einsum(ctx: CallContext) -> Operand:
+    operands = ctx.operands("tensors")
+    equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
+    return ctx.emit_all("einsum", operands, equation=equation)[0]
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def _attention(ctx: CallContext) -> Operand:
+    """softmax(q k' * scale + mask) v, over heads that queries may share."""
+    q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
+    if ctx.real("dropout_p") != 0:
+        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+    width = as_int(q.shape[-1])
+    scale = ctx.real("scale") if ctx.has("scale") else 1 / math.sqrt(width or 1)
+    if width is None:
+        raise ctx.fail("the head size must be known")
+    mask = ctx.optional("attn_mask")
+    batch = q.shape[:-2]
+    if q.rank != 4:
+        heads = math.prod(batch, start=const(1))
+        q, k, v = (
+            ctx.reshape(ctx.expand(x, (*batch, *x.shape[-2:])), (heads, 1, *x.shape[-2:]))
+            for x in (q, k, v)
+        )
+        if mask is not None and mask.rank > 2:
+            mask = ctx.expand(mask, (*batch, *mask.shape[-2:]))
+            mask = ctx.reshape(mask, (heads, 1, *mask.shape[-2:]))
+    if q.rank == 4 and not ctx.flag("enable_gqa"):
+        k, v = (ctx.expand(x, (*q.shape[:2], *x.shape[-2:])) for x in (k, v))
+    if mask is not None and mask.dtype is not BOOL:
+        mask = ctx.cast(mask, q.dtype)
+    operands = [q, k, v] if mask is None else [q, k, v, mask]
+    found = ctx.emit(
+        "attention",
+        *operands,
+        scale=scale,
+        is_causal=ctx.flag("is_causal"),
+        softcap=0.0,
+        offset=const(0),
+    )
+    return ctx.reshape(found, (*batch, *found.shape[-2:]))
+
+
+def _distances(ctx: CallContext) -> Operand:
+    """p-norms of the differences of all pairs of rows."""
+    x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
+    gap = ctx.emit("sub", ctx.unsqueeze(x, x.rank - 1), ctx.unsqueeze(y, y.rank - 2))
+    size, last = ctx.emit("abs", gap), (gap.rank - 1,)
+    if p == math.inf:
+        return ctx.emit("reduce_max", size, axes=last, keepdims=False)
+    if p in (1, 2):
+        return ctx.emit(f"reduce_l{int(p)}", size, axes=last, keepdims=False)
+    if p == 0:
+        apart = ctx.emit("not", ctx.emit("equal", size, ctx.scalar(0, size)))
+        total = ctx.emit("reduce_sum", ctx.cast(apart, I64), axes=last, keepdims=False)
+        return ctx.cast(total, x.dtype)
+    power = ctx.emit("pow", size, ctx.scalar(p, size))
+    total = ctx.emit("reduce_sum", power, axes=last, keepdims=False)
+    return ctx.emit("pow", total, ctx.scalar(1 / p, size))
+
+
+CONVERTERS: dict[str, Converter] = {
+    "mm": _matmul("self", "mat2"),
+    "bmm": _matmul("self", "mat2"),
+    "matmul": _matmul("self", "other"),
+    "mv": _matmul("self", "vec"),
+    "dot": _matmul("self", "tensor"),
+    "vdot": _matmul("self", "other"),
+    "linear": _linear,
+    "addmm": _add_product("mat1", "mat2"),
+    "addmv": _add_product("mat", "vec"),
+    "baddbmm": _add_product("batch1", "batch2"),
+    "addbmm": _add_product("batch1", "batch2", batched=True),
+    "outer": _outer,
+    "ger": _outer,
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "_cdist_forward": _distances,
+    "cdist": _distances,
+}

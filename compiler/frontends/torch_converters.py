@@ -1,0 +1,61 @@
+"""The table of ATen operators: what an overload becomes, by its name or its operator's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tcc.frontends import (
+    torch_contract,
+    torch_create,
+    torch_indexing,
+    torch_movement,
+    torch_normalization,
+    torch_pointwise,
+    torch_reduce,
+    torch_resize,
+    torch_scalar_functions,
+    torch_scatter,
+    torch_window,
+)
+from tcc.frontends.torch_context import Converter
+
+_FAMILIES = (
+    torch_contract,
+    torch_create,
+    torch_indexing,
+    torch_movement,
+    torch_normalization,
+    torch_pointwise,
+    torch_reduce,
+    torch_resize,
+    torch_scalar_functions,
+    torch_scatter,
+    torch_window,
+)
+
+
+def _join() -> Mapping[str, Converter]:
+    table: dict[str, Converter] = {}
+    for family in _FAMILIES:
+        for name, converter in family.CONVERTERS.items():
+            assert name not in table, name
+            table[name] = converter
+    return MappingProxyType(table)
+
+
+CONVERTERS = _join()
+
+
+def converter_of(target: Any) -> Converter | None:
+    """The converter of an ATen overload, None where there is none.
+
+    An overload's own entry (`max.dim`) comes before its operator's (`max`).
+    """
+    name = str(target)
+    if not name.startswith("aten.") or name.endswith((".out", "_out")):
+        return None
+    name = name.removeprefix("aten.")
+    own = CONVERTERS.get(name)
+    return own if own is not None else CONVERTERS.get(name.rpartition(".")[0])

@@ -1,0 +1,259 @@
+"""Converters of operators that choose elements by index tensors, by order, or by what data say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_create import counted
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import BOOL, I32, I64, U8, element_count
+
+
+def as_indices(ctx: CallContext, x: Operand) -> Operand:
+    """Positions in a type that the rows take."""
+    return x if x.dtype in (I32, I64) else ctx.cast(x, I64)
+
+
+def _index_select(ctx: CallContext) -> Operand:
+    x, at = ctx.operand("self"), as_indices(ctx, ctx.operand("index"))
+    axis = ctx.axis_of("dim", x.rank)
+    if not x.rank:
+        return ctx.reshape(ctx.emit("gather", ctx.reshape(x, (1,)), at, axis=0), ())
+    return ctx.emit("gather", x, ctx.reshape(at, (element_count(at.shape),)), axis=axis)
+
+
+def _embedding(ctx: CallContext) -> Operand:
+    return ctx.emit(
+        "gather", ctx.operand("weight"), as_indices(ctx, ctx.operand("indices")), axis=0
+    )
+
+
+def _gather(ctx: CallContext) -> Operand:
+    x, at = ctx.operand("self"), as_indices(ctx, ctx.operand("index"))
+    axis = ctx.axis_of("dim", x.rank)
+    if not x.rank:
+        flat = ctx.reshape(at, (element_count(at.shape),))
+        return ctx.reshape(ctx.emit("gather", ctx.reshape(x, (1,)), flat, axis=0), at.shape)
+    if element_count(at.shape).key == "0":
+        return ctx.expand(ctx.scalar(0, x), at.shape)
+    return ctx.emit("gather_elements", x, at, axis=axis)
+
+
+def _take(ctx: CallContext) -> Operand:
+    x, at = ctx.operand("self"), as_indices(ctx, ctx.operand("index"))
+    return ctx.emit("gather", ctx.reshape(x, (element_count(x.shape),)), at, axis=0)
+
+
+# ---- index tensors on several axes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`x[i, :, j]`: index tensors on some axes, all of one shape.
+
+    `axes` are those indexed, `rest` the others, `first` where the index tensors' dimensions come
+    in the result.
+    """
+
+    tensors: tuple[Operand, ...]
+    axes: tuple[int, ...]
+    rest: tuple[int, ...]
+    first: int
+    shape: tuple[Index, ...]
+
+
+def places_of(ctx: CallContext, rank: int, name: str = "indices") -> Places:
+    """The index tensors of a call, masks replaced by the positions where they hold."""
+    tensors: list[Operand | None] = []
+    for value in ctx.arguments[name]:
+        if value is None:
+            tensors.append(None)
+        elif value.dtype in (BOOL, U8):
+            tensors.extend(_positions(ctx, value))
+        else:
+            tensors.append(as_indices(ctx, value))
+    axes = tuple(n for n, tensor in enumerate(tensors) if tensor is not None)
+    present = [tensor for tensor in tensors if tensor is not None]
+    shape = _common_shape(ctx, present)
+    first = axes[0] if axes == tuple(range(axes[0], axes[0] + len(axes))) else 0
+    wide = tuple(ctx.expand(ctx.cast(t, I64), shape) for t in present)
+    return Places(wide, axes, tuple(n for n in range(rank) if n not in axes), first, shape)
+
+
+def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
+    """Where a mask holds: one vector of positions for each of its axes."""
+    found = non_zero(ctx, mask)
+    rows = (ctx.slice_axis(found, 0, n, 1) for n in range(mask.rank))
+    return [ctx.reshape(row, (found.shape[1],)) for row in rows]
+
+
+def _common_shape(ctx: CallContext, tensors: Sequence[Operand]) -> tuple[Index, ...]:
+    rank = max(t.rank for t in tensors)
+    shape = [const(1)] * rank
+    for tensor in tensors:
+        for back in range(1, tensor.rank + 1):
+            if as_int(tensor.shape[-back]) != 1:
+                shape[-back] = tensor.shape[-back]
+    return tuple(shape)
+
+
+def tuples(ctx: CallContext, places: Places) -> Operand:
+    """The index tensors side by side on a last axis."""
+    parts = [ctx.unsqueeze(tensor, len(places.shape)) for tensor in places.tensors]
+    return ctx.concat(parts, len(places.shape))
+
+
+def _index(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    places = places_of(ctx, x.rank)
+    if len(places.axes) == 1:
+        return ctx.emit("gather", x, places.tensors[0], axis=places.axes[0])
+    front = ctx.transpose(x, (*places.axes, *places.rest))
+    found = ctx.emit("gather_nd", front, tuples(ctx, places), batch_dims=0)
+    count = len(places.shape)
+    before = tuple(range(count, count + places.first))
+    after = tuple(range(count + places.first, found.rank))
+    return ctx.transpose(found, (*before, *range(count), *after))
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+
+def _ordered(
+    ctx: CallContext, x: Operand, axis: int, k: Index, largest: bool
+) -> tuple[Operand, Operand]:
+    if not x.rank:
+        return x, ctx.filled(0, I64)
+    wide = ctx.cast(x, U8) if x.dtype is BOOL else x
+    values, at = ctx.emit_all("top_k", [wide], axis=axis, k=k, largest=largest, sorted=True)
+    return ctx.cast(values, x.dtype), at
+
+
+def _top_k(ctx: CallContext) -> Sequence[Operand]:
+    x = ctx.operand("self")
+    return _ordered(ctx, x, ctx.axis_of("dim", x.rank), ctx.index("k"), ctx.flag("largest"))
+
+
+def _sort(ctx: CallContext) -> Sequence[Operand]:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    k = x.shape[axis] if x.rank else const(1)
+    return _ordered(ctx, x, axis, k, ctx.flag("descending"))
+
+
+def _argsort(ctx: CallContext) -> Operand:
+    return _sort(ctx)[1]
+
+
+def _kth_value(ctx: CallContext) -> Sequence[Operand]:
+    x = ctx.operand("self")
+    axis, k = ctx.axis_of("dim", x.rank), ctx.integer("k")
+    pair = _ordered(ctx, x, axis, const(k), False)
+    if not x.rank:
+        return pair
+    last = [ctx.slice_axis(part, axis, k - 1, 1) for part in pair]
+    return last if ctx.flag("keepdim") else [ctx.squeeze(part, (axis,)) for part in last]
+
+
+def _median(ctx: CallContext) -> Operand:
+    """The lower median of all elements; NaN where one is."""
+    x = ctx.operand("self")
+    flat = ctx.reshape(x, (element_count(x.shape),))
+    size = as_int(flat.shape[0])
+    if not size:
+        raise ctx.fail("the median of an open or empty size is not supported")
+    values, _ = _ordered(ctx, flat, 0, const(size), False)
+    middle = ctx.reshape(ctx.slice_axis(values, 0, (size - 1) // 2, 1), ())
+    if not x.dtype.is_float:
+        return middle
+    odd = ctx.emit("reduce_max", ctx.emit("is_nan", flat), axes=(0,), keepdims=False)
+    return ctx.where(odd, ctx.scalar(float("nan"), x), middle)
+
+
+# ---- sizes that data decide ----------------------------------------------------------------------
+
+
+def non_zero(ctx: CallContext, x: Operand) -> Operand:
+    """[rank, count]: the positions of the elements that are not zero."""
+    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
+    return ctx.emit("non_zero", x, size=size)
+
+
+def _non_zero(ctx: CallContext) -> Operand:
+    return ctx.transpose(non_zero(ctx, ctx.operand("self")), (1, 0))
+
+
+def _masked_select(ctx: CallContext) -> Operand:
+    x, mask = ctx.operand("self"), ctx.operand("mask")
+    shape = _common_shape(ctx, [x, mask])
+    flat = ctx.reshape(ctx.expand(x, shape), (element_count(shape),))
+    held = ctx.reshape(ctx.expand(mask, shape), (element_count(shape),))
+    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
+    return ctx.emit("compress", flat, held, axis=0, size=size)
+
+
+# ---- search --------------------------------------------------------------------------------------
+
+
+def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Operand:
+    """How many of the rising `edges` lie below each element, or not above where `right`."""
+    wide = ctx.unsqueeze(x, x.rank)
+    between = [const(1)] * (wide.rank - edges.rank)
+    shape = [*edges.shape[:-1], *between, edges.shape[-1]]
+    lined = ctx.reshape(edges, shape)
+    below = ctx.emit("less_or_equal" if right else "less", lined, wide)
+    below = ctx.cast(below, I64)
+    return ctx.cast(
+        ctx.emit("reduce_sum", below, axes=(below.rank - 1,), keepdims=False), ctx.result_dtype()
+    )
+
+
+def _bucketize(ctx: CallContext) -> Operand:
+    dtype = ctx.promoted("self", "boundaries")
+    return _searched(
+        ctx, ctx.operand("boundaries", dtype), ctx.operand("self", dtype), ctx.flag("right")
+    )
+
+
+def _search_sorted(ctx: CallContext) -> Operand:
+    if ctx.has("sorter"):
+        raise ctx.fail("a sorter is not supported")
+    dtype = ctx.promoted("self", "sorted_sequence")
+    right = ctx.flag("right") or (ctx.has("side") and ctx.text("side") == "right")
+    edges, x = ctx.operand("sorted_sequence", dtype), ctx.operand("self", dtype)
+    if edges.rank == 1 or x.rank == 0:
+        return _searched(ctx, edges, x, right)
+    lined = ctx.unsqueeze(edges, edges.rank - 1)
+    below = ctx.emit("less_or_equal" if right else "less", lined, ctx.unsqueeze(x, x.rank))
+    total = ctx.emit("reduce_sum", ctx.cast(below, I64), axes=(x.rank,), keepdims=False)
+    return ctx.cast(total, ctx.result_dtype())
+
+
+def _one_hot(ctx: CallContext) -> Operand:
+    at = ctx.operand("self")
+    depth = ctx.result_shape()[-1]
+    same = ctx.emit("equal", ctx.unsqueeze(at, at.rank), counted(ctx, depth))
+    return ctx.cast(same, I64)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "index_select": _index_select,
+    "embedding": _embedding,
+    "gather": _gather,
+    "take": _take,
+    "index.Tensor": _index,
+    "_unsafe_index.Tensor": _index,
+    "topk": _top_k,
+    "sort": _sort,
+    "argsort": _argsort,
+    "kthvalue": _kth_value,
+    "median": _median,
+    "nonzero": _non_zero,
+    "masked_select": _masked_select,
+    "bucketize.Tensor": _bucketize,
+    "searchsorted": _search_sorted,
+    "one_hot": _one_hot,
+}

@@ -1,0 +1,147 @@
+"""Converters of normalisations and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_context import CallContext, Converter
+from tcc.ir.index import Index, as_int
+
+
+def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
+    """A constant of known shape."""
+    sizes = [as_int(size) for size in shape]
+    known = [size for size in sizes if size is not None]
+    if len(known) != len(sizes):
+        raise ctx.fail("the sizes that are normalised over must be known")
+    return ctx.constant(np.full(known, value).astype(x.dtype.carrier), x.dtype)
+
+
+def _layer_norm_outputs(ctx: CallContext, outputs: int) -> Sequence[Operand]:
+    x = ctx.operand("input")
+    axis = x.rank - len(ctx.indices("normalized_shape"))
+    weight = ctx.optional("weight", x.dtype)
+    if weight is None:
+        weight = _ones(ctx, x, x.shape[axis:])
+    bias = ctx.optional("bias", x.dtype)
+    operands = [x, weight] if bias is None else [x, weight, bias]
+    epsilon = ctx.real("eps")
+    return ctx.emit_all(
+        "layer_normalization", operands, axis=axis, epsilon=epsilon, outputs=outputs
+    )
+
+
+def _layer_norm(ctx: CallContext) -> Operand:
+    return _layer_norm_outputs(ctx, 1)[0]
+
+
+def _native_layer_norm(ctx: CallContext) -> Sequence[Operand]:
+    """The normalised tensor, its means and its inverse deviations."""
+    return _layer_norm_outputs(ctx, 3)
+
+
+def _rms_norm(ctx: CallContext) -> Operand:
+    x = ctx.operand("input")
+    axis = x.rank - len(ctx.indices("normalized_shape"))
+    weight = ctx.optional("weight", x.dtype)
+    if weight is None:
+        weight = _ones(ctx, x, x.shape[axis:])
+    epsilon = ctx.real("eps") if ctx.has("eps") else float(np.finfo(x.dtype.carrier).eps)
+    return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon, outputs=1)
+
+
+def _batch_norm(ctx: CallContext) -> Operand:
+    if ctx.flag("training") if "training" in ctx.arguments else False:
+        raise ctx.fail("it learns", "call model.eval() before the export")
+    x = ctx.operand("input")
+    mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
+    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
+    if weight is None:
+        weight = _ones(ctx, x, mean.shape)
+    if bias is None:
+        bias = _ones(ctx, x, mean.shape, 0.0)
+    epsilon = ctx.real("eps")
+    return ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
+
+
+def _legit_batch_norm(ctx: CallContext) -> Sequence[Operand]:
+    """Inference; what training would keep is empty."""
+    dtype = ctx.operand("input").dtype
+    empty = ctx.constant(np.zeros(0, dtype.carrier), dtype)
+    return [_batch_norm(ctx), empty, empty]
+
+
+def _group_norm(ctx: CallContext) -> Operand:
+    x, groups = ctx.operand("input"), ctx.integer("num_groups")
+    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
+    channels = (x.shape[1],)
+    weight = _ones(ctx, x, channels) if weight is None else weight
+    bias = _ones(ctx, x, channels, 0.0) if bias is None else bias
+    epsilon = ctx.real("eps")
+    if x.rank == 2:
+        wide = ctx.unsqueeze(x, 2)
+        found = ctx.emit(
+            "group_normalization", wide, weight, bias, num_groups=groups, epsilon=epsilon
+        )
+        return ctx.squeeze(found, (2,))
+    return ctx.emit("group_normalization", x, weight, bias, num_groups=groups, epsilon=epsilon)
+
+
+def _instance_norm(ctx: CallContext) -> Operand:
+    x = ctx.operand("input")
+    if not ctx.flag("use_input_stats"):
+        return _batch_norm(ctx)
+    weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
+    channels = (x.shape[1],)
+    weight = _ones(ctx, x, channels) if weight is None else weight
+    bias = _ones(ctx, x, channels, 0.0) if bias is None else bias
+    return ctx.emit("instance_normalization", x, weight, bias, epsilon=ctx.real("eps"))
+
+
+def _softmax(op: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        x = ctx.operand(ctx.first(), ctx.result_dtype())
+        if not x.rank:
+            wide = ctx.emit(op, ctx.reshape(x, (1,)), axis=0)
+            return ctx.reshape(wide, ())
+        return ctx.emit(op, x, axis=ctx.axis_of("dim", x.rank))
+
+    return convert
+
+
+def _safe_softmax(ctx: CallContext) -> Operand:
+    """softmax, and zeros where all of a row is minus infinity."""
+    x = ctx.operand("self", ctx.result_dtype())
+    axis = ctx.axis_of("dim", x.rank)
+    low = ctx.emit("is_inf", x, detect_positive=False, detect_negative=True)
+    all_low = ctx.emit("reduce_min", low, axes=(axis,), keepdims=True)
+    return ctx.where(all_low, ctx.scalar(0, x), ctx.emit("softmax", x, axis=axis))
+
+
+def _channel_shuffle(ctx: CallContext) -> Operand:
+    x, groups = ctx.operand("self"), ctx.integer("groups")
+    n, c, *spatial = x.shape
+    split = ctx.reshape(x, (n, groups, c // groups, *spatial))
+    order = (0, 2, 1, *range(3, split.rank))
+    return ctx.reshape(ctx.transpose(split, order), x.shape)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "native_layer_norm": _native_layer_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "batch_norm": _batch_norm,
+    "_native_batch_norm_legit_no_training": _legit_batch_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
+    "softmax.int": _softmax("softmax"),
+    "_softmax": _softmax("softmax"),
+    "log_softmax.int": _softmax("log_softmax"),
+    "_log_softmax": _softmax("log_softmax"),
+    "special_softmax": _softmax("softmax"),
+    "special_log_softmax.int": _softmax("log_softmax"),
+    "_safe_softmax": _safe_softmax,
+    "channel_shuffle": _channel_shuffle,
+}

@@ -1,0 +1,354 @@
+"""Converters of pointwise operators with a row of their own: operands are cast to the type that
+torch computes in, numbers become scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_context import CallContext, Converter
+from tcc.ir.types import BOOL, U8, Kind
+
+
+def unary(op: str, **attrs: Any) -> Converter:
+    """The row `op` of the first argument, in the element type of the result."""
+
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit(op, ctx.operand(ctx.first(), ctx.result_dtype()), **attrs)
+
+    return convert
+
+
+def _binary(op: str, **attrs: Any) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        left, right = list(ctx.arguments)[:2]
+        return ctx.emit(op, ctx.operand(left, dtype), ctx.operand(right, dtype), **attrs)
+
+    return convert
+
+
+def _comparison(op: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.promoted("self", "other")
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        if op == "not_equal":
+            return ctx.emit("not", ctx.emit("equal", x, y))
+        if dtype is BOOL and op != "equal":
+            x, y = ctx.cast(x, U8), ctx.cast(y, U8)
+        return ctx.emit(op, x, y)
+
+    return convert
+
+
+def _logical(op: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit(op, ctx.operand("self", BOOL), ctx.operand("other", BOOL))
+
+    return convert
+
+
+def _bitwise(op: str) -> Converter:
+    """Bitwise operators; on truth values they are the logical ones."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        return ctx.emit(op if dtype is BOOL else f"bitwise_{op}", x, y)
+
+    return convert
+
+
+def _bitwise_not(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.emit("not" if x.dtype is BOOL else "bitwise_not", x)
+
+
+def _shift(direction: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        if not dtype.is_integer or dtype.kind is not Kind.UINT:
+            raise ctx.fail("signed numbers are not shifted")
+        return ctx.emit("bit_shift", x, y, direction=direction)
+
+    return convert
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def _sum(op: str, swapped: bool = False) -> Converter:
+    """Sums and differences, the second operand times `alpha`."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        if dtype is BOOL:
+            return ctx.emit("or", x, y)
+        if ctx.real("alpha") != 1:
+            y = ctx.emit("mul", y, ctx.operand("alpha", dtype))
+        return ctx.emit(op, y, x) if swapped else ctx.emit(op, x, y)
+
+    return convert
+
+
+def _mul(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    return ctx.emit("and" if dtype is BOOL else "mul", x, y)
+
+
+def truncated(ctx: CallContext, x: Operand) -> Operand:
+    """`x` rounded towards zero."""
+    if not x.dtype.is_float:
+        return x
+    down, up = ctx.emit("floor", x), ctx.emit("ceil", x)
+    return ctx.where(ctx.emit("less", x, ctx.scalar(0, x)), up, down)
+
+
+def _div(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    mode = ctx.arguments.get("rounding_mode")
+    if mode == "floor":
+        return _floor_quotient(ctx, x, y)
+    quotient = ctx.emit("div", x, y)
+    return truncated(ctx, quotient) if mode == "trunc" else quotient
+
+
+def _floor_divide(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    return _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+
+
+def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+    """Division rounded downwards, by way of the remainder, which is exact."""
+    quotient = ctx.emit("div", x, y)
+    if x.dtype.kind is Kind.UINT:
+        return quotient
+    rest = ctx.emit("mod", x, y, fmod=True)
+    zero = ctx.scalar(0, x)
+    is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
+    apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
+    below = ctx.cast(ctx.emit("and", is_rest, apart), x.dtype)
+    if not x.dtype.is_float:
+        return ctx.emit("sub", quotient, below)
+    whole = ctx.emit("div", ctx.emit("sub", x, rest), y)
+    rounded = ctx.emit("round", ctx.emit("sub", whole, below))
+    endless = ctx.emit("equal", y, zero)
+    return ctx.where(endless, quotient, rounded)
+
+
+def _remainder(ctx: CallContext) -> Operand:
+    """The remainder with the sign of the divisor."""
+    dtype = ctx.result_dtype()
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    if not dtype.is_float:
+        return ctx.emit("mod", x, y, fmod=False)
+    rest, zero = ctx.emit("mod", x, y, fmod=True), ctx.scalar(0, x)
+    is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
+    apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
+    return ctx.where(ctx.emit("and", is_rest, apart), ctx.emit("add", rest, y), rest)
+
+
+def _pow(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    base, exponent = list(ctx.arguments)[:2]
+    value = ctx.arguments[exponent]
+    x = ctx.operand(base, dtype)
+    if isinstance(value, int | float) and dtype.is_float:
+        if value == 2:
+            return ctx.emit("mul", x, x)
+        if value == 0.5:
+            return ctx.emit("sqrt", x)
+    return ctx.emit("pow", x, ctx.operand(exponent, dtype))
+
+
+def _where(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    condition = ctx.operand("condition", BOOL)
+    return ctx.where(condition, ctx.operand("self", dtype), ctx.operand("other", dtype))
+
+
+def _masked_fill(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.where(ctx.operand("mask", BOOL), ctx.operand("value", x.dtype), x)
+
+
+def _clamp(ctx: CallContext) -> Operand:
+    """Between bounds, the upper one winning; NaN stays."""
+    dtype = ctx.result_dtype()
+    x = ctx.operand("self", dtype)
+    low, high = (ctx.optional(n, dtype) if n in ctx.arguments else None for n in ("min", "max"))
+    if low is not None:
+        x = ctx.emit("max", x, low)
+    return x if high is None else ctx.emit("min", x, high)
+
+
+def _extremum(op: str) -> Converter:
+    """fmax, fmin: of a number and NaN the number."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        found = ctx.emit(op, x, y)
+        if not dtype.is_float:
+            return found
+        other = ctx.where(ctx.emit("is_nan", y), x, found)
+        return ctx.where(ctx.emit("is_nan", x), y, other)
+
+    return convert
+
+
+# ---- activations ---------------------------------------------------------------------------------
+
+
+def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
+    """The row `op` with attributes read from the call."""
+
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit(op, ctx.operand("self", ctx.result_dtype()), **attrs(ctx))
+
+    return convert
+
+
+def _elu(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
+    if scale == inner == 1:
+        return ctx.emit("elu", x, alpha=alpha)
+    rising = ctx.emit("mul", x, ctx.scalar(scale, x))
+    power = ctx.emit("exp", ctx.emit("mul", x, ctx.scalar(inner, x)))
+    falling = ctx.emit("sub", power, ctx.scalar(1, x))
+    falling = ctx.emit("mul", falling, ctx.scalar(alpha * scale, x))
+    return ctx.where(ctx.emit("greater", x, ctx.scalar(0, x)), rising, falling)
+
+
+def _softplus(ctx: CallContext) -> Operand:
+    x, beta, threshold = ctx.operand("self"), ctx.real("beta"), ctx.real("threshold")
+    scaled = x if beta == 1 else ctx.emit("mul", x, ctx.scalar(beta, x))
+    soft = ctx.emit("softplus", scaled)
+    if beta != 1:
+        soft = ctx.emit("div", soft, ctx.scalar(beta, x))
+    return ctx.where(ctx.emit("greater", scaled, ctx.scalar(threshold, x)), x, soft)
+
+
+def _log_sigmoid(ctx: CallContext) -> Operand:
+    return ctx.emit("neg", ctx.emit("softplus", ctx.emit("neg", ctx.operand("self"))))
+
+
+def _hardtanh(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    low, high = ctx.operand("min_val", x.dtype), ctx.operand("max_val", x.dtype)
+    return ctx.emit("min", ctx.emit("max", x, low), high)
+
+
+def _relu6(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.emit("min", ctx.emit("max", x, ctx.scalar(0, x)), ctx.scalar(6, x))
+
+
+def _threshold(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    kept = ctx.emit("less_or_equal", x, ctx.operand("threshold", x.dtype))
+    return ctx.where(kept, ctx.operand("value", x.dtype), x)
+
+
+def _prelu(ctx: CallContext) -> Operand:
+    x, slope = ctx.operand("self"), ctx.operand("weight")
+    if x.rank > 1 and slope.rank == 1:
+        slope = ctx.reshape(slope, (*slope.shape, *[1] * (x.rank - 2)))
+    return ctx.emit("prelu", x, slope)
+
+
+def _shrink(hard: bool) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        x, limit = ctx.operand("self"), ctx.real("lambd")
+        return ctx.emit("shrink", x, lambd=limit, bias=0.0 if hard else limit)
+
+    return convert
+
+
+def _glu(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    half = x.shape[axis] // 2
+    left, right = (ctx.slice_axis(x, axis, start, half) for start in (0, half))
+    return ctx.emit("mul", left, ctx.emit("sigmoid", right))
+
+
+def _dropout(ctx: CallContext) -> Operand:
+    if ctx.flag("train") and ctx.real("p") != 0:
+        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+    return ctx.operand(ctx.first())
+
+
+_UNARY = {
+    "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
+    "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf",
+    "sin": "sin", "cos": "cos", "tan": "tan", "exp": "exp", "log": "log", "sqrt": "sqrt",
+    "reciprocal": "reciprocal", "sigmoid": "sigmoid", "relu": "relu", "hardswish": "hard_swish",
+    "mish": "mish", "silu": "silu", "neg": "neg",
+}  # fmt: skip
+_COMPARISONS = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_or_equal", "gt": "greater",
+    "ge": "greater_or_equal",
+}  # fmt: skip
+_SIXTH = 1 / 6
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: unary(op) for name, op in _UNARY.items()},
+    **{name: _comparison(op) for name, op in _COMPARISONS.items()},
+    **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
+    **{f"bitwise_{op}": _bitwise(op) for op in ("and", "or", "xor")},
+    **{f"__{op}__": _bitwise(op) for op in ("and", "or", "xor")},
+    "logical_not": lambda ctx: ctx.emit("not", ctx.operand("self", BOOL)),
+    "bitwise_not": _bitwise_not,
+    "bitwise_left_shift": _shift("left"),
+    "bitwise_right_shift": _shift("right"),
+    "add": _sum("add"),
+    "sub": _sum("sub"),
+    "rsub": _sum("sub", swapped=True),
+    "mul": _mul,
+    "div": _div,
+    "true_divide": _div,
+    "floor_divide": _floor_divide,
+    "remainder": _remainder,
+    "fmod": _binary("mod", fmod=True),
+    "pow": _pow,
+    "maximum": _binary("max"),
+    "minimum": _binary("min"),
+    "fmax": _extremum("max"),
+    "fmin": _extremum("min"),
+    "where.self": _where,
+    "where.Scalar": _where,
+    "where.ScalarSelf": _where,
+    "where.ScalarOther": _where,
+    "masked_fill": _masked_fill,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    "gelu": _with("gelu", lambda ctx: {"approximate": ctx.text("approximate")}),
+    "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
+    "celu": _with("celu", lambda ctx: {"alpha": ctx.real("alpha")}),
+    "selu": unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
+    "hardsigmoid": unary("hard_sigmoid", alpha=_SIXTH, beta=0.5),
+    "elu": _elu,
+    "softplus": _softplus,
+    "log_sigmoid": _log_sigmoid,
+    "hardtanh": _hardtanh,
+    "relu6": _relu6,
+    "threshold": _threshold,
+    "prelu": _prelu,
+    "_prelu_kernel": lambda ctx: ctx.emit("prelu", ctx.operand("self"), ctx.operand("weight")),
+    "softshrink": _shrink(False),
+    "hardshrink": _shrink(True),
+    "glu": _glu,
+    "dropout": _dropout,
+    "feature_dropout": _dropout,
+    "alpha_dropout": _dropout,
+    "feature_alpha_dropout": _dropout,
+}

@@ -1,0 +1,59 @@
+"""Real numbers that a program computes from sizes, as scalars of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.frontends.torch_symbols import Symbols
+from tcc.ir.types import F64
+from tcc.ops import OPS
+
+_BINARY = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div"}
+_POWERS = ("Pow", "FloatPow", "PowByNatural")
+_ROOT = "OpaqueUnaryFn_sqrt"
+
+
+def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Operand:
+    """The value of a symbolic real number as an f64 scalar.
+
+    Raises `UserError` where it is made of functions that tcc does not have.
+    """
+
+    def emit(op: str, *operands: Operand, **attrs: Any) -> Operand:
+        row = OPS[op]
+        return scope.emit(op, operands, row.attrs(**attrs), loc=where)[0]
+
+    def read(term: Any) -> Operand:
+        return _read(scope, symbols, term, where, emit, read)
+
+    return read(expression)
+
+
+def _read(
+    scope: Scope,
+    symbols: Symbols,
+    term: Any,
+    where: str,
+    emit: Callable[..., Operand],
+    read: Callable[[Any], Operand],
+) -> Operand:
+    kind = type(term).__name__
+    if term.is_Number:
+        return scope.constant(float(term), F64)
+    if kind == "ToFloat" or term.is_integer:
+        inner = term.args[0] if kind == "ToFloat" else term
+        size = scope.sizes([symbols.read(inner, where)], F64, scalar=True)
+        return size
+    if kind in _BINARY:
+        op = _BINARY[kind]
+        return reduce(lambda a, b: emit(op, a, b), map(read, term.args))
+    if kind in _POWERS:
+        base, exponent = term.args
+        return emit("pow", read(base), read(exponent))
+    if kind == _ROOT:
+        return emit("sqrt", read(term.args[0]))
+    raise UserError(f"the number {term} is not supported", where=where, why=f"it needs {kind}")

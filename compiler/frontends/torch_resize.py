@@ -1,0 +1,84 @@
+"""Converters of interpolation and of sampling at places."""
+
+from __future__ import annotations
+
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_context import CallContext, Converter
+from tcc.ir.index import Index, as_int
+
+_PADDING = ("zeros", "border", "reflection")
+_MODES = ("linear", "nearest", "cubic")
+
+
+def _scales(ctx: CallContext, axes: int) -> list[float | None]:
+    """The scale of each spatial axis where the call gives one, else None."""
+    if "scale_factors" in ctx.arguments:
+        given = ctx.arguments["scale_factors"]
+        return [None] * axes if given is None else [float(v) for v in given]
+    names = [n for n in ctx.arguments if n.startswith("scales")]
+    return [ctx.real(n) if ctx.has(n) else None for n in names] or [None] * axes
+
+
+def _upsample(mode: str, exact: bool = False) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
+        scales = _scales(ctx, x.rank - 2)
+        corners = "align_corners" in ctx.arguments and ctx.flag("align_corners")
+        if mode == "nearest":
+            coordinates = "half_pixel" if exact else "asymmetric"
+        else:
+            coordinates = "align_corners" if corners else "half_pixel"
+        known = [
+            None if corners or _follows(o, i, s) else s
+            for o, i, s in zip(sizes[2:], x.shape[2:], scales, strict=True)
+        ]
+        return ctx.emit(
+            "resize",
+            x,
+            sizes=sizes,
+            scales=(1.0, 1.0, *known),
+            mode=mode,
+            coordinate_mode=coordinates,
+            nearest_mode="round_prefer_ceil" if exact else "floor",
+            cubic_coeff_a=-0.75,
+        )
+
+    return convert
+
+
+def _follows(size: Index, extent: Index, scale: float | None) -> bool:
+    """Whether the sizes alone say what the scale is."""
+    out, dim = as_int(size), as_int(extent)
+    return scale is None or (out is not None and dim is not None and out == dim * scale)
+
+
+def _grid_sample(ctx: CallContext) -> Operand:
+    mode, padding = ctx.integer("interpolation_mode"), ctx.integer("padding_mode")
+    return ctx.emit(
+        "grid_sample",
+        ctx.operand("input"),
+        ctx.operand("grid"),
+        mode=_MODES[mode],
+        padding_mode=_PADDING[padding],
+        align_corners=ctx.flag("align_corners"),
+    )
+
+
+def _affine_grid(ctx: CallContext) -> Operand:
+    theta = ctx.operand("theta")
+    corners = ctx.flag("align_corners")
+    return ctx.emit("affine_grid", theta, size=ctx.indices("size"), align_corners=corners)
+
+
+CONVERTERS: dict[str, Converter] = {
+    **{f"upsample_nearest{n}d": _upsample("nearest") for n in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{n}d": _upsample("nearest", exact=True) for n in (1, 2, 3)},
+    "upsample_linear1d": _upsample("linear"),
+    "upsample_bilinear2d": _upsample("linear"),
+    "upsample_trilinear3d": _upsample("linear"),
+    "upsample_bicubic2d": _upsample("cubic"),
+    "grid_sampler": _grid_sample,
+    "grid_sampler_2d": _grid_sample,
+    "grid_sampler_3d": _grid_sample,
+    "affine_grid_generator": _affine_grid,
+}

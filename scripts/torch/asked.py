@@ -1,0 +1,62 @@
+"""A worker process that answers questions one by one, with a limit of time for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+
+
+class Asked:
+    """Runs `script` and asks it; a process that dies or takes too long is replaced."""
+
+    def __init__(self, script: Path, seconds: float, most: int) -> None:
+        self._script = script
+        self._seconds = seconds
+        self._most = most  # questions for one process, which keeps memory in bounds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._count = 0
+
+    def ask(self, question: str) -> list[Any]:
+        """The answer, or `["hang" | "signal", why]`."""
+        if self._process is None or self._count >= self._most:
+            self.close()
+            self._process = self._start()
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(f"{question}\n".encode())
+        process.stdin.flush()
+        self._count += 1
+        ready, _, _ = select.select([process.stdout], [], [], self._seconds)
+        if not ready:
+            self.close()
+            return ["hang", f"no answer in {self._seconds:.0f} s"]
+        line = process.stdout.readline()
+        if not line:
+            code = process.wait()
+            self.close()
+            return ["signal", f"the process ended with {code}"]
+        answer: list[Any] = json.loads(line)
+        return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._count = 0
+        return subprocess.Popen(
+            [sys.executable, str(self._script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment() | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,118 @@
+"""Checks operators of PyTorch's own list, named on standard input: one JSON line for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import tcc
+import torch
+from tcc.errors import TccError, UserError
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+SAMPLES = 8
+RELATIVE, ABSOLUTE = 1.3e-6, 1e-5  # torch's own for f32, the latter times the largest result
+
+
+class Samples(torch.nn.Module):
+    """An operator on all of its samples; `forward` takes the samples' tensors, one after another.
+
+    Results are the tensors and numbers that the calls give.
+    """
+
+    def __init__(self, op: Callable[..., Any], calls: list[Any]) -> None:
+        super().__init__()
+        self.op = op
+        self.flat = [pytree.tree_flatten(call) for call in calls]
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return tuple(v for leaves, _ in self.flat for v in leaves if isinstance(v, torch.Tensor))
+
+    def forward(self, *tensors: torch.Tensor) -> list[Any]:
+        given, results = iter(tensors), []
+        for leaves, spec in self.flat:
+            own = [next(given) if isinstance(v, torch.Tensor) else v for v in leaves]
+            first, args, kwargs = pytree.tree_unflatten(own, spec)
+            found = self.op(first, *args, **kwargs)
+            results += [v for v in pytree.tree_leaves(found) if v is not None]
+        return results
+
+
+def operators() -> dict[str, Any]:
+    """The operators that take f32, by name and variant."""
+    found = (op for op in op_db if torch.float32 in op.dtypes)
+    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in found}
+
+
+def check(op: Any) -> tuple[str, str]:
+    """`pass`, `refused`, `mismatch` or `crash`, and why."""
+    torch.manual_seed(0)
+    samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
+    model = Samples(op.op, [(s.input, s.args, s.kwargs) for s in samples])
+    inputs = model.tensors()
+    with torch.no_grad():
+        try:
+            expected = model(*(t.clone() for t in inputs))
+        except Exception as error:
+            return "refused", f"eager fails: {brief(error)}"
+        try:
+            module = tcc.compile(model, inputs=inputs, jobs=1)
+        except UserError as error:
+            return "refused", brief(error)
+        except TccError as error:
+            return "crash", brief(error)
+        found = list(module.run(dict(zip((p.name for p in module.inputs), inputs, strict=True))).values())
+    return compare(expected, found)
+
+
+def compare(expected: list[Any], found: list[Any]) -> tuple[str, str]:
+    if len(expected) != len(found):
+        return "mismatch", f"{len(found)} results, {len(expected)} are due"
+    for number, (wanted, got) in enumerate(zip(expected, found, strict=True)):
+        want, have = torch.as_tensor(wanted), torch.as_tensor(got)
+        if want.shape != have.shape or (want.dtype != have.dtype and isinstance(wanted, torch.Tensor)):
+            return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
+        finite = want.double().abs()
+        finite = finite[finite.isfinite()]
+        scale = max(1.0, float(finite.max()) if finite.numel() else 1.0)
+        try:
+            torch.testing.assert_close(
+                have, want, rtol=RELATIVE, atol=ABSOLUTE * scale, equal_nan=True, check_dtype=False
+            )
+        except AssertionError as error:
+            return "mismatch", f"result {number}: {brief(error)}"
+    return "pass", ""
+
+
+def brief(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: " + " | ".join(lines)[:400]
+
+
+def requests() -> Iterator[str]:
+    for line in sys.stdin:
+        yield line.strip()
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print stays apart from the answers
+    warnings.simplefilter("ignore")
+    table = operators()
+    for name in requests():
+        try:
+            outcome = ["listed", sorted(table)] if name == "?" else list(check(table[name]))
+        except Exception as error:  # a defect of the compiler: reported, the next one is tried
+            outcome = ["crash", brief(error)]
+        answers.write(json.dumps(outcome) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
