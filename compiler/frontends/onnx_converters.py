@@ -10,6 +10,7 @@ from tcc.frontends import (
     onnx_contrib,
     onnx_control,
     onnx_lists,
+    onnx_moe,
     onnx_movement,
     onnx_normalization,
     onnx_pointwise,
@@ -42,6 +43,7 @@ _FAMILIES = (
     onnx_attention.CONVERTERS,
     onnx_lists.CONVERTERS,
     onnx_strings.CONVERTERS,
+    onnx_moe.CONVERTERS,
 )
 
 
