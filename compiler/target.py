@@ -282,6 +282,13 @@ class GpuProfile:
         return dict(self.peaks).get(dtype)
 
     @property
+    def float8(self) -> str:
+        """Which floats of a byte its matrix units multiply: "ocp", "fnuz", or "" for none."""
+        if self.peak("f8") is None:
+            return ""
+        return "fnuz" if self.arch == "gfx942" else "ocp"
+
+    @property
     def text(self) -> str:
         """`cuda:sm_90`, as a command line would say it."""
         return f"{self.kind}:{self.arch}"
@@ -322,22 +329,22 @@ GPUS = MappingProxyType(
             _gpu(
                 "cuda:sm_89", "L40S", "L40S data sheet",
                 (32, 142, 65536, 255, 101376), (100, 1536, 96, 1, 2.52), 0.864,
-                f64=1.4, f32=91.6, tf32=183, bf16=362, f16=362, i8=733,
+                f64=1.4, f32=91.6, tf32=183, bf16=362, f16=362, i8=733, f8=733,
             ),
             _gpu(
                 "cuda:sm_90", "H200 SXM", "H200 data sheet, without sparsity",
                 (32, 132, 65536, 255, 232448), (228, 2048, 50, 4, 1.98), 4.8,
-                f64=67, f32=67, tf32=494.5, bf16=989.5, f16=989.5, i8=1979,
+                f64=67, f32=67, tf32=494.5, bf16=989.5, f16=989.5, i8=1979, f8=1979,
             ),
             _gpu(
                 "cuda:sm_100", "B200", "DGX B200 data sheet, without sparsity",
                 (32, 148, 65536, 255, 232448), (228, 2048, 126, 4, 2.11), 8.0,
-                f64=40, f32=80, tf32=1125, bf16=2250, f16=2250, i8=4500,
+                f64=40, f32=80, tf32=1125, bf16=2250, f16=2250, i8=4500, f8=4500,
             ),
             _gpu(
                 "cuda:sm_120", "GeForce RTX 5090", "RTX Blackwell architecture paper",
                 (32, 170, 65536, 255, 101376), (100, 1536, 96, 1, 2.41), 1.792,
-                f64=1.64, f32=104.8, tf32=104.8, bf16=209.5, f16=209.5, i8=838,
+                f64=1.64, f32=104.8, tf32=104.8, bf16=209.5, f16=209.5, i8=838, f8=419,
             ),
             _gpu(
                 "rocm:gfx90a", "MI250X, one of its two dies", "MI250X data sheet, halved",
@@ -347,12 +354,12 @@ GPUS = MappingProxyType(
             _gpu(
                 "rocm:gfx942", "MI300X", "MI300X data sheet, without sparsity",
                 (64, 304, 131072, 512, 65536), (64, 2048, 256, 1, 2.1), 5.3,
-                f64=163.4, f32=163.4, tf32=653.7, bf16=1307.4, f16=1307.4, i8=2614.9,
+                f64=163.4, f32=163.4, tf32=653.7, bf16=1307.4, f16=1307.4, i8=2614.9, f8=2614.9,
             ),
             _gpu(
                 "rocm:gfx950", "MI355X", "MI355X data sheet, without sparsity",
                 (64, 256, 131072, 512, 163840), (160, 2048, 256, 1, 2.4), 8.0,
-                f64=78.6, f32=157.3, bf16=2516.6, f16=2516.6, i8=5033.2,
+                f64=78.6, f32=157.3, bf16=2516.6, f16=2516.6, i8=5033.2, f8=5033.2,
             ),
             _gpu(
                 "rocm:gfx1100", "Radeon RX 7900 XTX", "RX 7900 XTX product page",

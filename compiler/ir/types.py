@@ -130,6 +130,8 @@ F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ = (
     DTYPES[n] for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 )
 F8E8M0, F4E2M1 = DTYPES["f8e8m0"], DTYPES["f4e2m1"]
+# What matrix units multiply of a byte, beside integers.
+FLOAT8 = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ)
 
 
 def integer_limits(dtype: DType) -> tuple[int, int]:
