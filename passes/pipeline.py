@@ -20,6 +20,7 @@ from tcc.passes.express import express_calls
 from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
+from tcc.passes.group_products import TileOf, group_products
 from tcc.passes.integer_products import integer_products
 from tcc.passes.level_products import level_products
 from tcc.passes.manager import Kind, Pass, run_passes
@@ -49,6 +50,12 @@ PIPELINE: tuple[Pass, ...] = (
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
+
+
+def grouped_products(tile_of: TileOf) -> Pass:
+    """Products with matrices that data choose row by row become such of tiles of rows."""
+    grouped = partial(group_products, tile_of=tile_of)
+    return Pass("group-products", grouped, Kind.PROPOSING, level=2)
 
 
 def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:

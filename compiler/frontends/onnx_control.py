@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import onnx
 from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_lists import coerced
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int, free_vars, maximum
-from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ir.lists import joined
+from tcc.ir.types import BOOL, I64, DType, TensorType
 from tcc.ops.control import drop_axis
 
 Results = Sequence["Operand | None"]
@@ -34,8 +36,10 @@ def _import_body(
     name: str,
     types: Sequence[TensorType],
     ranks: Sequence[int] | None = None,
+    due: Sequence[DType] = (),
 ) -> _Body:
-    """A body for inputs of `types`; outputs of one element get the rank that `ranks` says."""
+    """A body for inputs of `types`; outputs of one element get the rank that `ranks` says.  `due`
+    are the element types of the first outputs: what may be absent stays an optional."""
     scope = ctx.body_scope(name)
     if len(proto.input) != len(types):
         raise ctx.fail(f"the body {name} has {len(proto.input)} inputs; {len(types)} are due")
@@ -43,8 +47,10 @@ def _import_body(
         value = scope.builder.input(declared.name or name, type)
         scope.define(declared.name, scope.wrap(value), ctx.loc)
     outputs = _run_body(ctx, proto, scope)
+    here = ctx.inside(scope)
+    carried = zip(outputs, (*due, *(o.dtype for o in outputs[len(due) :])), strict=False)
+    outputs = tuple(coerced(here, operand, dtype) for operand, dtype in carried)
     if ranks is not None:
-        here = ctx.inside(scope)
         outputs = tuple(
             o if o.rank == rank else here.reshape(o, (1,) * rank)
             for o, rank in zip(outputs, ranks, strict=True)
@@ -71,13 +77,14 @@ def _joined(
     ctx: NodeContext, a: TensorType, b: TensorType, name: str, known: set[str]
 ) -> TensorType:
     """The type of a result that is of type `a` or `b`: dimensions that differ are new symbols."""
-    if a.dtype is not b.dtype or a.rank != b.rank:
+    dtype = joined(a.dtype, b.dtype)
+    if dtype is None or a.rank != b.rank:
         raise ctx.fail(f"'{name}' has type {a!r} one way and {b!r} the other")
     dims = tuple(
         x if x is y and _visible(x, known) else ctx.session.fresh_symbol(f"{name}.{axis}")
         for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=True))
     )
-    return TensorType(a.dtype, dims)
+    return TensorType(dtype, dims)
 
 
 def _visible(dim: Index, known: set[str]) -> bool:
@@ -171,7 +178,8 @@ def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[Ten
     types = list(carried)
     while True:
         symbols = set(ctx.session.symbols)
-        body = _import_body(ctx, proto, "body", [*heads, *types])
+        due = [BOOL, *(t.dtype for t in types)]
+        body = _import_body(ctx, proto, "body", [*heads, *types], due=due)
         results = body.types[1 : 1 + len(types)]
         wider = [
             _widened(ctx, own, new, declared.name, symbols)
@@ -185,13 +193,14 @@ def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[Ten
 def _widened(
     ctx: NodeContext, own: TensorType, new: TensorType, name: str, known: set[str]
 ) -> TensorType:
-    if own.dtype is not new.dtype or own.rank != new.rank:
+    dtype = joined(own.dtype, new.dtype)
+    if dtype is None or own.rank != new.rank:
         raise ctx.fail(f"the carried value '{name}' changes from {own!r} to {new!r}")
     dims = tuple(
         x if x is y or _is_own(x, name) else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
         for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True))
     )
-    return TensorType(own.dtype, dims)
+    return TensorType(dtype, dims)
 
 
 def _is_own(dim: Index, name: str) -> bool:

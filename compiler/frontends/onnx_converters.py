@@ -9,6 +9,8 @@ from tcc.frontends import (
     onnx_attention,
     onnx_contrib,
     onnx_control,
+    onnx_lists,
+    onnx_moe,
     onnx_movement,
     onnx_normalization,
     onnx_pointwise,
@@ -19,6 +21,7 @@ from tcc.frontends import (
     onnx_sampling,
     onnx_selection,
     onnx_signal,
+    onnx_strings,
     onnx_window,
 )
 from tcc.frontends.onnx_context import Converter
@@ -38,6 +41,9 @@ _FAMILIES = (
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
     onnx_attention.CONVERTERS,
+    onnx_lists.CONVERTERS,
+    onnx_strings.CONVERTERS,
+    onnx_moe.CONVERTERS,
 )
 
 

@@ -19,7 +19,7 @@ from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
-from tcc.ir.types import BOOL, F32, F64, I32, I64, DType, element_count
+from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.narrow import ROUNDINGS
 
 Results = Sequence["Operand | None"]
@@ -41,7 +41,12 @@ def _constant(ctx: NodeContext) -> Results:
         return [ctx.constant(np.array(ctx.reals("value_floats"), np.float32))]
     if ctx.has("value_ints"):
         return [ctx.constant(np.array(ctx.integers("value_ints"), np.int64))]
-    raise ctx.fail("it has no value, or strings, which are not supported")
+    if ctx.has("value_string"):
+        return [ctx.constant(np.array(ctx.text("value_string"), object))]
+    if ctx.has("value_strings"):
+        texts = ctx.texts("value_strings")
+        return [ctx.constant(np.array([*texts, None], object)[:-1])]
+    raise ctx.fail("it has no value")
 
 
 def _constant_of_shape(ctx: NodeContext) -> Results:
@@ -106,7 +111,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
     x = ctx.input(0)
     if to.is_packed and to.is_integer and x.dtype.is_float:
         return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
-    if not to.is_float or not to.is_narrow or x.dtype is to:
+    if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
         return ctx.cast(x, to)
     rounding = ctx.text("round_mode", "up")
     if rounding not in ROUNDINGS:
@@ -344,6 +349,8 @@ def _pad(ctx: NodeContext) -> Results:
         value = None
     elif value is not None:
         value = ctx.reshape(value, ())
+    elif x.dtype is STRING:
+        value = ctx.filled(0, STRING)
     operands = [x] if value is None else [x, value]
     return ctx.emit_all("pad", operands, before=tuple(before), after=tuple(after), mode=mode)
 

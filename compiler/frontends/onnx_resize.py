@@ -12,7 +12,7 @@ import numpy as np
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
-from tcc.ir.types import F32, F64, I64
+from tcc.ir.types import F64, I64
 
 Results = Sequence["Operand | None"]
 Scales = tuple["float | None", ...]
@@ -119,8 +119,8 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, reach: int) -> Index:
     """How many input elements a kernel that is widened by the scale reaches at most."""
     if target.given is not None:
         least = ctx.emit("reduce_min", target.given, axes=(0,), keepdims=True)
-        shrunk = ctx.emit("min", least, ctx.filled(1.0, F32))
-        half = ctx.emit("ceil", ctx.emit("div", ctx.filled(float(reach), F32), shrunk))
+        shrunk = ctx.emit("min", least, ctx.filled(1.0, F64))
+        half = ctx.emit("ceil", ctx.emit("div", ctx.filled(float(reach), F64), shrunk))
         (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
         return 2 * bound
     halves = [const(reach)]
@@ -145,17 +145,17 @@ def _roi(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> tuple[tuple[float
 def _every_axis(
     ctx: NodeContext, x: Operand, axes: Sequence[int], given: Operand, others: Sequence[float]
 ) -> Operand:
-    """A vector of f32 that has entries for `axes`, with entries for all axes.
+    """A vector of f64 that has entries for `axes`, with entries for all axes.
 
     It may consist of several parts, each of which has its own value for other axes.
     """
     if given.type.static_shape != (len(axes) * len(others),):
         raise ctx.fail(f"{given.type!r} is no vector for {len(axes)} axes")
-    given = ctx.cast(given, F32)
+    given = ctx.cast(given, F64)
     entries = []
     for part, other in enumerate(others):
         places = {axis: part * len(axes) + n for n, axis in enumerate(axes)}
-        rest = ctx.constant(np.array([other], np.float32))
+        rest = ctx.constant(np.array([other]))
         entries += [
             ctx.slice_axis(given, 0, places[axis], 1) if axis in places else rest
             for axis in range(x.rank)
@@ -199,7 +199,7 @@ def _rounded_sizes(
 ) -> tuple[Index, ...]:
     """`floor(size * scale + more)` of the axes that are scaled."""
     own = ctx.cast(ctx.size_vector(x.shape), F64)
-    product = ctx.emit("mul", own, ctx.cast(scales, F64))
+    product = ctx.emit("mul", own, scales)
     whole = ctx.emit("floor", ctx.emit("add", product, ctx.filled(more, F64)))
     bound = ctx.sizes(ctx.cast(whole, I64), "sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))

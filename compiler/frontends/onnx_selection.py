@@ -8,7 +8,7 @@ from tcc.frontends.onnx_axes import bound_sizes
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
-from tcc.ir.types import I64
+from tcc.ir.types import I64, STRING
 
 Results = Sequence["Operand | None"]
 
@@ -35,6 +35,13 @@ def _unique(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted", True)
+    if x.dtype is STRING:
+        # Handles have no order: the strings' places in it stand for them.
+        ranks, ordered = ctx.emit_all("string_rank", [x])
+        values, *rest = ctx.emit_all(
+            "unique", [ranks], axis=axis, sorted=in_order, size=_fresh_size(ctx)
+        )
+        return [ctx.emit("gather", ordered, values, axis=0), *rest]
     return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=_fresh_size(ctx))
 
 

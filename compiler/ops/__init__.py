@@ -24,6 +24,7 @@ from tcc.ops import (
     grid,
     indexing,
     levels,
+    lists,
     loss,
     magnitude,
     movement,
@@ -41,6 +42,8 @@ from tcc.ops import (
     signal,
     sizes,
     softmax,
+    strings,
+    tfidf,
     unary,
     window,
 )
@@ -59,6 +62,7 @@ _FAMILIES = (
     expression.OPS,
     grid.OPS,
     indexing.OPS,
+    lists.OPS,
     levels.OPS,
     loss.OPS,
     magnitude.OPS,
@@ -77,6 +81,8 @@ _FAMILIES = (
     signal.OPS,
     sizes.OPS,
     softmax.OPS,
+    strings.OPS,
+    tfidf.OPS,
     unary.OPS,
     window.OPS,
 )

@@ -55,7 +55,7 @@ OPS: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         _samples,
-        COMMON,
+        tuple(d for d in COMMON if _own_carrier(d)),
         Tolerance.EXACT,
         "The same bits as elements of another type of the same width.",
         call="bit_cast",

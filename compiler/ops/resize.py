@@ -15,7 +15,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, Source, apply, cast, index_value, literal
-from tcc.ir.types import BOOL, F32, I64, TensorType
+from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import Arrays, Types, array, clamped, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
@@ -36,7 +36,7 @@ MODES = ("nearest", "linear", "cubic")
 @dataclass(frozen=True, slots=True)
 class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
-    the sizes or is in operand 1 (f32, one per axis).
+    the sizes or is in operand 1 (f64, one per axis; rounded to f32).
 
     `roi` (per axis: start, end, as fractions; or operand 2: all starts, then all ends) and
     `extrapolation_value` are tf_crop_and_resize's; `cubic_coeff_a` and `exclude_outside` belong to
@@ -86,8 +86,8 @@ def _infer(types: Types, attrs: ResizeAttrs) -> tuple[TensorType, ...]:
     told = len(attrs.roi) == x.rank or roi is not None
     require(not cropping or told, "tf_crop_and_resize needs a roi per axis")
     for operand, count in ((scales, x.rank), (roi, 2 * x.rank)):
-        fits = operand is None or (operand.dtype is F32 and operand.static_shape == (count,))
-        require(fits, f"{operand} must be f32[{count}]")
+        fits = operand is None or (operand.dtype is F64 and operand.static_shape == (count,))
+        require(fits, f"{operand} must be f64[{count}]")
     return (TensorType(x.dtype, attrs.sizes),)
 
 
@@ -109,9 +109,10 @@ def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]
     scales: Sequence[Amount | None] = attrs.scales
     roi: Sequence[tuple[Amount, Amount]] = attrs.roi
     if optional(types, 1) is not None:
-        scales = [b.read(1, n) for n in range(x.rank)]
+        scales = [cast(b.read(1, n), F32) for n in range(x.rank)]
     if optional(types, 2) is not None:
-        roi = [(b.read(2, n), b.read(2, x.rank + n)) for n in range(x.rank)]
+        ends = [cast(b.read(2, n), F32) for n in range(2 * x.rank)]
+        roi = list(zip(ends[: x.rank], ends[x.rank :], strict=True))
     return _axes(x, attrs, scales, roi)
 
 
@@ -524,12 +525,12 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for mode in MODES[:2]:
         crop = attrs(4, 3, mode=mode, coordinate_mode="tf_crop_and_resize", roi=roi)
         yield Sample((x,), replace(crop, extrapolation_value=9.0), f"{mode}-crop")
-    half = np.array([1, 1, 0.6, 0.6], np.float32)
+    half = np.array([1, 1, 0.6, 0.6])
     given = attrs(3, 4, scales=(None,) * 4)
     for mode in MODES:
         yield Sample((x, half), replace(given, mode=mode), f"{mode}-given-scales")
     crop = attrs(4, 3, mode="linear", coordinate_mode="tf_crop_and_resize")
-    places = np.array([0, 0, 0.25, 0.5, 1, 1, 1.2, 0.9], np.float32)
+    places = np.array([0, 0, 0.25, 0.5, 1, 1, 1.2, 0.9])
     yield Sample((x, None, places), replace(crop, extrapolation_value=9.0), "given-roi")
     for mode, taps in (("linear", 4), ("cubic", 8)):
         wide_ = replace(given, mode=mode, taps=const(taps))

@@ -29,13 +29,19 @@ def chosen() -> dict[str, Case]:
     one, and the edges of a few functions."""
     rows: dict[str, Case] = {}
     for case in COMPILED:
-        if case.op.expr is None or case.half:
+        if case.op.expr is None or case.half or not emulates(case):
             continue
         kept = rows.get(case.op.name)
         if kept is None or size(case) > size(kept):
             rows[case.op.name] = case
     edges = [c for c in SPECIAL_CASES if c.op.name in ("exp", "tanh", "max", "relu", "erf", "log")]
     return {case.name: case for case in (*rows.values(), *edges)}
+
+
+def emulates(case: Case) -> bool:
+    """Whether all types of the case lie in files as NumPy holds them: none has under a byte."""
+    types = (*case.types, *case.op.infer(case.types, case.sample.attrs))
+    return not any(t is not None and t.dtype.is_narrow for t in types)
 
 
 def size(case: Case) -> tuple[bool, int]:
