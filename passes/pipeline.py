@@ -31,6 +31,7 @@ from tcc.passes.winograd import Limits, winograd
 PIPELINE: tuple[Pass, ...] = (
     Pass("decompose", decompose),
     Pass("fold-constants", fold_constants, level=1),
+    Pass("level-products", level_products, level=1),
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
     Pass("fold-batch-norm", fold_batch_norm, level=1),
@@ -45,8 +46,6 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-# For every target, before constants are folded.
-LEVEL_PRODUCTS = Pass("level-products", level_products, level=1)
 # What targets may ask for, after the first pass.
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
@@ -62,7 +61,7 @@ def grouped_products(tile_of: TileOf) -> Pass:
 def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for."""
-    found = (PIPELINE[0], *asked, LEVEL_PRODUCTS, *PIPELINE[1:])
+    found = (PIPELINE[0], *asked, *PIPELINE[1:])
     if limits is None:
         return found
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
