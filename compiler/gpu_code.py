@@ -13,18 +13,29 @@ from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.generated import Generated
 from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
-from tcc.ir.types import DTYPES, F32
+from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner, block_schedule
+from tcc.passes.group_price import GroupPrices
+from tcc.passes.handles import check_without_handles
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
-from tcc.passes.pipeline import EXPRESS_CALLS, FEW_LARGEST, INTEGER_PRODUCTS
+from tcc.passes.manager import Pass
+from tcc.passes.pipeline import (
+    EXPRESS_CALLS,
+    FEW_LARGEST,
+    INTEGER_PRODUCTS,
+    grouped_products,
+)
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
-from tcc.schedule.blocks import BlockProfile, BlockSchedule
+from tcc.schedule.blocks import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 from tcc.target import GpuProfile, Target
+
+# Rows of a tile that products with matrices that data choose are tried with.
+_TILES = (16, 32, 64, 128)
 
 
 class GpuCode:
@@ -38,16 +49,16 @@ class GpuCode:
         self,
         target: Target,
         options: Options,
-        constants: int,
+        asked: Sequence[Pass] | None = None,
         compilers: Compilers | None = None,
     ) -> None:
-        """`compilers` are what all code of an artifact is compiled by; None: processes of its own,
+        """`asked`: the passes that all parts of a target ask for; None: this is all of it.
+        `compilers` are what all code of an artifact is compiled by; None: processes of its own,
         for a moment each."""
         self.target, self.options, self.compilers = target, options, compilers
-        # Sums of products of bytes are rounded once, those of dequantised ones at every step.
+        self.asked = asked_by_gpus(target.gpus, options) if asked is None else tuple(asked)
         strict = options.numerics == "strict"
-        self.asked = (FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)))
-        floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
@@ -59,7 +70,8 @@ class GpuCode:
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
-        are allowed."""
+        are allowed; and with strings and lists, which devices do not have."""
+        check_without_handles(graph, self.target.kind)
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 
@@ -164,6 +176,22 @@ class GpuCode:
         }
 
 
+def stored_floats(options: Options) -> DType:
+    """What operands of f32 are stored as; tf32 is stored as f32."""
+    return DTYPES.get(options.precision, F32)
+
+
+def asked_by_gpus(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
+    """The passes that all `gpus` ask for.
+
+    Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    """
+    planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
+    grouped = grouped_products(GroupPrices(planner, _TILES).tile_of)
+    strict = options.numerics == "strict"
+    return FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)), grouped
+
+
 # GPUs share their schedules where the most of them has less than so many times the least.
 _ALIKE_UNITS, _ALIKE_SHARED = 2.2, 1.5
 
@@ -207,6 +235,8 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
     fastest = max(gpus, key=lambda g: g.bandwidth)
     rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
     units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
+    # Where there are no units for floats of a byte, these are multiplied as f16.
+    units[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),

@@ -30,7 +30,7 @@ class CompiledModel(BackendRep):
         self._names = tuple(names)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs for `inputs`, given by name or in the order of the inputs without initialiser.
+        """The outputs for `inputs`: by name, or in the order of the inputs without initialiser.
 
         Trailing inputs may be left out where nothing reads them.  Raises UserError for inputs that
         the model does not take.

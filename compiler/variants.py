@@ -15,7 +15,7 @@ from tcc.backends.variant import Variant
 from tcc.cpu_code import CpuCode
 from tcc.debug import Trace
 from tcc.errors import UserError
-from tcc.gpu_code import GpuCode, alike
+from tcc.gpu_code import GpuCode, alike, asked_by_gpus
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array
 from tcc.ir.program import steps_of
@@ -60,7 +60,8 @@ def variant_codes(
     codes: list[Code] = []
     for target in targets:
         if target.gpus:
-            codes += [GpuCode(part, options, constants, compilers) for part in alike(target)]
+            asked = asked_by_gpus(target.gpus, options)
+            codes += [GpuCode(part, options, asked, compilers) for part in alike(target)]
         else:
             codes.append(CpuCode(target, options, constants))
     return tuple(codes)

@@ -20,6 +20,7 @@ from tcc.passes.blocks.integers import with_signed_bytes
 from tcc.passes.blocks.masks import with_computed_masks
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.choose_layouts import choose_layouts
+from tcc.passes.handles import erase_handles, with_ports
 from tcc.passes.in_place import update_in_place
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
@@ -62,12 +63,13 @@ class Lowered:
 def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) -> Lowered:
     """`graph` for the cores of one processor."""
     graph, surface = packed_surface(graph)
-    placed = place_graph(graph, precision, registers=planner.registers)
+    placed = place_graph(erase_handles(graph), precision, registers=planner.registers)
     placed = thinned(choose_layouts(placed, planner, placed.graph.constants))
     placed = replace(placed, surface=surface)
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     program, kernels = update_in_place(program, table.bounds)
-    return Lowered(placed, plan_memory(share_halos(program)), kernels, table, weights)
+    planned = with_ports(plan_memory(share_halos(program)), graph)
+    return Lowered(placed, planned, kernels, table, weights)
 
 
 def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> Lowered:

@@ -17,6 +17,7 @@ from tcc.passes.layouts import Step
 from tcc.passes.lower_calls import BY_KERNELS, CALLS, Lower, lower_bind_size, lower_require
 from tcc.passes.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.lower_graph import Frame
+from tcc.passes.lower_handles import HANDLE_CALLS
 
 _LOWER: Mapping[str, Lower] = MappingProxyType(
     {
@@ -26,6 +27,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "bind_size": lower_bind_size,
         "require": lower_require,
         **CALLS,
+        **HANDLE_CALLS,
     }
 )
 

@@ -20,7 +20,9 @@ from tcc.passes.express import express_calls
 from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
+from tcc.passes.group_products import TileOf, group_products
 from tcc.passes.integer_products import integer_products
+from tcc.passes.level_products import level_products
 from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
@@ -43,16 +45,24 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
+# For every target, before constants are folded.
+LEVEL_PRODUCTS = Pass("level-products", level_products, level=1)
 # What targets may ask for, after the first pass.
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
 
 
+def grouped_products(tile_of: TileOf) -> Pass:
+    """Products with matrices that data choose row by row become such of tiles of rows."""
+    grouped = partial(group_products, tile_of=tile_of)
+    return Pass("group-products", grouped, Kind.PROPOSING, level=2)
+
+
 def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for."""
-    found = (PIPELINE[0], *asked, *PIPELINE[1:])
+    found = (PIPELINE[0], *asked, LEVEL_PRODUCTS, *PIPELINE[1:])
     if limits is None:
         return found
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)

@@ -21,11 +21,13 @@ DTYPE_CODES = MappingProxyType(
         "i8": (0, 8), "i16": (0, 16), "i32": (0, 32), "i64": (0, 64),
         "u8": (1, 8), "u16": (1, 16), "u32": (1, 32), "u64": (1, 64),
         "f16": (2, 16), "bf16": (4, 16), "f32": (2, 32), "f64": (2, 64),
+        "string": (3, 128),
         "i2": (0, 2), "i4": (0, 4), "u2": (1, 2), "u4": (1, 4), "f4e2m1": (17, 4),
         "f8e4m3fn": (10, 8), "f8e4m3fnuz": (11, 8), "f8e5m2": (12, 8), "f8e5m2fnuz": (13, 8),
         "f8e8m0": (14, 8),
     }
 )  # fmt: skip
+LIST = (3, 64)
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 _NUMPY_LETTERS = {0: "i", 1: "u", 2: "f", 6: "b"}
 
@@ -55,6 +57,12 @@ class Tensor(Structure):
         ("strides", POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
     )
+
+
+class List(Structure):
+    """tcc_list."""
+
+    _fields_ = (("count", ctypes.c_int64), ("items", POINTER(Tensor)))
 
 
 class Port(Structure):

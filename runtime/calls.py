@@ -17,6 +17,7 @@ from tcc.runtime.arrays import Array
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.devices import HOST, Given, Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
+from tcc.runtime.values import is_value, make_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,10 @@ class Results:
         tensor = wanted.contents
         shape = tuple(tensor.shape[: tensor.ndim])
         try:
+            if is_value(self._outputs.ports[index].dtype):
+                self.arrays[index] = block = make_block(shape[0])
+                out_data[0] = block.address
+                return 0
             if self._maker:
                 self.tensors[index] = made = self.make_there(index, shape, self._maker)
                 out_data[0] = made.data

@@ -7,8 +7,19 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.graph import carrier
-from tcc.ir.narrow import encode
-from tcc.ir.types import BF16, BOOL, F16, F32, DType, Kind
+from tcc.ir.narrow import FORMATS, FloatFormat, encode
+from tcc.ir.types import (
+    BF16,
+    BOOL,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F16,
+    F32,
+    DType,
+    Kind,
+)
 
 _WORDS = MappingProxyType({Kind.INT: "int", Kind.UINT: "uint", Kind.FLOAT: "float"})
 NARROW_FLOATS = (F16, BF16)
@@ -34,6 +45,33 @@ def pointer_type(dtype: DType) -> str:
     if dtype is BOOL:
         return "*i1"
     return f"*{'i' if dtype.kind is Kind.INT else 'u'}{dtype.bits}"
+
+
+_NATIVE = MappingProxyType(
+    {
+        F8E4M3FN: ("tl.float8e4nv", "ocp"),
+        F8E5M2: ("tl.float8e5", "ocp"),
+        F8E4M3FNUZ: ("tl.float8e4b8", "fnuz"),
+        F8E5M2FNUZ: ("tl.float8e5b16", "fnuz"),
+    }
+)
+
+
+def float8_facts(dtype: DType) -> tuple[str, ...]:
+    """Of a float of a byte: Triton's type, its kind, and the fields of its format."""
+    native, kind = _NATIVE[dtype]
+    return native, f'"{kind}"', *format_fields(FORMATS[dtype])
+
+
+def float8_kind(dtype: DType) -> str:
+    """The kind of a float of a byte: "ocp" or "fnuz"."""
+    return _NATIVE[dtype][1]
+
+
+def format_fields(form: FloatFormat) -> tuple[str, ...]:
+    """The fields of a format, as arguments of the device's functions."""
+    numbers = (form.bits, form.fraction, form.bias, form.top, form.over, form.nan)
+    return (*map(str, numbers), str(form.signless_nan))
 
 
 def arithmetic(dtype: DType) -> DType:

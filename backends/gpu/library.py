@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-
 _FILES = ("functions.py", "narrow_functions.py")
 
 

@@ -2,10 +2,13 @@
 
 Read as text by `tcc.backends.gpu.library`, as functions.py is.  The parameters are the fields of
 `tcc.ir.narrow.FloatFormat`; fields of numbers are moved as integers, the same for every device.
+`FLOAT8` is the kind of floats that the matrix units multiply: "ocp", "fnuz", or "" for none.
 """
 
 import triton
 import triton.language as tl
+
+FLOAT8 = tl.constexpr("")
 
 
 @triton.jit
@@ -70,6 +73,35 @@ def narrow_code(
     else:
         code = tl.where(size > 0x7F800000, nan, code | negative)
     return code.to(tl.uint8)
+
+
+@triton.jit
+def float8_dot(
+    a,
+    b,
+    acc,
+    native: tl.constexpr,
+    kind: tl.constexpr,
+    bits: tl.constexpr,
+    fraction: tl.constexpr,
+    bias: tl.constexpr,
+    top: tl.constexpr,
+    over: tl.constexpr,
+    nan: tl.constexpr,
+    signless_nan: tl.constexpr,
+):
+    """Products of codes, summed in f32; as f16, which holds all values, without units for them.
+
+    Hopper's units keep fewer bits of their sums than f32: they are added up after each step.
+    """
+    if kind == FLOAT8:
+        left, right = a.to(native, bitcast=True), b.to(native, bitcast=True)
+        found = tl.dot(left, right, acc, max_num_imprecise_acc=32, out_dtype=tl.float32)
+    else:
+        left = narrow_value(a, bits, fraction, bias, top, over, nan, signless_nan)
+        right = narrow_value(b, bits, fraction, bias, top, over, nan, signless_nan)
+        found = tl.dot(left.to(tl.float16), right.to(tl.float16), acc, out_dtype=tl.float32)
+    return found
 
 
 @triton.jit

@@ -11,7 +11,13 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import assert_never
 
-from tcc.backends.gpu.dtypes import NARROW_FLOATS, arithmetic, literal_text, type_name
+from tcc.backends.gpu.dtypes import (
+    NARROW_FLOATS,
+    arithmetic,
+    format_fields,
+    literal_text,
+    type_name,
+)
 from tcc.backends.gpu.writer import Value, Writer
 from tcc.errors import InternalError, UserError
 from tcc.ir.index import Index
@@ -262,9 +268,7 @@ class Scalars:
         form = FORMATS.get(dtype)
         if form is None:
             return self._call(f"power_{what}", [text]).text
-        numbers = (form.bits, form.fraction, form.bias, form.top, form.over, form.nan)
-        fields = [*map(str, numbers), str(form.signless_nan)]
-        return self._call(f"narrow_{what}", [text, *fields]).text
+        return self._call(f"narrow_{what}", [text, *format_fields(form)]).text
 
 
 def _top(name: str, dtype: DType) -> bool:

@@ -80,7 +80,7 @@ def verify(
     evaluator, which is slow.  The exit code is 1 if an output differs.
 
     \b
-    Examples:
+    Example:
       tcc verify model.onnx model.so
       tcc verify model.onnx --layers --reproduce fault/
     """

@@ -119,12 +119,19 @@ def reduce_along(ctx: NodeContext, op: str, x: Operand, axes: Dims, keepdims: bo
     return ctx.reshape(found, bound_sizes(ctx, kept_dims(x.shape, marked, x.rank - len(axes))))
 
 
-def around(ctx: NodeContext, x: Operand, axis: Index) -> Operand:
-    """`x` with three axes: those before `axis`, this one, those after it."""
-    before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(x.shape)]
-    along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(x.shape)]
-    after = [1 + is_below(axis, const(n)) * (dim - 1) for n, dim in enumerate(x.shape)]
-    return ctx.reshape(x, bound_sizes(ctx, [product(before), product(along), product(after)]))
+def around(ctx: NodeContext, x: Operand, axis: Index, last: int = 0) -> Operand:
+    """`x` with three axes, those before `axis`, this one, those after it, and the `last` ones."""
+    dims, rest = x.shape[: x.rank - last], x.shape[x.rank - last :]
+    before = [1 + is_below(n, axis) * (dim - 1) for n, dim in enumerate(dims)]
+    along = [1 + is_same(axis, n) * (dim - 1) for n, dim in enumerate(dims)]
+    after = [1 + is_below(axis, const(n)) * (dim - 1) for n, dim in enumerate(dims)]
+    parts = bound_sizes(ctx, [product(before), product(along), product(after)])
+    return ctx.reshape(x, (*parts, *rest))
+
+
+def exchanged(dims: Dims, axis: Index, size: Index) -> Dims:
+    """`dims` with `size` for the axis that only the run knows."""
+    return tuple(dim + is_same(axis, n) * (size - dim) for n, dim in enumerate(dims))
 
 
 def unsqueezed(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:

@@ -76,9 +76,10 @@ def _cast(ctx: NodeContext) -> Results:
     if ctx.opset >= 6:
         return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
     name = ctx.text("to").upper()
-    if name not in TensorProto.DataType.keys():
+    number = dict(TensorProto.DataType.items()).get(name)
+    if number is None:
         raise ctx.fail(f"there is no element type {name[:40]}")
-    return [ctx.cast(ctx.input(0), element_type(TensorProto.DataType.Value(name), ctx.loc))]
+    return [ctx.cast(ctx.input(0), element_type(number, ctx.loc))]
 
 
 def _upsample(ctx: NodeContext) -> Results:

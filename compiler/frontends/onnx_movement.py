@@ -19,7 +19,7 @@ from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
-from tcc.ir.types import BOOL, F32, F64, I32, I64, DType, element_count
+from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.narrow import ROUNDINGS
 
 Results = Sequence["Operand | None"]
@@ -41,7 +41,12 @@ def _constant(ctx: NodeContext) -> Results:
         return [ctx.constant(np.array(ctx.reals("value_floats"), np.float32))]
     if ctx.has("value_ints"):
         return [ctx.constant(np.array(ctx.integers("value_ints"), np.int64))]
-    raise ctx.fail("it has no value, or strings, which are not supported")
+    if ctx.has("value_string"):
+        return [ctx.constant(np.array(ctx.text("value_string"), object))]
+    if ctx.has("value_strings"):
+        texts = ctx.texts("value_strings")
+        return [ctx.constant(np.array([*texts, None], object)[:-1])]
+    raise ctx.fail("it has no value")
 
 
 def _constant_of_shape(ctx: NodeContext) -> Results:
@@ -69,15 +74,33 @@ def _dropout(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     training = ctx.optional(2)
     if training is not None and ctx.truth(training) is not False:
-        ratio = ctx.optional(1)
-        if ratio is None or ratio.array is None or float(ratio.array.reshape(())) != 0:
-            raise ctx.fail("training mode draws random numbers", "export the model for inference")
+        _without_draws(ctx, training, ctx.optional(1))
     mask = ctx.expand(ctx.filled(True, BOOL), x.shape) if ctx.wants(1) else None
     return [x, mask]
 
 
+def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:
+    """Demands of a Dropout that it drops nothing; the run checks it where only that can."""
+    reason, hint = "training mode draws random numbers", "export the model for inference"
+    if ratio is None:
+        if ctx.truth(training):
+            raise ctx.fail(reason, hint)
+        ratio = ctx.filled(0.5, F32)
+    if ratio.array is not None and ctx.truth(training) and float(ratio.array.reshape(())) != 0:
+        raise ctx.fail(reason, hint)
+    keeps_all = ctx.emit("equal", ratio, ctx.filled(0.0, ratio.dtype))
+    draws = ctx.emit("and", training, ctx.emit("not", keeps_all))
+    (count,) = ctx.sizes(ctx.cast(ctx.reshape(draws, ()), I64), "the draws")
+    ctx.require(count, const(0), reason)
+
+
 def _cast(ctx: NodeContext) -> Results:
     return [_converted(ctx, ctx.dtype("to"))]
+
+
+def _bit_cast(ctx: NodeContext) -> Results:
+    x, to = ctx.input(0), ctx.dtype("to")
+    return [x if to is x.dtype else ctx.emit("bit_cast", x, to=to)]
 
 
 def _cast_like(ctx: NodeContext) -> Results:
@@ -88,7 +111,7 @@ def _converted(ctx: NodeContext, to: DType) -> Operand:
     x = ctx.input(0)
     if to.is_packed and to.is_integer and x.dtype.is_float:
         return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
-    if not to.is_float or not to.is_narrow or x.dtype is to:
+    if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
         return ctx.cast(x, to)
     rounding = ctx.text("round_mode", "up")
     if rounding not in ROUNDINGS:
@@ -326,6 +349,8 @@ def _pad(ctx: NodeContext) -> Results:
         value = None
     elif value is not None:
         value = ctx.reshape(value, ())
+    elif x.dtype is STRING:
+        value = ctx.filled(0, STRING)
     operands = [x] if value is None else [x, value]
     return ctx.emit_all("pad", operands, before=tuple(before), after=tuple(after), mode=mode)
 
@@ -455,6 +480,7 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "Dropout"): _dropout,
     ("", "Cast"): _cast,
     ("", "CastLike"): _cast_like,
+    ("", "BitCast"): _bit_cast,
     ("", "Reshape"): _reshape,
     ("", "Flatten"): _flatten,
     ("", "Squeeze"): _squeeze,

@@ -23,7 +23,8 @@ from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_a
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
-from tcc.ir.op import Array, Trait
+from tcc.ir.lists import ListType
+from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.ops import OPS
 
@@ -41,7 +42,7 @@ class Operand:
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
     it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
     that stand for its elements, by their least value; `equality` the two sizes whose comparison a
-    condition is.
+    condition is; `items` the entries of a list, where they are known.
     """
 
     type: TensorType
@@ -52,6 +53,7 @@ class Operand:
     made: Value | None = None
     bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
     equality: tuple[Index, Index] | None = None
+    items: tuple[Operand, ...] | None = None
 
     @property
     def value(self) -> Value:
@@ -62,9 +64,18 @@ class Operand:
                 self.made = builder.constant(self.array, self.name, self.type.dtype, [self.name])
             elif self.sizes is not None:
                 self.made = self._made_of_sizes(self.sizes)
+            elif self.items is not None:
+                self.made = self._made_of_items(self.items)
             else:
                 raise InternalError(f"{self.name} has neither contents nor a value")
         return self.made
+
+    def _made_of_items(self, items: tuple[Operand, ...]) -> Value:
+        kind, row = self.type.dtype, OPS["list_make"]
+        assert isinstance(kind, ListType)
+        attrs, values = row.attrs(kind.item, kind.optional), [item.value for item in items]
+        (value,) = self.scope.builder.add(row, values, attrs, names=(self.name,))
+        return value
 
     def _made_of_sizes(self, sizes: Array) -> Value:
         builder, names = self.scope.builder, (self.name,)
@@ -82,8 +93,11 @@ class Operand:
     @property
     def known(self) -> Array | None:
         """The elements as an object array of `Index`, where known and few, else None."""
-        if self.sizes is None and self.array is not None and self.array.size <= MAX_SIZES:
-            return sizes_of_array(self.array)
+        array = self.array
+        if self.sizes is None and array is not None and array.size <= MAX_SIZES:
+            if self.dtype.is_handle:
+                return None
+            return sizes_of_array(array)
         return self.sizes
 
     @property
@@ -273,6 +287,7 @@ class Scope:
     ) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
         try:
+            check_handles(OPS[op], types)
             return OPS[op].infer(types, attrs)
         except ValueError as error:
             shown = ", ".join(repr(t) if t else "-" for t in types)

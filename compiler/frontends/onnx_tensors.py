@@ -21,7 +21,7 @@ from onnx import TensorProto
 from tcc.errors import UserError
 from tcc.ir.narrow import decode, packed_size, unpack
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, BOOL, DTYPES, DType
+from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
 
 ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
     {
@@ -38,6 +38,7 @@ ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
         TensorProto.UINT32: DTYPES["u32"],
         TensorProto.UINT64: DTYPES["u64"],
         TensorProto.BFLOAT16: DTYPES["bf16"],
+        TensorProto.STRING: DTYPES["string"],
         TensorProto.INT2: DTYPES["i2"],
         TensorProto.INT4: DTYPES["i4"],
         TensorProto.UINT2: DTYPES["u2"],
@@ -60,7 +61,10 @@ _FIELDS = MappingProxyType(
         "u64": "uint64_data",
     }
 )
-_DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_DATA_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
+    "string_data",
+)  # fmt: skip
 _MAX_RANK = 64
 _MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
@@ -99,6 +103,8 @@ class TensorReader:
         if len(shape) > _MAX_RANK or any(dim < 0 for dim in shape):
             raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
         count = math.prod(shape)
+        if dtype is STRING:
+            return self._strings(tensor, shape, where), dtype
         if tensor.data_location == TensorProto.EXTERNAL and raw is None:
             flat = self._external(tensor, count, dtype, where)
         elif raw is not None or tensor.HasField("raw_data"):
@@ -116,9 +122,25 @@ class TensorReader:
             )
         return flat.reshape(shape), dtype
 
+    def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...], where: str) -> Array:
+        self._alone(tensor, "string_data", where)
+        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(
+            shape
+        ):
+            raise UserError(
+                "a tensor's data does not fill its shape",
+                where=where,
+                why=f"{len(tensor.string_data)} strings for shape {shape}",
+            )
+        flat = np.empty(len(tensor.string_data), object)
+        flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
+        return flat.reshape(shape)
+
     def dense(self, sparse: onnx.SparseTensorProto, where: str) -> tuple[Array, DType]:
         """A sparse tensor as a dense array; absent elements are zero."""
         values, dtype = self.array(sparse.values, where)
+        if dtype is STRING:
+            raise UserError("sparse tensors of strings are not supported", where=where)
         at, _ = self.array(sparse.indices, where)
         shape = tuple(sparse.dims)
         count = math.prod(shape)

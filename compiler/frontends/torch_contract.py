@@ -7,6 +7,7 @@ import math
 from tcc.frontends.onnx_reduce import explicit_equation
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_create import counted
 from tcc.frontends.torch_movement import swap_axes
 from tcc.ir.index import as_int, const
 from tcc.ir.types import BOOL, I64
@@ -116,6 +117,37 @@ def _distances(ctx: CallContext) -> Operand:
     return ctx.emit("pow", total, ctx.scalar(1 / p, size))
 
 
+def _grouped(rows: str, weights: str) -> Converter:
+    """Products of runs of rows, each with a matrix of its own; `offs` are the ends of the runs."""
+
+    def convert(ctx: CallContext) -> Operand:
+        x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
+        if x.rank != 2 or weight.rank != 3:
+            raise ctx.fail(f"of {x.type!r} and {weight.type!r}")
+        if ctx.arguments.get("bias") is not None or ctx.arguments.get("out_dtype") is not None:
+            raise ctx.fail("a bias or an element type of its own is not supported")
+        places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
+        before = ctx.cast(ctx.emit("less_or_equal", ends, places), I64)
+        run = ctx.emit("reduce_sum", before, axes=(1,), keepdims=False)
+        total = None
+        for number in range(_known(ctx, weight)):
+            own = ctx.unsqueeze(ctx.emit("equal", run, ctx.filled(number, I64)), 1)
+            matrix = ctx.squeeze(ctx.slice_axis(weight, 0, number, 1), (0,))
+            part = ctx.where(own, ctx.emit("matmul", x, matrix), ctx.scalar(0, x))
+            total = part if total is None else ctx.emit("add", total, part)
+        assert total is not None
+        return total
+
+    return convert
+
+
+def _known(ctx: CallContext, weight: Operand) -> int:
+    count = as_int(weight.shape[0])
+    if not count:
+        raise ctx.fail("the number of matrices must be known")
+    return count
+
+
 CONVERTERS: dict[str, Converter] = {
     "mm": _matmul("self", "mat2"),
     "bmm": _matmul("self", "mat2"),
@@ -132,6 +164,8 @@ CONVERTERS: dict[str, Converter] = {
     "ger": _outer,
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
+    "_grouped_mm": _grouped("self", "mat2"),
+    "transformers.grouped_mm_fallback": _grouped("input", "weight"),
     "_cdist_forward": _distances,
     "cdist": _distances,
 }

@@ -49,13 +49,13 @@ CONVERTERS = _join()
 
 
 def converter_of(target: Any) -> Converter | None:
-    """The converter of an ATen overload, None where there is none.
+    """The converter of an overload, None where there is none.
 
-    An overload's own entry (`max.dim`) comes before its operator's (`max`).
+    An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names are ATen's;
+    those of other libraries have the library before them.
     """
-    name = str(target)
-    if not name.startswith("aten.") or name.endswith((".out", "_out")):
+    name = str(target).removeprefix("aten.")
+    if name.endswith((".out", "_out")):
         return None
-    name = name.removeprefix("aten.")
     own = CONVERTERS.get(name)
     return own if own is not None else CONVERTERS.get(name.rpartition(".")[0])

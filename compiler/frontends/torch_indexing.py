@@ -232,6 +232,30 @@ def _search_sorted(ctx: CallContext) -> Operand:
     return ctx.cast(total, ctx.result_dtype())
 
 
+def _histogram(ctx: CallContext) -> Operand:
+    """How many elements lie in each of `bins` equal intervals, the last one closed."""
+    x, bins = ctx.operand("self"), ctx.integer("bins")
+    flat = ctx.reshape(x, (element_count(x.shape),))
+    low, high = ctx.operand("min", x.dtype), ctx.operand("max", x.dtype)
+    if ctx.real("min") == ctx.real("max"):
+        low, high = (ctx.emit(f"reduce_{op}", flat, axes=(0,), keepdims=False) for op in _ENDS)
+        even = ctx.emit("equal", low, high)
+        one, own = ctx.scalar(1, x), low
+        low = ctx.where(even, ctx.emit("sub", own, one), own)
+        high = ctx.where(even, ctx.emit("add", own, one), high)
+    wide = ctx.emit("sub", flat, low)
+    share = ctx.emit("mul", wide, ctx.scalar(bins, x))
+    place = ctx.cast(ctx.emit("div", share, ctx.emit("sub", high, low)), I64)
+    place = ctx.emit("min", place, ctx.filled(bins - 1, I64))
+    above, below = (ctx.emit(op, flat, end) for op, end in zip(_INSIDE, (low, high), strict=True))
+    same = ctx.emit("equal", ctx.unsqueeze(place, 1), counted(ctx, const(bins)))
+    kept = ctx.emit("and", same, ctx.unsqueeze(ctx.emit("and", above, below), 1))
+    return ctx.cast(ctx.emit("reduce_sum", ctx.cast(kept, I64), axes=(0,), keepdims=False), x.dtype)
+
+
+_ENDS, _INSIDE = ("min", "max"), ("greater_or_equal", "less_or_equal")
+
+
 def _one_hot(ctx: CallContext) -> Operand:
     at = ctx.operand("self")
     depth = ctx.result_shape()[-1]
@@ -256,4 +280,5 @@ CONVERTERS: dict[str, Converter] = {
     "bucketize.Tensor": _bucketize,
     "searchsorted": _search_sorted,
     "one_hot": _one_hot,
+    "histc": _histogram,
 }

@@ -41,9 +41,12 @@ def decomposed(program: Any) -> Any:
     for target, decompose in decomposition_table.items():
         table.setdefault(target, decompose)
     kept = {t: d for t, d in table.items() if converter_of(t) is None}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
-        return program.run_decompositions(kept)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
+            return program.run_decompositions(kept)
+    except Exception as error:  # torch raises errors of many kinds here
+        raise UserError("torch cannot decompose the program", why=str(error)[:2000]) from error
 
 
 def define_inputs(scope: Scope, symbols: Symbols, program: Any, shapes: Shapes) -> dict[Any, Any]:

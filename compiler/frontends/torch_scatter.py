@@ -166,6 +166,29 @@ def _select_scatter(ctx: CallContext) -> Operand:
     return _strided_write(ctx, x, source, axis, start, 1)
 
 
+def _diagonal_scatter(ctx: CallContext) -> Operand:
+    """`src` on a diagonal: its elements are taken where row and column are on it."""
+    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+    first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
+    offset = ctx.integer("offset")
+    rows, columns = x.shape[first], x.shape[second]
+    if element_count(source.shape).key == "0":
+        return x
+    row = ctx.reshape(counted(ctx, rows), (rows, 1))
+    column = ctx.reshape(counted(ctx, columns), (1, columns))
+    held = ctx.emit("equal", ctx.emit("add", row, ctx.constant(offset)), column)
+    # Along the diagonal the elements are counted by the axis that starts at it.
+    along = column if offset < 0 else row
+    last = ctx.size_scalar(source.shape[-1] - 1)
+    place = ctx.expand(ctx.emit("min", along, last), (rows, columns))
+    spread = ctx.emit("gather", source, place, axis=source.rank - 1)
+    rest = [n for n in range(x.rank) if n not in (first, second)]
+    order = (*rest, first, second)
+    turned = ctx.transpose(spread, tuple(order.index(n) for n in range(x.rank)))
+    mask = ctx.reshape(held, (*[1] * len(rest), rows, columns))
+    return ctx.where(ctx.transpose(mask, tuple(order.index(n) for n in range(x.rank))), turned, x)
+
+
 def _copy(ctx: CallContext) -> Operand:
     return ctx.expand(ctx.operand("src", ctx.result_dtype()), ctx.result_shape())
 
@@ -181,5 +204,6 @@ CONVERTERS: dict[str, Converter] = {
     "index_fill": _index_fill,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
     "copy": _copy,
 }

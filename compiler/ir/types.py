@@ -2,6 +2,9 @@
 
 `DTYPES` is the one table of element types: width, DLPack code, NumPy carrier, ONNX name.  Sub-byte
 and narrow floating types are carried in NumPy by the type's `carrier` (values exact).
+
+Strings and lists are handles: programs hold them as 8-byte words that name entries of a run's heap.
+Strings are carried as object arrays of `str`, lists as object scalars that hold a tuple of arrays.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ class Kind(Enum):
     INT = "int"
     UINT = "uint"
     FLOAT = "float"
+    STRING = "string"
+    LIST = "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,11 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in (Kind.INT, Kind.UINT)
 
+    @property
+    def is_handle(self) -> bool:
+        """Whether elements are words that name entries of a run's heap."""
+        return self.kind in (Kind.STRING, Kind.LIST)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -96,6 +106,7 @@ DTYPES = MappingProxyType(
             _row("bf16", Kind.FLOAT, 16, 4, np.float32),
             _row("f32", Kind.FLOAT, 32, 2, np.float32),
             _row("f64", Kind.FLOAT, 64, 2, np.float64),
+            _row("string", Kind.STRING, 128, 3, np.object_),
             _row("i2", Kind.INT, 2, 0, np.int8),
             _row("i4", Kind.INT, 4, 0, np.int8),
             _row("u2", Kind.UINT, 2, 1, np.uint8),
@@ -113,11 +124,14 @@ DTYPES = MappingProxyType(
 BOOL, I8, I16, I32, I64 = (DTYPES[n] for n in ("bool", "i8", "i16", "i32", "i64"))
 U8, U16, U32, U64 = (DTYPES[n] for n in ("u8", "u16", "u32", "u64"))
 F16, BF16, F32, F64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
+STRING = DTYPES["string"]
 I2, I4, U2, U4 = (DTYPES[n] for n in ("i2", "i4", "u2", "u4"))
 F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ = (
     DTYPES[n] for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
 )
 F8E8M0, F4E2M1 = DTYPES["f8e8m0"], DTYPES["f4e2m1"]
+# What matrix units multiply of a byte, beside integers.
+FLOAT8 = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ)
 
 
 def integer_limits(dtype: DType) -> tuple[int, int]:
@@ -132,7 +146,11 @@ def dtype_of(array: np.ndarray[Any, Any]) -> DType:
     return _BY_CARRIER[array.dtype]
 
 
-_BY_CARRIER = {d.carrier: d for d in DTYPES.values() if d.carrier.itemsize * 8 == d.bits}
+_BY_CARRIER = {
+    d.carrier: d
+    for d in DTYPES.values()
+    if d.carrier.itemsize * 8 == d.bits or d.kind is Kind.STRING
+}
 
 
 @dataclass(frozen=True, slots=True)

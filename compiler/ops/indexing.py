@@ -31,7 +31,7 @@ from tcc.ops.operands import (
     wrapped,
 )
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, COMMON, AxisAttrs, check_axis, optional, required
+from tcc.ops.shapes import ALL, COMMON, MOVED, AxisAttrs, check_axis, optional, required
 
 Binding = tuple[Var, Scalar]
 
@@ -437,7 +437,7 @@ OPS: tuple[OpSpec, ...] = (
         _gather_infer,
         _gather_reference,
         _gather_samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
         expr=_gather_expr,
@@ -452,7 +452,7 @@ OPS: tuple[OpSpec, ...] = (
         _elements_infer,
         _elements_reference,
         _elements_samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
         expr=_elements_expr,
@@ -467,7 +467,7 @@ OPS: tuple[OpSpec, ...] = (
         _nd_infer,
         _nd_reference,
         _nd_samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
         expr=_nd_expr,

@@ -29,7 +29,7 @@ from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given
 from tcc.ops.sampling import unary_samples
-from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, NUMERIC, SIGNED, required
+from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ _IDENTITY = OpSpec(
     _identity_infer,
     lambda arrays, _: (np.array(arrays[0]),),
     unary_samples(ALL),
-    ALL,
+    MOVED,
     Tolerance.EXACT,
     "The operand itself.",
     lambda types, _: _copy_expr(types, required(types, 0).dtype),

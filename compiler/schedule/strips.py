@@ -131,7 +131,7 @@ def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], registers: R
     """Cycles of the core that makes most, with units of `sizes`."""
     # Of open loops, images say, there may be a single trip.
     loops = [v for v in group.common if v is not rows and as_int(extent(v)) is not None]
-    others = prod(-(-trips(v) // sizes.get(v, 1)) for v in loops)
+    others = max(prod(-(-trips(v) // sizes.get(v, 1)) for v in loops), 1)  # 0: of no elements
     units = others * -(-trips(rows) // sizes[rows])
     unit = sum(_cycles(s, registers) * _share(s, rows, sizes[rows]) for s in group.stages) / others
     return -(-units // registers.cores) * unit

@@ -11,13 +11,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from onnx_suite.cases import Case, category, mismatch
-from onnx_suite.modes import MODES
 from tcc import onnx_backend
 from tcc.backends.cpu import compile as cpu_compile
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.workers import WorkerFailedError
 from tcc.errors import ToolError, UserError
+
+from onnx_suite.cases import Case, category, largest_difference, mismatch
+from onnx_suite.modes import MODES
 
 # What became of a case, from good to bad.
 OUTCOMES = MappingProxyType(
@@ -34,13 +35,15 @@ OUTCOMES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a case in one mode; `why` is the first line of what was said."""
+    """What became of a case in one mode; `why` is what was said, in one line, and `apart` the
+    largest difference of an element where results are wrong (-1 elsewhere)."""
 
     name: str
     category: str
     outcome: str
     seconds: float
     why: str = ""
+    apart: float = -1.0
 
 
 class CodeHere:
@@ -68,9 +71,10 @@ def judge(case: Case, mode: str, level: int) -> Row:
     """The row of a case; whatever Python raises is in it."""
     started = time.perf_counter()
     model, data = case.load()
+    apart = -1.0
     try:
         with np.errstate(all="ignore"), patch.object(cpu_compile, "WorkerPool", CodeHere):
-            outcome, why = _compare(case, model, data, mode, level)
+            outcome, why, apart = _compare(case, model, data, mode, level)
     except UserError as error:
         outcome, why = "refused", _line(error)
     except Exception as error:
@@ -79,17 +83,20 @@ def judge(case: Case, mode: str, level: int) -> Row:
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
         outcome, why = "internal", f"{kind} {place}: {_line(error)}"
-    return Row(case.name, category(case, model), outcome, time.perf_counter() - started, why)
+    return Row(case.name, category(case, model), outcome, time.perf_counter() - started, why, apart)
 
 
-def _compare(case: Case, model: Any, data: Sequence[Any], mode: str, level: int) -> tuple[str, str]:
+def _compare(
+    case: Case, model: Any, data: Sequence[Any], mode: str, level: int
+) -> tuple[str, str, float]:
     for inputs, expected in data:
         changed, kept = MODES[mode](model, inputs)
         prepared = onnx_backend.prepare(changed, level=level, jobs=1, threads=2)
-        why = mismatch(prepared.run(kept), expected, case.rtol, case.atol)
+        found = prepared.run(kept)
+        why = mismatch(found, expected, case.rtol, case.atol)
         if why:
-            return "wrong", why
-    return "pass", ""
+            return "wrong", why, largest_difference(found, expected)
+    return "pass", "", -1.0
 
 
 def _line(error: BaseException) -> str:

@@ -529,9 +529,7 @@ class _Maker:
         assert result.made is not None
         back = bool(self.rng.random() < 0.3)
         op = OPS["scan"]
-        attrs = op.attrs(
-            body.builder.finish([result.made]), 1, (axis,), (back,), (axis,), (back,)
-        )
+        attrs = op.attrs(body.builder.finish([result.made]), 1, (axis,), (back,), (axis,), (back,))
         return op, [x], attrs
 
 

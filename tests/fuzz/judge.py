@@ -173,7 +173,9 @@ def _scales(
         return plain
     terms = [None if a is None or a.dtype.kind != "f" else np.abs(a) for a in arrays]
     if op.name in _SUMS:
-        present = [np.where(np.isfinite(t), t, 0).astype(np.float64) for t in terms if t is not None]
+        present = [
+            np.where(np.isfinite(t), t, 0).astype(np.float64) for t in terms if t is not None
+        ]
         return [np.broadcast_to(sum(present), np.shape(r)) for r in results]
     size = max((a.size for a in arrays if a is not None), default=1)
     largest = max((_top(t) for t in terms if t is not None), default=1.0)
@@ -196,7 +198,9 @@ def storage(array: Array, dtype: DType) -> Array:
     """bf16 values, which NumPy holds as f32, as the bit patterns that artifacts take."""
     if dtype.name != "bf16":
         return array
-    return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16).reshape(array.shape)
+    return (
+        (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16).reshape(array.shape)
+    )
 
 
 def from_storage(array: Array, dtype: DType) -> Array:

@@ -38,6 +38,7 @@ ELEMENT_TYPES = MappingProxyType(
         "bf16": TensorProto.BFLOAT16,
         "f32": TensorProto.FLOAT,
         "f64": TensorProto.DOUBLE,
+        "string": TensorProto.STRING,
         "i2": TensorProto.INT2,
         "i4": TensorProto.INT4,
         "u2": TensorProto.UINT2,
@@ -181,6 +182,28 @@ def _reduction(name: str) -> NodeOf:
     return make
 
 
+def _string_split(s: Sample) -> OnnxNode:
+    most = {"maxsplit": s.attrs.most} if s.attrs.most >= 0 else {}
+    return OnnxNode("StringSplit", s.inputs, {"delimiter": s.attrs.delimiter, **most}, outputs=2)
+
+
+def _tf_idf(s: Sample) -> OnnxNode:
+    x, pool = s.inputs
+    assert pool is not None
+    words = pool.dtype == object
+    attrs = {
+        "mode": s.attrs.mode,
+        "min_gram_length": s.attrs.least,
+        "max_gram_length": s.attrs.most,
+        "max_skip_count": s.attrs.skips,
+        "ngram_counts": s.attrs.counts,
+        "ngram_indexes": s.attrs.places,
+        "pool_strings" if words else "pool_int64s": pool.tolist(),
+    }
+    weights = {"weights": s.attrs.weights} if s.attrs.weights else {}
+    return OnnxNode("TfIdfVectorizer", (x,), {**attrs, **weights})
+
+
 def _arg(name: str) -> NodeOf:
     def make(s: Sample) -> OnnxNode:
         last = {"select_last_index": int(s.attrs.select_last)}
@@ -231,6 +254,9 @@ def _trilu(s: Sample) -> OnnxNode:
 MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "cast": node("Cast"),
+        "string_concat": node("StringConcat"),
+        "string_split": _string_split,
+        "tf_idf": _tf_idf,
         "to_narrow": _to_narrow,
         "mod": _mod,
         "reduce_sum": _reduction("ReduceSum"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tcc.ir.lists import ListType
 from tcc.ir.op import Tolerance
 from tcc.ir.types import DType
 
@@ -58,6 +59,11 @@ def check(actual: Array, expected: Array, dtype: DType, allowed: Callable[[Array
     `allowed` gets the finite expected values (0 in place of others) and gives the error allowed.
     """
     assert actual.shape == expected.shape
+    if isinstance(dtype, ListType):
+        assert len(actual[()]) == len(expected[()])
+        for a, e in zip(actual[()], expected[()], strict=True):
+            check(a, e, dtype.item, allowed)
+        return
     if not dtype.is_float:
         np.testing.assert_array_equal(actual, expected)
         return

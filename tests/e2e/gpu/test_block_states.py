@@ -39,7 +39,7 @@ def run(model: onnx.ModelProto, states: dict[str, str], feeds: dict[str, Array],
     options = read_options({"target": "cuda:sm_90"})
     graph = run_pipeline(load_model(model, {}), options.level, Trace(None, None))
     graph = bind_states(graph, states.items())
-    code = GpuCode(resolve_targets(options)[0], options, 0)
+    code = GpuCode(resolve_targets(options)[0], options)
     code.check(graph)
     made = code.lower(graph)
     assert not any(isinstance(step, CallOp) for step in made.program.body)

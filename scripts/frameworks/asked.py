@@ -29,7 +29,8 @@ class Asked:
             self.close()
             self._process = self._start()
         process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(f"{question}\n".encode())
         process.stdin.flush()
         self._count += 1

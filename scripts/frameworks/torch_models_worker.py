@@ -1,0 +1,98 @@
+"""Checks architectures of `architectures.py`, named on standard input: one JSON line for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+import tcc
+import torch
+import transformers
+from architectures import CASES, Case
+from tcc.errors import TccError, UserError
+from torch.utils import _pytree as pytree
+
+BOUND = 1e-4  # of the largest value of each output
+BIAS = 0.1
+
+
+def check(case: Case) -> tuple[str, str]:
+    """`pass`, `refused`, `mismatch` or `crash`, and why or how near."""
+    torch.manual_seed(0)
+    try:
+        model = build(case)
+        inputs = case.inputs()
+        named = {**inputs, **case.arguments, "return_dict": True}
+        with torch.no_grad():
+            expected = model(**named)
+    except Exception as error:
+        return "no model", brief(error)
+    try:
+        with torch.no_grad():
+            module = tcc.compile(model, inputs=named, jobs=1)
+    except UserError as error:
+        return "refused", brief(error)
+    except TccError as error:
+        return "crash", brief(error)
+    found = list(module.run({port.name: inputs[port.name] for port in module.inputs}).values())
+    return compare(tensors(expected), found)
+
+
+def build(case: Case) -> Any:
+    """The model with seeded weights: biases and the gains of norms are random too."""
+    config = getattr(transformers, case.config)(**case.fields)
+    model = getattr(transformers, case.model)(config).eval()
+    with torch.no_grad():
+        for _, weight in sorted(model.named_parameters()):
+            if weight.ndim == 1 and weight.is_floating_point():
+                weight.add_(torch.randn_like(weight) * BIAS)
+            elif not torch.isfinite(weight).all():
+                weight.normal_(0, BIAS)
+    return model
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
+
+
+def compare(expected: list[torch.Tensor], found: list[Any]) -> tuple[str, str]:
+    if len(expected) != len(found):
+        return "mismatch", f"{len(found)} results, {len(expected)} are due"
+    worst = 0.0
+    for number, (want, have) in enumerate(zip(expected, found, strict=True)):
+        if want.shape != have.shape or want.dtype != have.dtype:
+            return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
+        if not want.numel():
+            continue
+        a, b = want.double(), torch.as_tensor(have).double()
+        if not torch.equal(a.isnan(), b.isnan()):
+            return "mismatch", f"result {number}: NaN at other places"
+        gap, size = (a - b).nan_to_num(0, 0, 0).abs().max(), a.nan_to_num(0, 0, 0).abs().max()
+        worst = max(worst, float(gap / size.clamp(min=1e-30)))
+    return ("pass" if worst <= BOUND else "mismatch"), f"error {worst:.1e}"
+
+
+def brief(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: " + " | ".join(lines)[:500]
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print stays apart from the answers
+    warnings.simplefilter("ignore")
+    for line in sys.stdin:
+        name = line.strip()
+        try:
+            outcome = ["listed", list(CASES)] if name == "?" else list(check(CASES[name]))
+        except Exception as error:  # a defect of the compiler: reported, the next one is tried
+            outcome = ["crash", brief(error)]
+        answers.write(json.dumps(outcome) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
