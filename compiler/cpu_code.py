@@ -14,6 +14,7 @@ from tcc.options import Options
 from tcc.passes.lower_graph import KernelTable
 from tcc.passes.lower_model import Lowered, lower_for_cpu
 from tcc.passes.manager import Pass
+from tcc.passes.pipeline import CHECK_INDICES
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.precision import Precision
 from tcc.passes.winograd import Limits
@@ -32,7 +33,7 @@ class CpuCode:
     """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
 
     # Functions of the host sort rows, and products of bytes are no faster than those of floats.
-    asked: tuple[Pass, ...] = ()
+    asked: tuple[Pass, ...] = (CHECK_INDICES,)
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         """Raises UserError for a machine file that is damaged or for other processors."""

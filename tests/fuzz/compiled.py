@@ -37,9 +37,7 @@ class Failure:
     what: str
 
 
-def check(
-    seeds: Sequence[int], modes: Sequence[str], most: int | None = None
-) -> list[Failure]:
+def check(seeds: Sequence[int], modes: Sequence[str], most: int | None = None) -> list[Failure]:
     """The failures of some seeds, compiled together; one that fails in company is tried alone."""
     expected = {seed: expect(generate(seed, most)) for seed in seeds}
     return [f for mode in modes for f in _check(seeds, mode, most, expected)]

@@ -51,6 +51,7 @@ tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_det(tcc_op_call *call);
 tcc_status tcc_op_fill_halo(tcc_op_call *call);
+tcc_status tcc_op_index_range(tcc_op_call *call);
 tcc_status tcc_op_max_roi_pool(tcc_op_call *call);
 tcc_status tcc_op_max_unpool(tcc_op_call *call);
 tcc_status tcc_op_nms(tcc_op_call *call);

@@ -15,6 +15,7 @@ tcc_op tcc_op_find(const char *name) {
         {"compress_count", tcc_op_compress_count},
         {"det", tcc_op_det},
         {"fill_halo", tcc_op_fill_halo},
+        {"index_range", tcc_op_index_range},
         {"max_roi_pool", tcc_op_max_roi_pool},
         {"max_unpool", tcc_op_max_unpool},
         {"non_max_suppression", tcc_op_nms},
