@@ -167,7 +167,8 @@ class Options:
             "--target",
             "KIND",
             "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
-            "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there comes before the CPU.",
+            "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
+            "comes before the CPU.",
             _text,
         ),
     )

@@ -12,7 +12,7 @@ inference knows only the types from before, so this is the last pass over the gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -138,15 +138,16 @@ def with_ports(program: Program, graph: Graph) -> Program:
     """`program` with ports that say what callers see: the strings and lists of `graph`."""
     return replace(
         program,
-        inputs=_described(program.inputs, {v.name: v for v in graph.inputs}),
-        outputs=_described(program.outputs, {v.name: v for v in graph.outputs}),
+        inputs=_described(program.inputs, graph.inputs),
+        outputs=_described(program.outputs, graph.outputs),
     )
 
 
-def _described(ports: tuple[Port, ...], values: Mapping[str, Value]) -> tuple[Port, ...]:
+def _described(ports: Sequence[Port], values: Sequence[Value]) -> tuple[Port, ...]:
     found = []
-    for port in ports:
-        dtype = values[port.name].type.dtype
+    for port, value in zip(ports, values, strict=True):
+        dtype = value.type.dtype
         text = dtype.name if isinstance(dtype, ListType) else port.text
-        found.append(replace(port, dtype=dtype, text=text) if dtype.is_handle else port)
+        own = replace(port, name=value.name, dtype=dtype, text=text)
+        found.append(own if dtype.is_handle else port)
     return tuple(found)

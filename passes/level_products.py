@@ -7,8 +7,8 @@
 
 Large constants of narrow types stay as small as they were given, in the layout that products read:
 levels of 4 bits lie two to a byte along the sum.  A scale for each result, or one for all, comes
-after the sum.  Requires nothing; constants must not be folded yet.  Establishes that large narrow
-constants are multiplied as such where their blocks run along the sum.
+after the sum.  Requires that large narrow constants are not folded to floats.  Establishes that
+they are multiplied as such where their blocks run along the sum.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
     """Of the scales as a matrix."""
     if attrs.block_size:
-        return scales.shape
+        return tuple(scales.shape)
     return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)
 
 

@@ -6,9 +6,11 @@ which processors are slow with.  The formats are those of `tcc.ir.narrow`.
 
 from __future__ import annotations
 
+import math
+
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const
 from tcc.ir.narrow import FORMATS, FloatFormat
-from tcc.ir.types import DType, Kind
+from tcc.ir.types import F8E4M3FN, F8E5M2, DType, Kind
 
 _BIAS, _FRACTION = 127, 23  # of f32
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
@@ -18,6 +20,8 @@ def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
     """The register value of a code, which lies in a byte; bits above the type's do not count."""
     if not dtype.is_float:
         return wrapped(code, bits, dtype)
+    if dtype in (F8E4M3FN, F8E5M2) and code.module.profile.converts_half:
+        return _half_value(code, bits, dtype)
     wide = code.convert("zext", bits, "i32")
     narrow = FORMATS.get(dtype)
     return _power(code, wide) if narrow is None else _float_value(code, wide, narrow)
@@ -49,6 +53,26 @@ def _power(code: Code, wide: Reg) -> Reg:
     power = code.select(lowest, _number(1 << (_FRACTION - 1), wide), power)
     last = code.compare("icmp eq", wide, _number(0xFF, wide))
     return code.convert("bitcast", code.select(last, _number(_QUIET, wide), power), "float")
+
+
+def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
+    """By way of f16, which an instruction widens: f8e5m2 is its upper half, and f8e4m3fn has its
+    exponent less a bias, which a product makes up for."""
+    if dtype is F8E5M2:
+        moved = code.convert("zext", bits, "i16")
+        half = code.op("shl", moved, _number(8, moved))
+        return code.convert("fpext", code.convert("bitcast", half, "half"), "float")
+    moved = code.convert("sext", bits, "i16")
+    moved = code.op("shl", moved, _number(10 - FORMATS[dtype].fraction, moved))
+    half = code.op("and", moved, _number(~0x4000, moved))  # of the two signs the first
+    value = code.convert("fpext", code.convert("bitcast", half, "half"), "float")
+    scale = 2.0 ** (15 - FORMATS[dtype].bias)
+    value = code.op("fmul", value, float_const(scale, "float", value.width))
+    # What the code of NaN would be worth, were it a number.
+    size = code.intrinsic("fabs", "float", value)
+    last = FORMATS[dtype].value(FORMATS[dtype].nan)
+    nan = code.compare("fcmp oeq", size, float_const(last, "float", value.width))
+    return code.select(nan, float_const(math.nan, "float", value.width), value)
 
 
 def _float_value(code: Code, wide: Reg, narrow: FloatFormat) -> Reg:

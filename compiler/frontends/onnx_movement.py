@@ -139,6 +139,9 @@ def _reshape(ctx: NodeContext) -> Results:
         raise ctx.fail("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
+    counts = element_count(x.shape), element_count(tuple(target))
+    if as_int(counts[0] - counts[1]) is None:
+        ctx.require(*counts, "a reshape keeps all elements")
     return [ctx.reshape(x, target)]
 
 
@@ -282,7 +285,7 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
 
 
 def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
-    """The shape to which both broadcast; a size and a symbol that meet are taken to be equal."""
+    """The shape to which both broadcast; symbols that meet must be equal, which the run checks."""
     rank = max(len(a), len(b))
     ones = [const(1)] * rank
     out = []
@@ -292,7 +295,8 @@ def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -
         elif as_int(x) == 1:
             out.append(y)
         elif x.terms and y.terms:
-            raise ctx.fail(f"whether dimensions {x.key} and {y.key} agree is not known")
+            ctx.require(x, y, "an operand is expanded to another shape")
+            out.append(x)
         elif not x.terms and not y.terms:
             raise ctx.fail(f"dimensions {x.key} and {y.key} do not broadcast")
         else:

@@ -6,12 +6,15 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, TypeProto, numpy_helper
+from onnx.backend.test.case import node
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
@@ -54,6 +57,21 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[Case, ...]:
             for each in sorted(listed, key=lambda each: each.name)
         ]
     return tuple(found)
+
+
+def node_cases(modules: Sequence[str]) -> tuple[Case, ...]:
+    """The node cases that these modules of ONNX's suite define, and those already made here."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for name in modules:
+            import_module(f"{node.__name__}.{name}")
+    made = sorted(node._NodeTestCases, key=lambda each: each.name)
+    return tuple(Case(each.name, "node", each.rtol, each.atol, each) for each in made)
+
+
+def node_modules() -> tuple[str, ...]:
+    """The modules of ONNX's suite that define node cases."""
+    return tuple(sorted(info.name for info in iter_modules(node.__path__)))
 
 
 def _unique(name: str, kind: str) -> str:
@@ -175,7 +193,7 @@ def category(case: Case, model: onnx.ModelProto) -> str:
     """The group of a case in the summary: by what it needs, the rarest first."""
     if case.kind != "node":
         return case.kind
-    domains = {node.domain for node in model.graph.node}
+    domains = {each.domain for each in model.graph.node}
     if domains - {"", "ai.onnx"}:
         return sorted(domains - {"", "ai.onnx"})[0]
     if "image_decoder" in case.name:
@@ -190,7 +208,7 @@ def category(case: Case, model: onnx.ModelProto) -> str:
         return "string"
     if elements & _NARROW:
         return "narrow types"
-    if {node.op_type for node in model.graph.node} & {"If", "Loop", "Scan"}:
+    if {each.op_type for each in model.graph.node} & {"If", "Loop", "Scan"}:
         return "control flow"
     if TensorProto.BFLOAT16 in elements:
         return "bf16"

@@ -30,7 +30,8 @@ _CONSTANT: Mapping[str, Mapping[int, tuple[int, ...] | None]] = MappingProxyType
         "DeformConv": {0: (1,), 1: _ALL, 2: (1,), 3: _ALL, 4: (1,)},
         "QLinearConv": {3: _ALL, 4: _ALL, 5: _ALL, 8: _ALL},
         **dict.fromkeys(("RNN", "GRU", "LSTM"), _CELL),
-        **dict.fromkeys(("GatherND", "ScatterND"), {1: (-1,)}),
+        **{name: {1: (-1,)} for name in ("GatherND", "ScatterND")},
+        **{name: {1: _ALL, 2: _ALL, 3: _ALL} for name in ("Resize", "Upsample")},
         "GroupNormalization": {0: (1,), 1: _ALL, 2: _ALL},
     }
 )
@@ -50,7 +51,7 @@ def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
             continue
         dims = value.type.tensor_type.shape.dim
         is_float = value.type.tensor_type.elem_type in _FLOATS
-        if len(dims) == 1 and (not is_float or dims[0].dim_value <= _SHORT):
+        if len(dims) == 1 and not is_float:
             continue
         for axis, dim in enumerate(dims):
             if dim.dim_value > 1 and not kept[value.name] & {axis, axis - len(dims), _ALL}:
@@ -59,7 +60,6 @@ def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
 
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-_SHORT = 8  # a vector of scales or regions is not longer
 
 
 def _kept_axes(graph: onnx.GraphProto) -> dict[str, set[int | None]]:
