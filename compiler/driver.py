@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_manifest
+from tcc.artifact import read_manifest, verify_image
 from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
@@ -184,6 +184,7 @@ def load(path: str | Path, threads: int | None = None) -> Module:
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
     read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    verify_image(Path(path))
     return runtime.load(path, threads, error=UserError)
 
 
