@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from tcc.errors import InternalError, UserError
+from tcc.ir.lists import parse_list_type
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -46,6 +47,7 @@ MAX_DEPTH = 64
 _PLACES = (Input, Output, Weight, Arena, State, Dynamic, Alias)
 _LET, _READ, _CHECK, _ALLOCATE, _VIEW, _LAUNCH, _CALL, _COPY, _BRANCH, _LOOP = range(10)
 
+_LIST = 3 << 8 | 64  # their types are in the ports' texts
 _BY_CODE = {(dtype.dlpack, dtype.bits): dtype for dtype in DTYPES.values()}
 
 
@@ -270,9 +272,10 @@ class _Reader:
         return program
 
     def port(self) -> Port:
-        name, dtype = self.string(), self.dtype()
-        dims = self.many(self.one())
-        return Port(name, dtype, dims, self.string(), self.one())
+        name, word = self.string(), self.one()
+        dims, text = self.many(self.one()), self.string()
+        dtype = parse_list_type(text) if word == _LIST else _BY_CODE[word >> 8, word & 0xFF]
+        return Port(name, dtype, dims, text, self.one())
 
     def buffer(self) -> Buffer:
         code, a, b = self.many(3)

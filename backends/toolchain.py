@@ -39,14 +39,18 @@ class Toolchain:
 def find_toolchain(triple: str = "") -> Toolchain:
     """The compiler to link with: $CC, else cc, gcc or clang, else the ziglang wheel.
 
-    For another architecture than this machine's (`triple`, as in aarch64-linux-gnu) it is $CC or
-    zig.  Raises ToolError with the remedy where there is none.
+    For another architecture than this machine's (`triple`, as in aarch64-linux-gnu) it is $CC, the
+    cross compiler ARCH-linux-gnu-gcc, or zig.  Raises ToolError, with the remedy, where there is
+    none.
     """
     foreign = bool(triple) and triple.split("-")[0] != platform.machine()
     candidates: list[tuple[str, ...]] = []
+    cross = f"{triple.split('-')[0]}-linux-gnu-gcc"
     if os.environ.get("CC"):
         candidates.append(tuple(shlex.split(os.environ["CC"])))
-    elif not foreign:
+    elif foreign:
+        candidates.append((cross,))
+    else:
         candidates.extend((name,) for name in ("cc", "gcc", "clang"))
     for candidate in candidates:
         found = shutil.which(candidate[0])
@@ -58,9 +62,9 @@ def find_toolchain(triple: str = "") -> Toolchain:
             command += ("-target", _zig_triple(triple))
         return Toolchain(command, _version(command))
     raise ToolError(
-        "no C compiler was found, and one is needed to link",
-        why=f"tried {', '.join(c[0] for c in candidates) or 'zig'} on the PATH",
-        hint="install gcc or clang, or run: pip install 'tcc[zig]'",
+        f"no C compiler{f' for {triple}' if foreign else ''} was found, and one is needed to link",
+        why=f"tried {', '.join(c[0] for c in candidates)} on the PATH",
+        hint=f"install {cross if foreign else 'gcc or clang'}, or run: pip install 'tcc[zig]'",
     )
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
@@ -73,16 +73,38 @@ class WorkerPool:
         self._answers: dict[int, Any] = {}
         self._failures: dict[int, str] = {}
         self._next = 0
+        self._running = 0
         self._done = False
         self._change = threading.Condition()
         self._threads = [threading.Thread(target=self._drive, daemon=True) for _ in range(jobs)]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, request: Any) -> None:
+    def submit(self, request: Any) -> int:
+        """Its number: how many were submitted before it."""
         with self._change:
             self._requests.append(request)
-            self._change.notify()
+            self._change.notify_all()
+            return len(self._requests) - 1
+
+    def answers(self, numbers: Sequence[int]) -> list[Any]:
+        """Those to the requests of these numbers, once they are there; more may be submitted later.
+
+        Raises WorkerFailedError for the first request that failed, one of these or another.
+        """
+        with self._change:
+            self._change.wait_for(lambda: self._settled(numbers))
+            self._check()
+            return [self._answers[n] for n in numbers]
+
+    def _settled(self, numbers: Sequence[int]) -> bool:
+        if self._failures:
+            return self._running == 0
+        return all(n in self._answers for n in numbers)
+
+    def _check(self) -> None:
+        for number in sorted(self._failures):
+            raise WorkerFailedError(number, self._failures[number])
 
     def results(self) -> list[Any]:
         """The answers in order of submission, once all are there.
@@ -90,8 +112,7 @@ class WorkerPool:
         Raises WorkerFailedError for the first request that failed.
         """
         self._finish()
-        for number in sorted(self._failures):
-            raise WorkerFailedError(number, self._failures[number])
+        self._check()
         return [self._answers[n] for n in range(len(self._requests))]
 
     def abandon(self) -> None:
@@ -115,20 +136,34 @@ class WorkerPool:
             if self._next == len(self._requests) or self._failures:
                 return None
             self._next += 1
+            self._running += 1
             return self._next - 1, self._requests[self._next - 1]
 
     def _drive(self) -> None:
-        with _worker(self._module, self._environment) as worker:
-            while (work := self._take()) is not None:
-                number, request = work
-                answer, error = _ask(worker, request)
-                with self._change:
-                    if error:
-                        self._failures[number] = error
-                    else:
-                        self._answers[number] = answer
-                if error:
-                    return
+        try:
+            with _worker(self._module, self._environment) as worker:
+                self._serve(worker)
+        except OSError as error:
+            # of starting the process: what is asked of a running one fails by itself
+            if (work := self._take()) is not None:
+                self._note(work[0], None, f"no compiler process can be started: {error}")
+
+    def _serve(self, worker: _Worker) -> None:
+        while (work := self._take()) is not None:
+            number, request = work
+            answer, error = _ask(worker, request)
+            self._note(number, answer, error)
+            if error:
+                return
+
+    def _note(self, number: int, answer: Any, error: str) -> None:
+        with self._change:
+            self._running -= 1
+            if error:
+                self._failures[number] = error
+            else:
+                self._answers[number] = answer
+            self._change.notify_all()
 
 
 def ask_once(module: str, request: Any) -> Any:

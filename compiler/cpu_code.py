@@ -11,9 +11,11 @@ from tcc.generated import Generated
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
+from tcc.passes.group_price import GroupPrices
 from tcc.passes.lower_graph import KernelTable
 from tcc.passes.lower_model import Lowered, lower_for_cpu
 from tcc.passes.manager import Pass
+from tcc.passes.pipeline import CHECK_INDICES, grouped_products
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.precision import Precision
 from tcc.passes.winograd import Limits
@@ -27,18 +29,22 @@ from tcc.schedule.storage import most_uses
 from tcc.schedule.work import contraction_flops
 from tcc.target import Target
 
+# Rows of a tile that products with matrices that data choose are tried with.
+_TILES = (16, 32)
+
 
 class CpuCode:
     """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
-
-    # Functions of the host sort rows, and products of bytes are no faster than those of floats.
-    asked: tuple[Pass, ...] = ()
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
         """Raises UserError for a machine file that is damaged or for other processors."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
         self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
+        # Functions of the host sort rows, and products of bytes are no faster than those of floats.
+        self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
+        if self.planner.pricer is not None:
+            self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
 
     @property
     def limits(self) -> Limits | None:
@@ -60,6 +66,9 @@ class CpuCode:
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs
         return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
+
+    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
+        """Nothing is compiled ahead: machine code takes a moment."""
 
     def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
         """`lowered`: what kernels need of a core is known before they are compiled."""

@@ -11,8 +11,9 @@ from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_manifest
+from tcc.artifact import read_manifest, verify_image
 from tcc.backends.cpu.detect import detect
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.errors import UserError
@@ -28,7 +29,7 @@ from tcc.options import Options, read_options
 from tcc.passes.lower_node import check_runnable
 from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
-from tcc.runtime import Module
+from tcc.runtime import Module, Port
 from tcc.target import Target, parse_targets, targets_text
 from tcc.variants import check_options, make_variants, optimise, variant_codes
 
@@ -90,12 +91,13 @@ def compile_model(
         graph = load_model(model, dict(options.inputs), allow_pickle=options.allow_pickle)
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    codes = variant_codes(targets, options, given)
-    optimised = optimise(graph, codes, options, trace)
-    for code, own in zip(codes, optimised, strict=True):
-        check_runnable(own)
-        code.check(own)
-    variants = make_variants(graph, optimised, codes, options, trace)
+    with Compilers(options.jobs) as compilers:
+        codes = variant_codes(targets, options, given, compilers)
+        optimised = optimise(graph, codes, options, trace)
+        for code, own in zip(codes, optimised, strict=True):
+            check_runnable(own)
+            code.check(own)
+        variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = link_artifact(
             variants,
@@ -182,12 +184,27 @@ def load(path: str | Path, threads: int | None = None) -> Module:
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
     read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    verify_image(Path(path))
     return runtime.load(path, threads, error=UserError)
 
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
     return evaluate_graph(load_model(model), inputs)
+
+
+def model_inputs(model: Path) -> tuple[Port, ...]:
+    """The inputs of the ONNX file at `model`, as those of an artifact compiled from it."""
+    graph = load_model(model)
+    return tuple(
+        Port(
+            value.name,
+            value.type.dtype.name,
+            tuple(map(as_int, value.type.shape)),
+            "x".join(dim.key for dim in value.type.shape),
+        )
+        for value in graph.inputs
+    )
 
 
 def onnx_operators() -> tuple[str, ...]:

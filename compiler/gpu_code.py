@@ -7,24 +7,35 @@ from dataclasses import replace
 from typing import Any
 
 from tcc.backends.gpu.code import GpuCode as CompiledBlocks
-from tcc.backends.gpu.code import compile_blocks
-from tcc.backends.gpu.compile import Request
+from tcc.backends.gpu.code import Job, begin_blocks, compile_blocks
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.generated import Generated
 from tcc.gpu_tuning import better_schedules
 from tcc.ir.graph import Graph
-from tcc.ir.types import DTYPES, F32
+from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
 from tcc.passes.blocks.plan import BlockPlanner, block_schedule
+from tcc.passes.group_price import GroupPrices
+from tcc.passes.handles import check_without_handles
 from tcc.passes.lower_model import Lowered, lower_for_gpu, lower_placed
 from tcc.passes.lower_node import check_without_calls
-from tcc.passes.pipeline import FEW_LARGEST, INTEGER_PRODUCTS
+from tcc.passes.manager import Pass
+from tcc.passes.pipeline import (
+    EXPRESS_CALLS,
+    FEW_LARGEST,
+    INTEGER_PRODUCTS,
+    grouped_products,
+)
 from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
-from tcc.schedule.blocks import BlockProfile, BlockSchedule
+from tcc.schedule.blocks import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 from tcc.target import GpuProfile, Target
+
+# Rows of a tile that products with matrices that data choose are tried with.
+_TILES = (16, 32, 64, 128)
 
 
 class GpuCode:
@@ -34,12 +45,20 @@ class GpuCode:
     limits = None
     priced = 0
 
-    def __init__(self, target: Target, options: Options, constants: int) -> None:
-        self.target, self.options = target, options
-        # Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        asked: Sequence[Pass] | None = None,
+        compilers: Compilers | None = None,
+    ) -> None:
+        """`asked`: the passes that all parts of a target ask for; None: this is all of it.
+        `compilers` are what all code of an artifact is compiled by; None: processes of its own,
+        for a moment each."""
+        self.target, self.options, self.compilers = target, options, compilers
+        self.asked = asked_by_gpus(target.gpus, options) if asked is None else tuple(asked)
         strict = options.numerics == "strict"
-        self.asked = (FEW_LARGEST,) if strict else (FEW_LARGEST, INTEGER_PRODUCTS)
-        floats = DTYPES.get(options.precision, F32)  # tf32 is stored as f32
+        floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
@@ -48,17 +67,25 @@ class GpuCode:
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
-        self._made: dict[Request, CompiledKernel] = {}
 
     def check(self, graph: Graph) -> None:
         """Raises UserError with every node that only a function of the host computes, unless these
-        are allowed."""
+        are allowed; and with strings and lists, which devices do not have."""
+        check_without_handles(graph, self.target.kind)
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 
     def lower(self, graph: Graph) -> Lowered:
         """The program and its kernels."""
+        if self.compilers is not None:
+            self.compilers.start()  # which takes them about as long as this
         return lower_for_gpu(graph, self.planner, self.precision)
+
+    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
+        """Has kernels compiled that `fitted` will ask for, while the caller does other things."""
+        if self.compilers is not None:
+            job = self._job(lowered.table.bounds, names, lowered.alignments)
+            begin_blocks(job, self.compilers)
 
     def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
         """`lowered` with other schedules for kernels that turn out to need more registers or
@@ -70,7 +97,6 @@ class GpuCode:
                 tuple(bounds.values()),
                 [names[n] for n in numbers],
                 [lowered.alignments[n] for n in numbers],
-                portable=False,
             )
             return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
 
@@ -82,7 +108,7 @@ class GpuCode:
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Images of all kernels under `names`."""
-        code = self._compiled(lowered.table.bounds, names, lowered.alignments)
+        code = self._compiled(lowered.table.bounds, names, lowered.alignments, portable=True)
         facts = self._facts(lowered, names, code.kernels)
         return Generated((), 0, code.listings, facts, code.images)
 
@@ -91,20 +117,25 @@ class GpuCode:
         bounds: Sequence[Bound],
         names: Sequence[str],
         alignments: Sequence[Sequence[int]],
-        portable: bool = True,
+        portable: bool = False,
     ) -> CompiledBlocks:
-        return compile_blocks(
+        job, host = self._job(bounds, names, alignments), self.options.allow_host
+        if self.compilers is not None:
+            return compile_blocks(job, self.compilers, allow_host=host, portable=portable)
+        with Compilers(self.options.jobs) as own:
+            return compile_blocks(job, own, allow_host=host, portable=portable)
+
+    def _job(
+        self, bounds: Sequence[Bound], names: Sequence[str], alignments: Sequence[Sequence[int]]
+    ) -> Job:
+        return Job(
             [bound.kernel for bound in bounds],
             names,
             [block_schedule(bound) for bound in bounds],
             alignments,
             self.target,
-            precision=self.options.precision,
-            allow_host=self.options.allow_host,
-            gluon=self.options.gpu_kernels == "auto",
-            portable=portable,
-            jobs=self.options.jobs,
-            known=self._made,
+            self.options.precision,
+            self.options.gpu_kernels == "auto",
         )
 
     def _facts(
@@ -143,6 +174,22 @@ class GpuCode:
                 for gpu, kernels in zip(self.target.gpus, made, strict=True)
             ],
         }
+
+
+def stored_floats(options: Options) -> DType:
+    """What operands of f32 are stored as; tf32 is stored as f32."""
+    return DTYPES.get(options.precision, F32)
+
+
+def asked_by_gpus(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
+    """The passes that all `gpus` ask for.
+
+    Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    """
+    planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
+    grouped = grouped_products(GroupPrices(planner, _TILES).tile_of)
+    strict = options.numerics == "strict"
+    return FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)), grouped
 
 
 # GPUs share their schedules where the most of them has less than so many times the least.
@@ -188,6 +235,8 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
     fastest = max(gpus, key=lambda g: g.bandwidth)
     rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
     units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
+    # Where there are no units for floats of a byte, these are multiplied as f16.
+    units[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),

@@ -166,8 +166,9 @@ class Options:
         metadata=_flag(
             "--target",
             "KIND",
-            "What to compile for: cpu, cuda, rocm, architectures as in cuda:sm_80,sm_90; several "
-            "in one file as in cuda+rocm+cpu, where a GPU that is there comes before the CPU.",
+            "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
+            "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
+            "comes before the CPU.",
             _text,
         ),
     )
@@ -176,7 +177,7 @@ class Options:
         metadata=_flag(
             "--cpu",
             "NAME",
-            "The processor of code for the CPU: host (this machine's), x86-64-v3, ...",
+            "The processor of code for the CPU: host (this machine's), x86-64-v3, neoverse-n1, ...",
             _text,
         ),
     )

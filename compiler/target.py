@@ -8,7 +8,7 @@ this machine is found by the CPU backend (`detect`), which hands over an `x86_pr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
@@ -16,10 +16,11 @@ from tcc.errors import InternalError, UserError
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One instruction set: LLVM's `name`, and where CPUID reports it.
+    """One instruction set: LLVM's `name`, and where the processor or the system reports it.
 
-    It is there if bit `bit` of register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of leaf `leaf`,
-    `subleaf` is set and the operating system saves all register states in the mask `xcr0`.
+    x86-64: it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of leaf
+    `leaf`, `subleaf` is set and the operating system saves all register states in the mask `xcr0`.
+    aarch64: if bit `bit` of the entry `leaf` of the auxiliary vector is.
     """
 
     name: str
@@ -69,11 +70,32 @@ ISA = (
     Feature("amx-bf16", 7, 0, 3, 22, _TILES),
 )
 
-_ISA_ROWS = MappingProxyType({feature.name: feature for feature in ISA})
+_HWCAP, _HWCAP2 = 16, 26  # keys of Linux's auxiliary vector
+
+# The same for 64-bit Arm.  What is in no row is switched off by name below: vectors of scalable
+# length have other registers, and no code here is for them.
+ARM_ISA = (
+    Feature("neon", _HWCAP, 0, 0, 1),
+    Feature("crc", _HWCAP, 0, 0, 7),
+    Feature("lse", _HWCAP, 0, 0, 8),
+    Feature("fullfp16", _HWCAP, 0, 0, 10),
+    Feature("rdm", _HWCAP, 0, 0, 12),
+    Feature("jsconv", _HWCAP, 0, 0, 13),
+    Feature("complxnum", _HWCAP, 0, 0, 14),
+    Feature("rcpc", _HWCAP, 0, 0, 15),
+    Feature("dotprod", _HWCAP, 0, 0, 20),
+    Feature("fp16fml", _HWCAP, 0, 0, 23),
+    Feature("i8mm", _HWCAP2, 0, 0, 13),
+    Feature("bf16", _HWCAP2, 0, 0, 14),
+)
+_ARM_NEVER = ("sve", "sve2", "sme", "flagm", "altnzcv", "fptoint", "rcpc-immo", "mops", "cssc")
+
+_ISA_ROWS = MappingProxyType({feature.name: feature for feature in (*ISA, *ARM_ISA)})
 
 
 def isa_feature(name: str) -> Feature:
-    """The row of `ISA` called `name`; raises InternalError for one that no check is known for."""
+    """The row of `ISA` or `ARM_ISA` called `name`; raises InternalError for a feature that no check
+    is known for."""
     if name not in _ISA_ROWS:
         raise InternalError(f"no load-time check for the CPU feature {name!r}")
     return _ISA_ROWS[name]
@@ -85,15 +107,19 @@ _V4 = _V3 | frozenset("avx512f avx512cd avx512bw avx512dq avx512vl".split())
 _ICELAKE = _V4 | frozenset(
     "avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512bitalg avx512vpopcntdq gfni".split()
 )
+_NEON = frozenset({"neon"})
+_N1 = _NEON | frozenset("crc lse fullfp16 rdm rcpc dotprod".split())
+_V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One processor.
+    """One processor of the architecture `arch`.
 
-    `cpu` is LLVM's name for it and `features` the members of `ISA` it has, in that order: what the
-    artifact requires at load.  Caches are in bytes, per core (`l3` is shared).  `tile` is the
-    contraction microkernel's accumulator block: rows, and vectors of `vector_bits` per row.
+    `cpu` is LLVM's name for it and `features` the members of `ISA` (of `ARM_ISA`) it has, in that
+    order: what the artifact requires at load.  Caches are in bytes, per core (`l3` is shared).
+    `tile` is the contraction microkernel's accumulator block: rows, and vectors of `vector_bits`
+    per row.
     """
 
     cpu: str
@@ -105,6 +131,7 @@ class Profile:
     l2: int
     l3: int
     tile: tuple[int, int]
+    arch: str = "x86-64"
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` width in one vector."""
@@ -118,7 +145,7 @@ class Profile:
     @property
     def converts_half(self) -> bool:
         """Whether there are instructions between f16 and f32."""
-        return "f16c" in self.features
+        return "f16c" in self.features or "neon" in self.features
 
     @property
     def multiplies_pairs(self) -> bool:
@@ -128,9 +155,10 @@ class Profile:
     @property
     def llvm_features(self) -> str:
         """LLVM's feature string: each member of `ISA` switched on or off, 512-bit vectors kept."""
-        have = frozenset(self.features)
-        switches = [f"{'+' if f.name in have else '-'}{f.name}" for f in ISA]
-        return ",".join([*switches, "-prefer-256-bit"])
+        have, arm = frozenset(self.features), self.arch == "aarch64"
+        switches = [f"{'+' if f.name in have else '-'}{f.name}" for f in (ARM_ISA if arm else ISA)]
+        others = [f"-{name}" for name in _ARM_NEVER] if arm else ["-prefer-256-bit"]
+        return ",".join([*switches, *others])
 
 
 def x86_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int) -> Profile:
@@ -156,9 +184,35 @@ def x86_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int)
     return Profile(cpu, listed, bits, registers, "fma" in have, l1, l2, l3, tile)
 
 
-def _row(cpu: str, features: frozenset[str], l1: int, l2: int, l3: int) -> tuple[str, Profile]:
+def arm_profile(cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int) -> Profile:
+    """The profile of a 64-bit Arm processor; features outside `ARM_ISA` are ignored.
+
+    Raises UserError for one without vectors.
+    """
+    have = frozenset(features)
+    if not have >= _NEON:
+        raise UserError(
+            f"the processor {cpu} has no vectors",
+            why="tcc needs NEON",
+            hint="compile for another processor with --cpu",
+        )
+    listed = tuple(f.name for f in ARM_ISA if f.name in have)
+    return Profile(cpu, listed, 128, 32, True, l1, l2, l3, (8, 3), "aarch64")
+
+
+def cpu_profile(
+    arch: str, cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int
+) -> Profile:
+    """`x86_profile` or `arm_profile`, by the architecture."""
+    make = arm_profile if arch == "aarch64" else x86_profile
+    return make(cpu, features, l1=l1, l2=l2, l3=l3)
+
+
+def _row(
+    cpu: str, features: frozenset[str], l1: int, l2: int, l3: int, arch: str = "x86-64"
+) -> tuple[str, Profile]:
     """Caches in KiB."""
-    return cpu, x86_profile(cpu, features, l1=l1 << 10, l2=l2 << 10, l3=l3 << 10)
+    return cpu, cpu_profile(arch, cpu, features, l1=l1 << 10, l2=l2 << 10, l3=l3 << 10)
 
 
 CPUS = MappingProxyType(
@@ -178,6 +232,10 @@ CPUS = MappingProxyType(
                 49152,
             ),
             _row("znver4", _ICELAKE | frozenset({"avx512bf16"}), 32, 1024, 32768),
+            _row("generic", _NEON, 32, 512, 2048, "aarch64"),
+            _row("cortex-a72", _NEON | {"crc"}, 32, 1024, 2048, "aarch64"),
+            _row("neoverse-n1", _N1, 64, 1024, 32768, "aarch64"),
+            _row("neoverse-v1", _V1, 64, 1024, 32768, "aarch64"),
         )
     )
 )
@@ -224,6 +282,13 @@ class GpuProfile:
         return dict(self.peaks).get(dtype)
 
     @property
+    def float8(self) -> str:
+        """Which floats of a byte its matrix units multiply: "ocp", "fnuz", or "" for none."""
+        if self.peak("f8") is None:
+            return ""
+        return "fnuz" if self.arch == "gfx942" else "ocp"
+
+    @property
     def text(self) -> str:
         """`cuda:sm_90`, as a command line would say it."""
         return f"{self.kind}:{self.arch}"
@@ -264,22 +329,22 @@ GPUS = MappingProxyType(
             _gpu(
                 "cuda:sm_89", "L40S", "L40S data sheet",
                 (32, 142, 65536, 255, 101376), (100, 1536, 96, 1, 2.52), 0.864,
-                f64=1.4, f32=91.6, tf32=183, bf16=362, f16=362, i8=733,
+                f64=1.4, f32=91.6, tf32=183, bf16=362, f16=362, i8=733, f8=733,
             ),
             _gpu(
                 "cuda:sm_90", "H200 SXM", "H200 data sheet, without sparsity",
                 (32, 132, 65536, 255, 232448), (228, 2048, 50, 4, 1.98), 4.8,
-                f64=67, f32=67, tf32=494.5, bf16=989.5, f16=989.5, i8=1979,
+                f64=67, f32=67, tf32=494.5, bf16=989.5, f16=989.5, i8=1979, f8=1979,
             ),
             _gpu(
                 "cuda:sm_100", "B200", "DGX B200 data sheet, without sparsity",
                 (32, 148, 65536, 255, 232448), (228, 2048, 126, 4, 2.11), 8.0,
-                f64=40, f32=80, tf32=1125, bf16=2250, f16=2250, i8=4500,
+                f64=40, f32=80, tf32=1125, bf16=2250, f16=2250, i8=4500, f8=4500,
             ),
             _gpu(
                 "cuda:sm_120", "GeForce RTX 5090", "RTX Blackwell architecture paper",
                 (32, 170, 65536, 255, 101376), (100, 1536, 96, 1, 2.41), 1.792,
-                f64=1.64, f32=104.8, tf32=104.8, bf16=209.5, f16=209.5, i8=838,
+                f64=1.64, f32=104.8, tf32=104.8, bf16=209.5, f16=209.5, i8=838, f8=419,
             ),
             _gpu(
                 "rocm:gfx90a", "MI250X, one of its two dies", "MI250X data sheet, halved",
@@ -289,12 +354,12 @@ GPUS = MappingProxyType(
             _gpu(
                 "rocm:gfx942", "MI300X", "MI300X data sheet, without sparsity",
                 (64, 304, 131072, 512, 65536), (64, 2048, 256, 1, 2.1), 5.3,
-                f64=163.4, f32=163.4, tf32=653.7, bf16=1307.4, f16=1307.4, i8=2614.9,
+                f64=163.4, f32=163.4, tf32=653.7, bf16=1307.4, f16=1307.4, i8=2614.9, f8=2614.9,
             ),
             _gpu(
                 "rocm:gfx950", "MI355X", "MI355X data sheet, without sparsity",
                 (64, 256, 131072, 512, 163840), (160, 2048, 256, 1, 2.4), 8.0,
-                f64=78.6, f32=157.3, bf16=2516.6, f16=2516.6, i8=5033.2,
+                f64=78.6, f32=157.3, bf16=2516.6, f16=2516.6, i8=5033.2, f8=5033.2,
             ),
             _gpu(
                 "rocm:gfx1100", "Radeon RX 7900 XTX", "RX 7900 XTX product page",
@@ -322,9 +387,12 @@ GPU_DEFAULTS = MappingProxyType(
 # ---- targets ------------------------------------------------------------------------------------
 
 # Architecture -> LLVM triple; the first is the default.  Programs for GPUs run on a host like it.
-CPU_TRIPLES = MappingProxyType({"x86-64": "x86_64-unknown-linux-gnu"})
+CPU_TRIPLES = MappingProxyType(
+    {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
+)
+# The processor of hosts of GPUs, and of `--target cpu:ARCH` where that is not this machine's.
+_PLAINEST = MappingProxyType({"x86-64": "x86-64-v2", "aarch64": "generic"})
 KINDS = ("cpu", *GPU_DEFAULTS)
-_GPU_HOST = "x86-64-v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,10 +437,17 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
                 hint=f"list its architectures behind one {kind}, with commas",
             )
     on_cpu = "cpu" in kinds
-    return tuple(
+    targets = tuple(
         parse_target(part, cpu if kind == "cpu" or not on_cpu else "host", detect)
         for part, kind in zip(parts, kinds, strict=True)
     )
+    arch = next((target.archs[0] for target in targets if not target.gpus), None)
+    return tuple(_beside(t, arch) if t.gpus and arch else t for t in targets)
+
+
+def _beside(target: Target, arch: str = next(iter(CPU_TRIPLES))) -> Target:
+    """A target of GPUs with the plainest host of an architecture: one file is for one."""
+    return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[_PLAINEST[arch]])
 
 
 def targets_text(targets: Iterable[Target]) -> str:
@@ -381,11 +456,12 @@ def targets_text(targets: Iterable[Target]) -> str:
 
 
 def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
-    """The target that `--target text --cpu cpu` names: `cpu`, `cpu:x86-64`, `cuda`, `cuda:sm_90`,
-    `cuda:sm_80,sm_90`, `rocm`, ...; `detect` is called for kernels of `--cpu host` only.
+    """The target that `--target text --cpu cpu` names: `cpu`, `cpu:x86-64`, `cpu:aarch64`, `cuda`,
+    `cuda:sm_90`, `cuda:sm_80,sm_90`, `rocm`, ...; `detect` is called for kernels of `--cpu host`
+    only.  An architecture that is not this machine's stands for its plainest processor.
 
-    Raises UserError, listing what there is, for a target or a processor that is not known, and for
-    a processor beside a GPU.
+    Raises UserError, listing what there is, for a target or a processor that is not known, for a
+    processor of another architecture, and for one beside a GPU.
     """
     kind, colon, listed = text.partition(":")
     if cpu != "host" and cpu not in CPUS:
@@ -402,12 +478,20 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
                 where="--cpu",
                 hint="add +cpu to the target",
             )
-        host = next(iter(CPU_TRIPLES.values()))
-        return Target(kind, tuple(g.arch for g in gpus), host, CPUS[_GPU_HOST], gpus)
-    arch = listed if colon else next(iter(CPU_TRIPLES))
-    if kind != "cpu" or arch not in CPU_TRIPLES:
+        return _beside(Target(kind, tuple(g.arch for g in gpus), "", CPUS["generic"], gpus))
+    if kind != "cpu" or (colon and listed not in CPU_TRIPLES):
         raise _unknown(text)
     profile = detect() if cpu == "host" else CPUS[cpu]
+    arch = listed if colon else profile.arch
+    if cpu == "host" and arch != profile.arch:
+        profile = CPUS[_PLAINEST[arch]]
+    if arch != profile.arch:
+        fitting = ", ".join(name for name, known in CPUS.items() if known.arch == arch)
+        raise UserError(
+            f"the processor {cpu} is of the architecture {profile.arch}",
+            where=f"--target {text} --cpu {cpu}",
+            hint=f"processors of {arch}: {fitting}",
+        )
     return Target(kind, (arch,), CPU_TRIPLES[arch], profile)
 
 

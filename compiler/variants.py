@@ -8,13 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.host import encode_program
 from tcc.backends.section import BytesLike
 from tcc.backends.variant import Variant
 from tcc.cpu_code import CpuCode
 from tcc.debug import Trace
 from tcc.errors import UserError
-from tcc.gpu_code import GpuCode, alike
+from tcc.gpu_code import GpuCode, alike, asked_by_gpus
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array
 from tcc.ir.program import steps_of
@@ -45,16 +46,22 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
         raise UserError("machine files describe processors, not GPUs", where="--machine")
 
 
-def variant_codes(targets: Sequence[Target], options: Options, constants: int) -> tuple[Code, ...]:
+def variant_codes(
+    targets: Sequence[Target],
+    options: Options,
+    constants: int,
+    compilers: Compilers | None = None,
+) -> tuple[Code, ...]:
     """What makes each variant, in the order of the targets; a model has so many bytes of
-    `constants`.
+    `constants`, and all kernels for GPUs are compiled by `compilers`.
 
     GPUs that are much alike share one, others have their own.
     """
     codes: list[Code] = []
     for target in targets:
         if target.gpus:
-            codes += [GpuCode(part, options, constants) for part in alike(target)]
+            asked = asked_by_gpus(target.gpus, options)
+            codes += [GpuCode(part, options, asked, compilers) for part in alike(target)]
         else:
             codes.append(CpuCode(target, options, constants))
     return tuple(codes)
@@ -82,6 +89,7 @@ def lower(
     for code, graph in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
             lowered = code.lower(graph)
+        code.begin(lowered, _names(lowered))
         for n, (known, first) in enumerate(found):
             # only GPUs have several parts of one kind
             if known.target.kind == code.target.kind and first.same_as(lowered):
@@ -105,6 +113,11 @@ def make_variants(
     return variants
 
 
+def _names(lowered: Lowered) -> tuple[str, ...]:
+    """Of its kernels."""
+    return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
+
+
 def _joined(one: Code, other: Code) -> Code:
     """For the GPUs of both."""
     made, gpus = copy(one), one.target.gpus + other.target.gpus
@@ -126,7 +139,7 @@ def _variant(
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    names = tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
+    names = _names(lowered)
     with trace.stage(label + "generate code"):
         lowered = code.fitted(lowered, names)
         made = code.generate(lowered, names)

@@ -3,9 +3,9 @@
     %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
 
 Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
-except opaque ones, ones whose results are much larger than their operands (a broadcast weight is
-cheaper to read than to store), large ones whose reference is slow, and ones the reference refuses,
-which are left to the run.
+except opaque ones, ones that widen large constants of narrow types, ones whose results are much
+larger than their operands (a broadcast weight is cheaper to read than to store), large ones whose
+reference is slow, and ones the reference refuses, which are left to the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier
-from tcc.ir.index import Index, free_vars
+from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import TensorType, element_count
@@ -26,6 +26,8 @@ from tcc.ir.types import TensorType, element_count
 # own loops.
 _SMALL = 1 << 20
 _GROWTH = 4
+# Narrow constants of at least so many elements stay as they are.
+_LARGE = 1 << 14
 _FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 # Ops that read nothing of their operand but its type.
@@ -43,7 +45,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     arrays = [None if v is None else _operand(b, node, v) for v in inputs]
     if any(a is None and v is not None for a, v in zip(arrays, inputs, strict=True)):
         return None
-    if _symbolic(node.attrs):
+    if _symbolic(node.attrs) or _widens(node, inputs):
         return None
     types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
     results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays) else None
@@ -54,6 +56,13 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
         b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype, sources)
         for a, t, v in zip(results, types, node.outputs, strict=True)
     ]
+
+
+def _widens(node: Node, inputs: Inputs) -> bool:
+    """Whether a large constant is narrow so as to be read as that."""
+    narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
+    kept = all(v.type.dtype.is_narrow for v in node.outputs)
+    return not kept and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
 
 
 def _evaluate(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array] | None:

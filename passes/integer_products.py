@@ -1,9 +1,13 @@
-"""Products of dequantised bytes are products of bytes, scaled once.
+"""Products of dequantised bytes and floats of a byte are products of these, scaled once.
 
     matmul(dequantize(%a, sa, za), dequantize(%b, sb, zb))
       ->  mul(cast(matmul_integer(%a, %b, za, zb)), sa * sb)         scales by tensor or by column
 
-The sums are exact where those of scaled floats are rounded.  Weights stay bytes, and matrix units
+    matmul(dequantize(%a, sa), dequantize(%b, sb))                 floats of a byte
+      ->  mul(matmul_levels(%a, %b), sa * sb)
+
+The sums of integers are exact where those of scaled floats are rounded, and so are the products
+of the floats.  Weights stay bytes, and matrix units
 multiply them twice as fast as halves; so this is for targets that have such units.
 
 Requires nothing; constants must not be folded yet, which would leave floats of the weights.
@@ -19,9 +23,10 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_int
 from tcc.ir.op import NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
-from tcc.ir.types import F32, I8, U8
+from tcc.ir.types import F32, FLOAT8, I8, U8
 from tcc.ops import OPS
 from tcc.ops.contract import GemmAttrs
+from tcc.ops.levels import LevelsAttrs
 from tcc.ops.movement import TransposeAttrs
 from tcc.ops.quantize import DequantizeAttrs
 from tcc.ops.unary import CastAttrs
@@ -86,7 +91,7 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
     x, scale, *rest = producer.inputs
     if x is None or scale is None or attrs.block_size or scale.type.dtype is not F32:
         return None
-    if x.type.dtype not in (I8, U8) or scale.type.rank > 1:
+    if x.type.dtype not in (I8, U8, *FLOAT8) or scale.type.rank > 1:
         return None
     one = scale.type.rank == 0 or scale.type.static_shape == (1,)
     return _Bytes(x, scale, rest[0] if rest else None, None if one else attrs.axis)
@@ -109,9 +114,29 @@ def _product(
     length = as_int(left.value.type.shape[-1]) if left.value.type.rank > 1 else None
     if rank < 2 or length is None or length > _LONGEST or right.axis not in (None, rank - 1):
         return None
-    operands = [left.value, right.value, left.zero, right.zero]
-    (sums,) = b.add(OPS["matmul_integer"], operands, NoAttrs(), loc=node.loc)
-    (wide,) = b.add(OPS["cast"], [sums], CastAttrs(F32), loc=node.loc)
+    wide = _sums(b, node, left, right)
+    if wide is None:
+        return None
     (scale,) = b.add(OPS["mul"], [left.scale, right.scale], NoAttrs(), loc=node.loc)
     (found,) = b.add(OPS["mul"], [wide, scale], NoAttrs(), loc=node.loc)
     return found
+
+
+def _sums(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> Value | None:
+    """The sums of products without scales, as f32."""
+    kinds = {f.value.type.dtype for f in (left, right)}
+    if kinds <= {I8, U8}:
+        operands = [left.value, right.value, left.zero, right.zero]
+        (sums,) = b.add(OPS["matmul_integer"], operands, NoAttrs(), loc=node.loc)
+        return b.add(OPS["cast"], [sums], CastAttrs(F32), loc=node.loc)[0]
+    if len(kinds) > 1 or not all(_is_zero(b, f.zero) for f in (left, right)):
+        return None
+    if right.value.type.rank != 2:
+        return None
+    factors = [left.value, right.value]
+    return b.add(OPS["matmul_levels"], factors, LevelsAttrs(), loc=node.loc)[0]
+
+
+def _is_zero(b: GraphBuilder, value: Value | None) -> bool:
+    array = None if value is None else b.array(value)
+    return value is None or (array is not None and not array.any())

@@ -14,7 +14,7 @@ whole pages apart.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads
@@ -33,6 +33,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
 from tcc.ir.scalar import Read, Scalar, read, transform
+from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
 from tcc.passes.fuse.partition import Group, Kind, Lowers, classify
@@ -72,7 +73,8 @@ class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
     `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
-    the constants that are stored as less than the model has them.
+    the constants that are stored as less than the model has them; `surface` the types that callers
+    see of inputs and outputs with packed elements, by name.
     """
 
     graph: Graph
@@ -80,6 +82,7 @@ class Placed:
     layouts: Mapping[Value, Layout]
     wholes: Mapping[Value, Value]
     rounded: tuple[Rounded, ...] = ()
+    surface: Mapping[str, TensorType] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

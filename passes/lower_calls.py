@@ -23,7 +23,7 @@ from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
 from tcc.ir.types import element_count
 from tcc.ops.data_dependent import BindSizeAttrs
 from tcc.ops.indexing import REDUCTIONS
-from tcc.ops.sizes import RequireAttrs
+from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
 from tcc.passes.layouts import Kernel
 from tcc.passes.lower_graph import Frame, check_facts
 
@@ -37,7 +37,7 @@ def _operand(node: Node, number: int) -> Value:
     return value
 
 
-def _emit(
+def call(
     frame: Frame,
     name: str,
     inputs: tuple[TensorRef, ...],
@@ -45,17 +45,19 @@ def _emit(
     ints: tuple[int, ...] = (),
     results: tuple[Register, ...] = (),
 ) -> None:
+    """Emits the call of a C function."""
     frame.out.append(CallOp(name, inputs, outputs, ints, results))
 
 
-def _define(frame: Frame, value: Value) -> TensorRef:
+def define(frame: Frame, value: Value) -> TensorRef:
+    """The array that a result is written to."""
     return frame.tensor(value, frame.define(value))
 
 
 # ---- sizes that data decide ---------------------------------------------------------------------
 
 
-def _bind(frame: Frame, size: Index, register: Register, loc: str) -> None:
+def bind(frame: Frame, size: Index, register: Register, loc: str) -> None:
     """`size` is `register` from here on; where it is known already, they must be equal."""
     var = var_of(size)
     if var is None or frame.registers.bound(var.name):
@@ -72,7 +74,7 @@ def lower_bind_size(frame: Frame, node: Node) -> None:
     value = _operand(node, 0)
     register = frame.registers.fresh()
     frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
-    _bind(frame, attrs.symbol, register, node.loc)
+    bind(frame, attrs.symbol, register, node.loc)
 
 
 def lower_require(frame: Frame, node: Node) -> None:
@@ -83,14 +85,26 @@ def lower_require(frame: Frame, node: Node) -> None:
     frame.out.append(Check(Relation.EQ, left, right, message))
 
 
+def lower_check_indices(frame: Frame, node: Node) -> None:
+    """The least and the largest index are looked at before anything is read there."""
+    attrs: CheckIndicesAttrs = node.attrs
+    least, largest = frame.registers.fresh(), frame.registers.fresh()
+    operands = (frame.tensor(_operand(node, 0)),)
+    call(frame, "index_range", operands, (), (attrs.period, attrs.number), (least, largest))
+    low, high = frame.size(const(0) - attrs.size), frame.size(attrs.size - 1)
+    message = f"{node.loc}: an index is outside of its axis"
+    frame.out.append(Check(Relation.LE, low, least, message))
+    frame.out.append(Check(Relation.LE, largest, high, message))
+
+
 def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:
     """Calls the function that counts, binds the size, and calls the one that writes."""
     inputs = tuple(frame.tensor(v) for v in node.inputs if v is not None)
     count = frame.registers.fresh()
-    _emit(frame, f"{node.op.call}_count", inputs, (), ints, (count,))
-    _bind(frame, node.attrs.size, count, node.loc)
-    outputs = tuple(_define(frame, v) for v in node.outputs)
-    _emit(frame, str(node.op.call), inputs, outputs, ints)
+    call(frame, f"{node.op.call}_count", inputs, (), ints, (count,))
+    bind(frame, node.attrs.size, count, node.loc)
+    outputs = tuple(define(frame, v) for v in node.outputs)
+    call(frame, str(node.op.call), inputs, outputs, ints)
 
 
 def _non_zero(frame: Frame, node: Node) -> None:
@@ -122,9 +136,9 @@ def _top_k(frame: Frame, node: Node) -> None:
         message = f"{node.loc}: k is larger than the axis"
         frame.out.append(Check(Relation.LE, k, extent, message))
     inputs = (frame.tensor(x),)
-    outputs = tuple(_define(frame, v) for v in node.outputs)
+    outputs = tuple(define(frame, v) for v in node.outputs)
     ints = (attrs.axis, int(attrs.largest), int(attrs.sorted))
-    _emit(frame, "top_k", inputs, outputs, ints)
+    call(frame, "top_k", inputs, outputs, ints)
 
 
 def _scatter(frame: Frame, node: Node) -> None:
@@ -132,7 +146,7 @@ def _scatter(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
     reduction = REDUCTIONS.index(node.attrs.reduction)
     axes = (node.attrs.axis,) if node.op.name == "scatter_elements" else ()
-    _emit(frame, str(node.op.call), inputs, (_define(frame, node.outputs[0]),), (*axes, reduction))
+    call(frame, str(node.op.call), inputs, (define(frame, node.outputs[0]),), (*axes, reduction))
 
 
 def _update_slice(frame: Frame, node: Node) -> None:
@@ -143,7 +157,7 @@ def _update_slice(frame: Frame, node: Node) -> None:
     x, update = (frame.tensor(_operand(node, n)) for n in range(2))
     axis, start = node.attrs.axis, frame.size(node.attrs.start)
     front = replace(x, dims=(*x.dims[:axis], start, *x.dims[axis + 1 :]))
-    _emit(frame, "update_slice", (x, update, front), (_define(frame, node.outputs[0]),), (axis,))
+    call(frame, "update_slice", (x, update, front), (define(frame, node.outputs[0]),), (axis,))
 
 
 def _update_by_kernel(frame: Frame, node: Node) -> None:
@@ -173,20 +187,25 @@ def _update_by_kernel(frame: Frame, node: Node) -> None:
     frame.run(planned, (frame.read(update, stored), target))
 
 
+def _bit_cast(frame: Frame, node: Node) -> None:
+    x = _operand(node, 0)
+    frame.copy(frame.define(node.outputs[0]), frame.read(x), x.type)
+
+
 def _max_unpool(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
-    _emit(frame, "max_unpool", inputs, (_define(frame, node.outputs[0]),))
+    call(frame, "max_unpool", inputs, (define(frame, node.outputs[0]),))
 
 
 def _running(frame: Frame, node: Node) -> None:
     attrs, x = node.attrs, frame.tensor(_operand(node, 0))
     ints = (attrs.axis, int(attrs.exclusive), int(attrs.reverse), int(node.op.name == "cum_prod"))
-    _emit(frame, "running", (x,), (_define(frame, node.outputs[0]),), ints)
+    call(frame, "running", (x,), (define(frame, node.outputs[0]),), ints)
 
 
 def _det(frame: Frame, node: Node) -> None:
     x = frame.tensor(_operand(node, 0))
-    _emit(frame, "det", (x,), (_define(frame, node.outputs[0]),))
+    call(frame, "det", (x,), (define(frame, node.outputs[0]),))
 
 
 def _bits(value: float) -> int:
@@ -200,17 +219,17 @@ def _roi_align(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(3))
     choices = (int(attrs.mode == "max"), attrs.sampling_ratio, int(attrs.half_pixel))
     ints = (*choices, _bits(attrs.spatial_scale))
-    _emit(frame, "roi_align", inputs, (_define(frame, node.outputs[0]),), ints)
+    call(frame, "roi_align", inputs, (define(frame, node.outputs[0]),), ints)
 
 
 def _max_roi_pool(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
     ints = (_bits(node.attrs.spatial_scale),)
-    _emit(frame, "max_roi_pool", inputs, (_define(frame, node.outputs[0]),), ints)
+    call(frame, "max_roi_pool", inputs, (define(frame, node.outputs[0]),), ints)
 
 
 # Of these, what devices without functions of the host compute by kernels.
-BY_KERNELS = frozenset({"update_slice"})
+BY_KERNELS = frozenset({"update_slice", "bit_cast"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
         "top_k": _top_k,
@@ -221,6 +240,7 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "scatter_elements": _scatter,
         "scatter_nd": _scatter,
         "update_slice": _update_slice,
+        "bit_cast": _bit_cast,
         "max_unpool": _max_unpool,
         "cum_sum": _running,
         "cum_prod": _running,

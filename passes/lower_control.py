@@ -19,12 +19,14 @@ from tcc.ir.program import (
     Allocate,
     Branch,
     BufferId,
+    Check,
     Dynamic,
     IntOp,
     Let,
     Loop,
     ReadInt,
     Register,
+    Relation,
     View,
 )
 from tcc.ir.types import BOOL, I64, TensorType
@@ -122,13 +124,15 @@ def lower_loop(frame: Frame, node: Node) -> None:
     condition = _condition(frame, body, start)
     row_values = node.outputs[count:]
     stacks = [frame.new_buffer(Dynamic(), v.name) for v in row_values]
+    late = _row_sizes(frame, row_values)
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
     inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
     _bind_counter(inner, body.inputs[0], counter)
     begin_trip(inner, results, carried, counter)
     inner.steps()
-    for row, stack in zip(body.outputs[1 + count :], stacks, strict=True):
+    for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
+        _same_row(inner, row, value, late, counter, node)
         _append_row(inner, row, stack, counter)
     if condition >= 0:  # one more value that is handed on
         flag = Carried((body.inputs[1],), (condition,))
@@ -137,14 +141,14 @@ def lower_loop(frame: Frame, node: Node) -> None:
         next_trip(inner, results, carried)
     frame.out.append(Loop(trips, condition, counter, tuple(inner.out)))
     define_carried(frame, node.outputs[:count], carried, counter)
-    for value, stack, row in zip(row_values, stacks, body.outputs[1 + count :], strict=True):
+    _bind_late(frame, late)
+    for value, stack in zip(row_values, stacks, strict=True):
         frame.buffers[value] = stack
         first = var_of(value.type.shape[0])
         if first is not None and not frame.registers.bound(first.name):
             frame.registers.bind(first.name, counter, late=True)
         # A loop without trips has empty, but allocated, rows.
         frame.out.append(Allocate(stack, frame.size(byte_count(value.type)), keep=True))
-        _same_row(row, value, node)
 
 
 def _condition(frame: Frame, body: Graph, start: Value | None) -> BufferId:
@@ -165,13 +169,40 @@ def _inside(frame: Frame, body: Graph, carried: Carried) -> Frame:
     return inner
 
 
-def _same_row(row: Value, value: Value, node: Node) -> None:
-    if value.type.shape[1:] != row.type.shape:
-        raise UserError(
-            "a loop stacks rows of different sizes",
-            where=node.loc,
-            why=f"rows are {row.type!r}, the result is {value.type!r}",
-        )
+def _row_sizes(frame: Frame, values: Sequence[Value]) -> dict[str, Register]:
+    """Registers of the rows' sizes that only the trips know; zero where there is no trip."""
+    names = dict.fromkeys(
+        var.name
+        for dim in (dim for value in values for dim in value.type.shape[1:])
+        if (var := var_of(dim)) is not None and not frame.registers.bound(var.name)
+    )
+    registers = {name: frame.registers.fresh() for name in names}
+    for register in registers.values():
+        frame.out.append(Let(register, IntOp.CONST, 0))
+    return registers
+
+
+def _same_row(
+    inner: Frame, row: Value, value: Value, late: dict[str, Register], trip: Register, node: Node
+) -> None:
+    """Rows are as large in every trip as in the first, which sets the sizes that are `late`."""
+    for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
+        var = var_of(dim)
+        if var is not None and var.name in late:
+            known, found = late[var.name], inner.size(actual)
+            apart, wrong = inner.registers.fresh(), inner.registers.fresh()
+            inner.out.append(Let(apart, IntOp.SUB, known, found))
+            inner.out.append(Let(wrong, IntOp.MUL, apart, trip))
+            message = f"{node.loc}: a loop stacks rows of different sizes"
+            zero = inner.size(const(0))
+            inner.out.append(Check(Relation.EQ, wrong, zero, message))
+            inner.out.append(Let(known, IntOp.ADD, found, zero))
+        elif dim is not actual:
+            raise UserError(
+                "a loop stacks rows of different sizes",
+                where=node.loc,
+                why=f"rows are {row.type!r}, the result is {value.type!r}",
+            )
 
 
 def _always_true(body: Graph) -> bool:

@@ -130,6 +130,10 @@ class Frame:
         found = self.layouts.get(value)
         return row_major(value.type.shape) if found is None else found
 
+    def seen(self, value: Value) -> TensorType:
+        """The type of an input or output of the model, as callers see it."""
+        return self.placed.surface.get(value.name, value.type)
+
     # ---- buffers --------------------------------------------------------------------------
 
     def new_buffer(self, where: Place, label: str) -> BufferId:
@@ -162,7 +166,7 @@ class Frame:
             size = storage_count(self.layout(value)) * value.type.dtype.bytes
             buffer = self.temporary(size, value.name)
         elif isinstance(self.context.buffers[buffer].place, Output):
-            for dim in value.type.shape:  # the runtime shows them to the caller's allocator
+            for dim in self.seen(value).shape:  # the runtime shows them to the caller's allocator
                 self.size(dim)
             self.out.append(Allocate(buffer, self.bytes_of(value)))
         self.buffers[value] = buffer
@@ -205,7 +209,7 @@ class Frame:
         """`value` for a C function."""
         at = self.read(value) if buffer is None else buffer
         dims = tuple(self.size(d) for d in value.type.shape)
-        return TensorRef(at, value.type.dtype, dims)
+        return TensorRef(at, value.type.dtype.stored, dims)
 
     def copy(self, target: BufferId, source: BufferId, type_: TensorType) -> None:
         size = self.size(element_count(type_.shape) * type_.dtype.bytes)
@@ -237,7 +241,7 @@ class Frame:
         """Writes the fill to storage around the elements."""
         dtype = value.type.dtype
         bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
-        storage = TensorRef(buffer, dtype, tuple(self.size(n) for n in where.sizes))
+        storage = TensorRef(buffer, dtype.stored, tuple(self.size(n) for n in where.sizes))
         ints = (int.from_bytes(bits, "little"), *halo_widths(value, where))
         self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
@@ -246,7 +250,7 @@ class Frame:
         (source,), (target,) = kernel.operands, kernel.results
         stored = [(source, self.read(source)), (target, self.define(target))]
         x, y = (
-            TensorRef(at, v.type.dtype, tuple(self.size(n) for n in self.layout(v).sizes))
+            TensorRef(at, v.type.dtype.stored, tuple(self.size(n) for n in self.layout(v).sizes))
             for v, at in stored
         )
         self.out.append(CallOp("thin", (x,), (y,), every))
@@ -401,7 +405,7 @@ def _input_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
     dims: list[_Dim] = []
     for port, value in enumerate(graph.inputs):
         frame.buffers[value] = frame.new_buffer(Input(port), value.name)
-        for axis, size in enumerate(value.type.shape):
+        for axis, size in enumerate(frame.seen(value).shape):
             given = frame.registers.fresh()
             frame.out.append(Let(given, IntOp.DIM, port, axis))
             dims.append(_Dim(value, axis, size, given))
@@ -420,9 +424,9 @@ def _input_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
     return tuple(
         Port(
             value.name,
-            value.type.dtype,
-            tuple(registers[value, axis] for axis in range(value.type.rank)),
-            _shape_text(value),
+            frame.seen(value).dtype,
+            tuple(registers[value, axis] for axis in range(frame.seen(value).rank)),
+            _shape_text(frame.seen(value)),
         )
         for value in graph.inputs
     )
@@ -489,8 +493,8 @@ def check_facts(frame: Frame, what: str, var: Var, given: Register) -> None:
         frame.out.append(Check(Relation.DIVIDES, by, given, message))
 
 
-def _shape_text(value: Value) -> str:
-    return "[" + ",".join(dim.key for dim in value.type.shape) + "]"
+def _shape_text(type_: TensorType) -> str:
+    return "[" + ",".join(dim.key for dim in type_.shape) + "]"
 
 
 def _output_targets(frame: Frame, graph: Graph) -> None:
@@ -523,9 +527,9 @@ def _output_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
     return tuple(
         Port(
             value.name,
-            value.type.dtype,
-            tuple(frame.size(d) for d in value.type.shape),
-            _shape_text(value),
+            frame.seen(value).dtype,
+            tuple(frame.size(d) for d in frame.seen(value).shape),
+            _shape_text(frame.seen(value)),
             inputs[states[value]] if value in states else -1,
         )
         for value in graph.outputs
@@ -544,7 +548,7 @@ def _fill_output(frame: Frame, port: int, value: Value) -> None:
         return
     # An input, a constant, another output's value, or what control flow computed elsewhere.
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
-    for dim in value.type.shape:
+    for dim in frame.seen(value).shape:
         frame.size(dim)
     frame.out.append(Allocate(buffer, frame.bytes_of(value)))
     frame.copy(buffer, frame.read(value), value.type)

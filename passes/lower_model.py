@@ -9,7 +9,7 @@ and one kernel for each of its kernel numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tcc.ir.graph import Graph
 from tcc.ir.program import Program
@@ -20,6 +20,7 @@ from tcc.passes.blocks.integers import with_signed_bytes
 from tcc.passes.blocks.masks import with_computed_masks
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.choose_layouts import choose_layouts
+from tcc.passes.handles import erase_handles, with_ports
 from tcc.passes.in_place import update_in_place
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_graph import KernelTable, lower_program, place_graph
@@ -28,6 +29,7 @@ from tcc.passes.plan_kernels import KernelPlanner
 from tcc.passes.plan_memory import plan_memory
 from tcc.passes.precision import Precision
 from tcc.passes.share_halos import share_halos
+from tcc.passes.surface import packed_surface
 from tcc.passes.thin import thinned
 from tcc.passes.weights import WeightTable
 
@@ -60,15 +62,19 @@ class Lowered:
 
 def lower_for_cpu(graph: Graph, planner: KernelPlanner, precision: Precision) -> Lowered:
     """`graph` for the cores of one processor."""
-    placed = place_graph(graph, precision, registers=planner.registers)
+    graph, surface = packed_surface(graph)
+    placed = place_graph(erase_handles(graph), precision, registers=planner.registers)
     placed = thinned(choose_layouts(placed, planner, placed.graph.constants))
+    placed = replace(placed, surface=surface)
     program, table, weights = lower_program(placed, planner, lower_node, precision)
     program, kernels = update_in_place(program, table.bounds)
-    return Lowered(placed, plan_memory(share_halos(program)), kernels, table, weights)
+    planned = with_ports(plan_memory(share_halos(program)), graph)
+    return Lowered(placed, planned, kernels, table, weights)
 
 
 def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> Lowered:
     """`graph` as block kernels."""
+    graph, surface = packed_surface(graph)
     placed = place_graph(
         graph,
         precision,
@@ -78,7 +84,7 @@ def lower_for_gpu(graph: Graph, planner: BlockPlanner, precision: Precision) -> 
         divides=planner.divides,
     )
     placed = with_signed_bytes(with_computed_masks(placed), planner.makes)
-    return lower_placed(placed, planner, precision)
+    return lower_placed(replace(placed, surface=surface), planner, precision)
 
 
 def lower_placed(placed: Placed, planner: BlockPlanner, precision: Precision) -> Lowered:

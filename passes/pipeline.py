@@ -13,13 +13,17 @@ from functools import partial
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.passes.canonicalize import canonicalize
+from tcc.passes.check_indices import check_indices
 from tcc.passes.cse import merge_equal_nodes
 from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.decompose import decompose, decompose_transposed
+from tcc.passes.express import express_calls
 from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
+from tcc.passes.group_products import TileOf, group_products
 from tcc.passes.integer_products import integer_products
+from tcc.passes.level_products import level_products
 from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
@@ -28,6 +32,7 @@ from tcc.passes.winograd import Limits, winograd
 PIPELINE: tuple[Pass, ...] = (
     Pass("decompose", decompose),
     Pass("fold-constants", fold_constants, level=1),
+    Pass("level-products", level_products, level=1),
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
     Pass("fold-batch-norm", fold_batch_norm, level=1),
@@ -42,19 +47,28 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-# What targets may ask for, after the first pass.
+# What targets may ask for: the first after all rewriting, the others after the first pass.
+CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
+EXPRESS_CALLS = Pass("express-calls", express_calls)
+
+
+def grouped_products(tile_of: TileOf) -> Pass:
+    """Products with matrices that data choose row by row become such of tiles of rows."""
+    grouped = partial(group_products, tile_of=tile_of)
+    return Pass("group-products", grouped, Kind.PROPOSING, level=2)
 
 
 def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for."""
-    found = (PIPELINE[0], *asked, *PIPELINE[1:])
+    early = (PIPELINE[0], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
+    late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
-        return found
+        return (*early, *late, *PIPELINE[-2:])
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
-    return (*found[:-2], faster, *found[-2:])
+    return (*early, faster, *late, *PIPELINE[-2:])
 
 
 def run_pipeline(

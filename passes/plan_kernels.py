@@ -16,7 +16,17 @@ from typing import TypeAlias
 from tcc.ir.expr import Expr, extent
 from tcc.ir.graph import Value
 from tcc.ir.group import Access, GroupStage, TileGroup
-from tcc.ir.index import Index, Var, as_int, ceildiv, const, divisor_of, free_vars, linear_in
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    ceildiv,
+    const,
+    divisor_of,
+    free_vars,
+    linear_in,
+    of_atom,
+)
 from tcc.ir.layout import Layout, axis_vars, layout, row_major
 from tcc.ir.scalar import Read
 from tcc.ir.tile import TileKernel
@@ -240,11 +250,22 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
 
 def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
     """Whether `node` is the only read of a constant, and of whole elements of it."""
-    if not storage.constant or node.indirect or access.guards:
+    if not storage.constant or not _chooses_whole(node, access):
         return False
     readers = [a for s in group.stages for a in s.accesses.values() if a.buffer == access.buffer]
     count = as_int(element_count(storage.shape))
     return len(readers) == 1 and count is not None and count >= _SMALL
+
+
+def _chooses_whole(node: Read, access: Access) -> bool:
+    """Whether an index that data choose runs along an axis of its own, as the number of a matrix,
+    and nothing else needs a guard."""
+    chosen = {v for v, _ in node.indirect}
+    if any(not chosen.issuperset(free_vars(guard.index)) for guard in access.guards):
+        return False
+    used = [chosen.intersection(free_vars(index)) for index in node.indices]
+    at = zip(used, node.indices, strict=True)
+    return all(not u or (len(u) == 1 and index is of_atom(*u)) for u, index in at)
 
 
 def _pair_axis(stage: GroupStage, node: Read, vector: Var) -> int | None:

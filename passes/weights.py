@@ -16,6 +16,7 @@ from tcc.errors import InternalError
 from tcc.ir.graph import ConstantStore, Handle
 from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
 from tcc.ir.layout import Layout
+from tcc.ir.narrow import encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 
@@ -84,7 +85,10 @@ class WeightTable:
 
 
 def stored_bytes(array: Array, dtype: DType) -> Array:
-    """The bytes of `array` in memory order as `dtype` is stored (bf16 as its upper halves)."""
+    """The bytes of `array` in memory order as `dtype` is stored (bf16 as its upper halves, narrow
+    types as a byte with their code)."""
+    if dtype.is_narrow:
+        return encode(array, dtype).reshape(-1)
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtype is BF16:
         flat = (flat.view(np.uint32) >> 16).astype(np.uint16)

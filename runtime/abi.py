@@ -21,8 +21,13 @@ DTYPE_CODES = MappingProxyType(
         "i8": (0, 8), "i16": (0, 16), "i32": (0, 32), "i64": (0, 64),
         "u8": (1, 8), "u16": (1, 16), "u32": (1, 32), "u64": (1, 64),
         "f16": (2, 16), "bf16": (4, 16), "f32": (2, 32), "f64": (2, 64),
+        "string": (3, 128),
+        "i2": (0, 2), "i4": (0, 4), "u2": (1, 2), "u4": (1, 4), "f4e2m1": (17, 4),
+        "f8e4m3fn": (10, 8), "f8e4m3fnuz": (11, 8), "f8e5m2": (12, 8), "f8e5m2fnuz": (13, 8),
+        "f8e8m0": (14, 8),
     }
 )  # fmt: skip
+LIST = (3, 64)
 _NAMES = {code: name for name, code in DTYPE_CODES.items()}
 _NUMPY_LETTERS = {0: "i", 1: "u", 2: "f", 6: "b"}
 
@@ -52,6 +57,12 @@ class Tensor(Structure):
         ("strides", POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
     )
+
+
+class List(Structure):
+    """tcc_list."""
+
+    _fields_ = (("count", ctypes.c_int64), ("items", POINTER(Tensor)))
 
 
 class Port(Structure):
@@ -151,14 +162,32 @@ def _standard_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(f"{_NUMPY_LETTERS[code]}{bits // 8}")
 
 
+# What ml_dtypes calls the types that NumPy lacks.
+EXTENSIONS = MappingProxyType(
+    {
+        "bf16": "bfloat16", "i2": "int2", "i4": "int4", "u2": "uint2", "u4": "uint4",
+        "f4e2m1": "float4_e2m1fn", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz",
+        "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu",
+    }
+)  # fmt: skip
+
+
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy type that holds elements of type `name`; see Module on bfloat16."""
-    if name != "bf16":
+    """The NumPy type that holds elements of type `name`; see Module on types that NumPy lacks."""
+    if name not in EXTENSIONS:
         return _standard_dtype(name)
     try:
-        return np.dtype("bfloat16")
+        return np.dtype(EXTENSIONS[name])
     except TypeError:
-        return np.dtype(np.uint16)
+        return plain_dtype(name)
+
+
+@cache
+def plain_dtype(name: str) -> np.dtype[Any]:
+    """The integer type of NumPy that holds elements of an extension type: integers as values,
+    floats as bit patterns."""
+    code, bits = DTYPE_CODES[name]
+    return np.dtype(f"{'i' if code == 0 else 'u'}{max(1, bits // 8)}")
 
 
 def make_tensor(

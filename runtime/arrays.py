@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.devices import Given, is_on_device, view_of_device, view_of_torch_device
+from tcc.runtime.packed import is_packed, pack
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -72,15 +73,26 @@ def _convert(value: Any, dtype: str) -> Array:
 @cache
 def _numpy_code(element: np.dtype[Any], dtype: str) -> tuple[int, int]:
     """DLPack code and bits of elements of a NumPy type."""
-    if element.name == "bfloat16" or (dtype == "bf16" and element == np.uint16):
-        return abi.DTYPE_CODES["bf16"]
+    if element.name in _EXTENSIONS:
+        return abi.DTYPE_CODES[_EXTENSIONS[element.name]]
+    if dtype in abi.EXTENSIONS and element == abi.plain_dtype(dtype):
+        return abi.DTYPE_CODES[dtype]
     codes = {"i": 0, "u": 1, "f": 2, "b": 6, "c": 5}
     if element.kind not in codes or not element.isnative:
         raise TypeError(f"expected element type {dtype}, got {element}")
     return codes[element.kind], element.itemsize * 8
 
 
+_EXTENSIONS = {name: short for short, name in abi.EXTENSIONS.items()}
+
+
 def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
+    if is_packed(dtype):
+        if updated:
+            raise ValueError("the array is updated in place, but its elements are not packed")
+        data = pack(array, dtype)
+        code = abi.DTYPE_CODES[dtype]
+        return Given(abi.make_tensor(data.ctypes.data, code, array.shape, None), data)
     code = _numpy_code(array.dtype, dtype)
     if array.flags.c_contiguous:
         return Given(abi.make_tensor(array.ctypes.data, code, array.shape, None), array)
@@ -114,6 +126,9 @@ _TORCH_CODES = {
         ("bool", "bool"), ("int8", "i8"), ("int16", "i16"), ("int32", "i32"), ("int64", "i64"),
         ("uint8", "u8"), ("uint16", "u16"), ("uint32", "u32"), ("uint64", "u64"),
         ("float16", "f16"), ("bfloat16", "bf16"), ("float32", "f32"), ("float64", "f64"),
+        ("float8_e4m3fn", "f8e4m3fn"), ("float8_e4m3fnuz", "f8e4m3fnuz"),
+        ("float8_e5m2", "f8e5m2"), ("float8_e5m2fnuz", "f8e5m2fnuz"),
+        ("float8_e8m0fnu", "f8e8m0"),
     )
 }  # fmt: skip
 
@@ -122,4 +137,8 @@ def _to_torch(array: Array, dtype: str) -> Any:
     torch = sys.modules["torch"]
     if dtype == "bf16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if dtype in abi.EXTENSIONS:  # packed integers as bytes: torch computes with no others
+        codes = torch.from_numpy(array.view(abi.plain_dtype(dtype)))
+        name = f"torch.{abi.EXTENSIONS[dtype]}"
+        return codes.view(getattr(torch, name[6:])) if name in _TORCH_CODES else codes
     return torch.from_numpy(array)

@@ -16,6 +16,8 @@ from tcc.runtime import abi
 from tcc.runtime.arrays import Array
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.devices import HOST, Given, Maker
+from tcc.runtime.packed import is_packed, packed_size, unpack
+from tcc.runtime.values import is_value, make_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +135,27 @@ class Results:
         self.allocator: abi.Allocator | None = None
         self._outputs, self._maker = outputs, maker
         self._owners: list[Given] = []
+        self._packed: dict[int, tuple[int, ...]] = {}
         if outputs.asks:
             self._described: list[abi.Tensor] = []  # keeps the shapes alive
             self.allocator = abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
     def make(self, index: int, shape: tuple[int, ...]) -> int:
         """Makes the array of output `index`; returns its address."""
-        element = abi.numpy_dtype(self._outputs.ports[index].dtype)
-        self.arrays[index], address = self._outputs.blocks.array(shape, element)
+        dtype = self._outputs.ports[index].dtype
+        if is_packed(dtype):
+            self._packed[index] = shape
+            data = np.empty(max(1, packed_size(shape, dtype)), np.uint8)
+            self.arrays[index] = data
+            return data.ctypes.data
+        self.arrays[index], address = self._outputs.blocks.array(shape, abi.numpy_dtype(dtype))
         return address
+
+    def unpack(self) -> None:
+        """After the run: arrays whose elements shared bytes get a byte for each."""
+        for index, shape in self._packed.items():
+            data, dtype = self.arrays[index], self._outputs.ports[index].dtype
+            self.arrays[index] = unpack(data[: packed_size(shape, dtype)], shape, dtype)
 
     def make_there(self, index: int, shape: tuple[int, ...], maker: Maker) -> abi.Tensor:
         """Makes the array of output `index` on the device; returns its descriptor."""
@@ -153,6 +167,10 @@ class Results:
         tensor = wanted.contents
         shape = tuple(tensor.shape[: tensor.ndim])
         try:
+            if is_value(self._outputs.ports[index].dtype):
+                self.arrays[index] = block = make_block(shape[0])
+                out_data[0] = block.address
+                return 0
             if self._maker:
                 self.tensors[index] = made = self.make_there(index, shape, self._maker)
                 out_data[0] = made.data

@@ -32,6 +32,8 @@ _NAMES = {
     "bool": "bool", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
+    "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2",
+    "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu",
 }  # fmt: skip
 
 
@@ -98,18 +100,26 @@ def maker_like(value: Any) -> Maker:
     namespace = value.__array_namespace__()
 
     def make(shape: tuple[int, ...], dtype: str) -> tuple[Any, Given]:
-        element = getattr(namespace, _NAMES[dtype])
+        element = _element(namespace, dtype)
         array = namespace.empty(shape, dtype=element, device=value.device)
         return array, view_of_device(array)
 
     return make
 
 
+def _element(namespace: Any, dtype: str) -> Any:
+    """The namespace's element type; raises TypeError where it has none that an array can have."""
+    found = getattr(namespace, _NAMES.get(dtype, ""), None)
+    if found is None:
+        raise TypeError(f"{namespace.__name__} has no arrays of {dtype}")
+    return found
+
+
 def _torch_maker(device: Any) -> Maker:
     torch = sys.modules["torch"]
 
     def make(shape: tuple[int, ...], dtype: str) -> tuple[Any, Given]:
-        tensor = torch.empty(shape, dtype=getattr(torch, _NAMES[dtype]), device=device)
+        tensor = torch.empty(shape, dtype=_element(torch, dtype), device=device)
         return tensor, view_of_torch_device(tensor, abi.DTYPE_CODES[dtype], False)
 
     return make

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import platform
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from threading import Lock
 
 SIDE_SUFFIX = ".weights"
 
+# ELF's numbers for the machines that there is code for.
+_MACHINES = {62: "x86_64", 183: "aarch64"}
+
 # The end of an artifact holds the hash of its weights: clocks of file systems tick every few
 # milliseconds.
 _END = 64
@@ -26,6 +30,20 @@ _END = 64
 _Inode = tuple[int, int]
 _Stamp = tuple[int, int, bytes]
 _File = tuple[_Inode, _Stamp]
+
+
+def foreign_machine(path: Path) -> str:
+    """That the library at `path` is for another machine, as a sentence; empty where it is not."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return ""
+    name = _MACHINES.get(int.from_bytes(head[18:20], "little"), "")
+    here = platform.machine()
+    if head[:4] != b"\x7fELF" or not name or name == here:
+        return ""
+    return f"it is for {name}, and this machine is {here}"
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
-from tcc.runtime.images import SIDE_SUFFIX, Image, open_image
+from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image
+from tcc.runtime.values import Block, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -42,7 +43,8 @@ class Port:
     """One input or output: `shape` has ints, and None where the size is known only at run time.
 
     `text` shows the shape with its symbols; `state` is the input that an output updates in place,
-    or -1.
+    or -1.  Sequences and optionals have no dimensions, and their whole type as `dtype`, as in
+    "optional(sequence(f32[2,?]))".
     """
 
     name: str
@@ -50,6 +52,11 @@ class Port:
     shape: tuple[int | None, ...]
     text: str
     state: int = -1
+
+    @property
+    def kind(self) -> str:
+        """ "tensor", "sequence" or "optional"."""
+        return self.dtype.partition("(")[0] if is_list(self.dtype) else "tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,10 @@ class Module:
     array.  Arrays must have the port's element type; Python numbers and lists are converted.
     Where an input is on a GPU the outputs are too, of its kind, in the order of torch's current
     stream; others are there when the call returns.
-    bfloat16 is NumPy's `bfloat16` where ml_dtypes is imported, else uint16 with the bit patterns.
+    Strings are arrays of `str` (any NumPy type of strings, or objects), sequences are lists, an
+    optional is its element or None.
+    Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
+    imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
 
     def __init__(
@@ -127,7 +137,7 @@ class Module:
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
         self._given = Inputs(len(self.inputs))
         self._results = Outputs(
-            [Result(port.dtype, _known(port.shape), port.state) for port in self.outputs],
+            [_result(port) for port in self.outputs],
             Blocks(_RUNS * len(self.outputs)),
         )
         self._stateful = self._statistics(None).state_bytes > 0
@@ -213,11 +223,14 @@ class Module:
             image = open_image(self._path)
             entry = image.library.tcc_artifact_api
         except (OSError, AttributeError) as failure:
+            foreign = foreign_machine(self._path)
             raise self._error(
                 "the file cannot be loaded as a tcc artifact",
                 where=str(self._path),
-                why=str(failure),
-                hint="make one with: tcc compile MODEL.onnx",
+                why=foreign or str(failure),
+                hint="compile the model for this machine: --target cpu"
+                if foreign
+                else "make one with: tcc compile MODEL.onnx",
             ) from failure
         entry.restype = ctypes.POINTER(abi.Api)
         api = entry().contents
@@ -236,8 +249,12 @@ class Module:
             port = abi.Port()
             self._check(describe(self._handle, i, ctypes.byref(port)))
             shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
-            dtype = abi.dtype_name(port.dtype)
-            ports.append(Port(port.name.decode(), dtype, shape, port.text.decode(), port.state))
+            text = port.text.decode()
+            if (port.dtype.code, port.dtype.bits) == abi.LIST:
+                dtype, text = text, ""
+            else:
+                dtype = abi.dtype_name(port.dtype)
+            ports.append(Port(port.name.decode(), dtype, shape, text, port.state))
         return tuple(ports)
 
     def _check(self, status: int) -> None:
@@ -302,6 +319,8 @@ class Module:
     def _view(self, index: int, value: Any) -> Given:
         port = self.inputs[index]
         try:
+            if is_value(port.dtype):
+                return describe(value, port.dtype)
             return view_of(value, port.dtype, index in self._updated)
         except (TypeError, ValueError, OverflowError, BufferError) as failure:
             raise self._error(
@@ -325,9 +344,10 @@ class Module:
         results = self._results.start(given.tensors, maker)
         with self._instance() as instance:
             self._run_on(instance, given.tensors, len(values), results, stream)
+        results.unpack()
         kind = None if given.plain or maker else kind_of(values)
         return [
-            values[port.state] if port.state >= 0 else kind(array, port.dtype) if kind else array
+            values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
             for array, port in zip(results.arrays, self.outputs, strict=True)
         ]
 
@@ -352,6 +372,22 @@ class Module:
         if results.failure is not None:
             raise results.failure
         self._check(status)
+
+
+def _result(port: Port) -> Result:
+    known = None if is_value(port.dtype) else _known(port.shape)
+    return Result(port.dtype, known, port.state)
+
+
+def _finished(found: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
+    """A result as the caller gets it."""
+    if isinstance(found, Block):
+        return read_block(found.address, dtype, kind or _as_it_is)
+    return kind(found, dtype) if kind else found
+
+
+def _as_it_is(array: Any, _dtype: str) -> Any:
+    return array
 
 
 def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:

@@ -1,6 +1,7 @@
 """Targets: spellings, the table of processors, and CPUID's places against LLVM's detection."""
 
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,8 @@ from llvmlite import binding
 from tcc.backends.cpu.detect import _cache_sizes, detect
 from tcc.errors import UserError
 from tcc.target import (
+    ARM_ISA,
+    CPU_TRIPLES,
     CPUS,
     GPU_DEFAULTS,
     GPUS,
@@ -63,7 +66,12 @@ def test_named_processors_need_no_detection(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "bits", "tile"),
-    [("x86-64-v2", 128, (6, 2)), ("x86-64-v3", 256, (6, 2)), ("znver4", 512, (6, 4))],
+    [
+        ("x86-64-v2", 128, (6, 2)),
+        ("x86-64-v3", 256, (6, 2)),
+        ("znver4", 512, (6, 4)),
+        ("neoverse-n1", 128, (8, 3)),
+    ],
 )
 def test_vectors_follow_the_features(name: str, bits: int, tile: tuple[int, int]) -> None:
     profile = CPUS[name]
@@ -80,6 +88,7 @@ def test_vectors_follow_the_features(name: str, bits: int, tile: tuple[int, int]
         ("icelake-server", True, False, True),
         ("znver4", True, True, True),
         ("sapphirerapids", True, True, True),
+        ("cortex-a72", True, False, False),
     ],
 )
 def test_what_processors_can_do(name: str, half: bool, pairs: bool, scales: bool) -> None:
@@ -105,7 +114,7 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
     profile = CPUS[name]
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    machine = binding.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(
+    machine = binding.Target.from_triple(CPU_TRIPLES[profile.arch]).create_target_machine(
         cpu=name, features=profile.llvm_features
     )
     lanes = profile.lanes(32)
@@ -115,9 +124,12 @@ def test_llvm_knows_the_names_and_keeps_whole_vectors(
             f"  %c = fadd <{lanes} x float> %a, %b\n  ret <{lanes} x float> %c\n}}"
         )
     )
-    registers = {128: "xmm", 256: "ymm", 512: "zmm"}
-    assert registers[profile.vector_bits] in code
-    assert code.count("addps") == 1
+    if profile.arch == "aarch64":
+        assert code.count("fadd\tv0.4s") == 1
+    else:
+        registers = {128: "xmm", 256: "ymm", 512: "zmm"}
+        assert registers[profile.vector_bits] in code
+        assert code.count("addps") == 1
     assert capfd.readouterr().err == "", "LLVM warns of names it does not know"
 
 
@@ -134,6 +146,55 @@ def test_cpuid_reports_each_feature_where_the_table_says(tmp_path: Path) -> None
     llvm = binding.get_host_cpu_features()
     assert reported == {f.name for f in ISA if llvm.get(f.name)}
     assert detect().features == tuple(f.name for f in ISA if f.name in reported)
+
+
+@pytest.mark.parametrize("header", [Path("/usr/aarch64-linux-gnu/include/asm/hwcap.h")])
+def test_the_system_reports_features_of_arm_where_the_table_says(header: Path) -> None:
+    if not header.is_file():
+        pytest.skip("needs the headers of libc6-dev-arm64-cross")
+    shown = {
+        **{"neon": "ASIMD", "crc": "CRC32", "lse": "ATOMICS", "fullfp16": "ASIMDHP"},
+        **{"rdm": "ASIMDRDM", "jsconv": "JSCVT", "complxnum": "FCMA", "rcpc": "LRCPC"},
+        **{"dotprod": "ASIMDDP", "fp16fml": "ASIMDFHM", "i8mm": "I8MM", "bf16": "BF16"},
+    }
+    text = header.read_text()
+    for feature in ARM_ISA:
+        prefix = {16: "HWCAP", 26: "HWCAP2"}[feature.leaf]
+        found = re.search(rf"{prefix}_{shown[feature.name]}\s+\(1U?L? << (\d+)\)", text)
+        assert found, feature.name
+        assert int(found[1]) == feature.bit, feature.name
+
+
+def test_processors_and_architectures_fit() -> None:
+    target = parse_target("cpu:aarch64", "neoverse-n1", no_detection)
+    assert (target.triple, target.text) == (
+        "aarch64-unknown-linux-gnu",
+        "cpu:aarch64 (neoverse-n1)",
+    )
+    assert parse_target("cpu", "neoverse-n1", no_detection) == target, "the processor tells"
+    assert parse_target("cpu:aarch64", "host", lambda: CPUS["znver4"]).profile.cpu == "generic"
+    assert parse_target("cpu:x86-64", "host", lambda: target.profile).profile.cpu == "x86-64-v2"
+    assert parse_target("cpu", "host", lambda: target.profile) == target
+    with pytest.raises(UserError, match="of the architecture x86-64") as caught:
+        parse_target("cpu:aarch64", "x86-64-v3", no_detection)
+    assert "neoverse-n1" in caught.value.hint
+
+
+def test_gpus_beside_an_arm_processor_have_a_host_of_that_kind() -> None:
+    gpu, cpu = parse_targets("cuda:sm_90+cpu:aarch64", "neoverse-v1", no_detection)
+    assert gpu.triple == cpu.triple == "aarch64-unknown-linux-gnu"
+    assert (gpu.profile.cpu, cpu.profile.cpu) == ("generic", "neoverse-v1")
+
+
+def test_an_arm_machine_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"neon": True, "dotprod": True, "lse": True, "sve": True, "bf16": False}
+    monkeypatch.setattr("tcc.backends.cpu.detect.platform.machine", lambda: "aarch64")
+    monkeypatch.setattr(binding, "get_host_cpu_name", lambda: "neoverse-n1")
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: found)
+    profile = detect()
+    assert (profile.arch, profile.features) == ("aarch64", ("neon", "lse", "dotprod"))
+    assert "+dotprod" in profile.llvm_features
+    assert "-sve" in profile.llvm_features.split(",")
 
 
 def test_cache_sizes_come_from_data_and_unified_caches(tmp_path: Path) -> None:

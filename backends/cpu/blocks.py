@@ -78,10 +78,10 @@ def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
 
 
 def register_element(dtype: DType) -> str:
-    """The LLVM type that holds one element in a register: f16 and bf16 are carried as f32."""
+    """The LLVM type that holds one element in a register: narrow floats are carried as f32."""
     if dtype.kind is Kind.FLOAT:
         return "double" if dtype.bits == 64 else "float"
-    return "i1" if dtype.kind is Kind.BOOL else f"i{dtype.bits}"
+    return "i1" if dtype.kind is Kind.BOOL else f"i{8 * dtype.bytes}"
 
 
 @dataclass(frozen=True, slots=True)

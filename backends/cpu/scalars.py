@@ -13,11 +13,12 @@ from tcc.backends.cpu.blocks import register_element
 from tcc.backends.cpu.math_code import MathFunction, lane_by_lane, number
 from tcc.backends.cpu.math_erf import one_plus_erf
 from tcc.backends.cpu.math_table import MATH
+from tcc.backends.cpu.narrow import wrapped
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const
 from tcc.errors import InternalError
 from tcc.ir.scalar import Apply, Cast, Const, Scalar
-from tcc.ir.types import BOOL, F16, F32, F64, DType, Kind
+from tcc.ir.types import BOOL, F16, F32, F64, DType, Kind, integer_limits
 
 # Results that the narrow float types can hold whenever they can hold the arguments.
 _EXACT = frozenset(
@@ -158,6 +159,8 @@ def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequence[Reg]) -> Reg:
+    if code.module.profile.arch == "aarch64":  # one instruction; NaN where either is
+        return code.intrinsic("maximum" if name == "max" else "minimum", args[0].elem, *args)
     predicate = "fcmp ogt" if name == "max" else "fcmp olt"
     # `x > y ? x : y` gives y when either is NaN: right as it stands if x cannot be NaN.
     a, b = args
@@ -255,7 +258,10 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
     elem = register_element(target)
     if source.is_float:
         return _to_integer(code, a, elem, target)
-    if source.bits > target.bits:
+    if target.is_packed and source is not BOOL:
+        whole = a if source.bytes == 1 else code.convert("trunc", a, elem)
+        return wrapped(code, whole, target)
+    if source.bytes > target.bytes:
         return code.convert("trunc", a, elem)
     if a.elem == elem:
         return a
@@ -264,10 +270,8 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 
 def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
     """Truncates; values beyond the type's range give its ends, NaN gives 0."""
-    signed = target.kind is Kind.INT
-    low = -(1 << (target.bits - 1)) if signed else 0
-    high = (1 << (target.bits - signed)) - 1
-    inside = code.to_integer(a, elem, "fptosi" if signed else "fptoui")
+    low, high = integer_limits(target)
+    inside = code.to_integer(a, elem, "fptosi" if target.kind is Kind.INT else "fptoui")
     # The first float above the range is a power of two, so exact; below it lies `low` or less.
     over = code.compare("fcmp oge", a, number(a, float(high + 1)))
     under = code.compare("fcmp ole", a, number(a, float(low)))

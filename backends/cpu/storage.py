@@ -1,7 +1,8 @@
 """Elements in memory against elements in registers.
 
-bool is a byte in memory (any non-zero one is true) and i1 in registers; f16 and bf16 lie in memory
-as their bits and are carried as f32 whose value the narrow type can hold.
+bool is a byte in memory (any non-zero one is true) and i1 in registers; f16, bf16 and narrower
+floats lie in memory as their bits and are carried as f32 whose value the narrow type can hold.
+Integers of less than a byte have one of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import struct
 
 from tcc.backends.cpu.blocks import register_element
 from tcc.backends.cpu.half import half_bits, half_value
+from tcc.backends.cpu.narrow import narrow_bits, narrow_value
 from tcc.backends.cpu.text import Code, Reg, float_const, int_const, round_to_f32
+from tcc.ir.narrow import encode, rounded
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, DType
 
 
@@ -20,7 +23,7 @@ def memory_element(dtype: DType) -> str:
         return "float"
     if dtype is F64:
         return "double"
-    return f"i{dtype.bits}"
+    return f"i{8 * dtype.bytes}"
 
 
 def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
@@ -29,6 +32,8 @@ def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
         return code.compare("icmp ne", reg, int_const(0, "i8", reg.width))
     if dtype is F16:
         return half_value(code, reg)
+    if dtype.is_narrow:
+        return narrow_value(code, reg, dtype)
     if dtype is BF16:
         return _bf16_value(code, code.convert("zext", reg, "i32"))
     return reg
@@ -40,6 +45,8 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
         return code.convert("zext", reg, "i8")
     if dtype is F16:
         return half_bits(code, reg)
+    if dtype.is_narrow:
+        return narrow_bits(code, reg, dtype)
     if dtype is BF16:
         bits = code.convert("bitcast", reg, "i32")
         return code.convert("trunc", code.op("lshr", bits, int_const(16, "i32", reg.width)), "i16")
@@ -47,7 +54,9 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """An f32 rounded to nearest even in f16 or bf16; other types are left as they are."""
+    """An f32 rounded to nearest even in a narrower type; other types are left as they are."""
+    if dtype.is_narrow:
+        return narrow_value(code, narrow_bits(code, reg, dtype), dtype)
     if dtype is F16:
         return half_value(code, half_bits(code, reg))
     if dtype is BF16:
@@ -81,6 +90,8 @@ def round_literal(value: float, dtype: DType) -> float:
         except OverflowError:
             half = float("inf") if value > 0 else float("-inf")
         return half
+    if dtype.is_narrow:
+        return float(rounded(round_to_f32(value), dtype))
     if dtype is BF16:
         bits = _bf16_bits(value)
         wide: float = struct.unpack("<f", struct.pack("<I", bits << 16))[0]
@@ -106,6 +117,9 @@ def constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
 def stored_constant(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
     """A literal as it lies in memory."""
     elem = memory_element(dtype)
+    if dtype.is_narrow:
+        carried = round_to_f32(value) if dtype.is_float else value
+        return int_const(int(encode(carried, dtype)), elem, width)
     if dtype is BF16:
         return int_const(_bf16_bits(float(value)), elem, width)
     if dtype is F16:

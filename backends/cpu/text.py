@@ -149,7 +149,12 @@ class Code:
         return self.emit(result, width, f"call {out} @{name}({', '.join(map(str, args))})")
 
     def fma(self, a: Reg, b: Reg, c: Reg) -> Reg:
-        return self.intrinsic("fma", a.elem, a, b, c)
+        """`a * b + c`, rounded once; of f32, where no instruction does that, once more if the sum's
+        first 53 bits end halfway between two floats."""
+        if self.module.profile.fma or a.elem != "float":
+            return self.intrinsic("fma", a.elem, a, b, c)
+        x, y, z = (self.convert("fpext", r, "double") for r in (a, b, c))
+        return self.convert("fptrunc", self.op("fadd", self.op("fmul", x, y), z), "float")
 
     # ---- lanes ---------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tcc.backends.gpu.compile import Request, compile_kernels
+from tcc.backends.gpu.compile import Compilers, compile_kernels, requests_for
 from tcc.backends.gpu.source import (
     HOPPER,
     CompiledKernel,
@@ -50,45 +50,59 @@ class GpuCode:
     kernels: tuple[tuple[CompiledKernel, ...], ...]
 
 
-def compile_blocks(
-    kernels: Sequence[TileKernel],
-    names: Sequence[str],
-    schedules: Sequence[BlockSchedule],
-    alignments: Sequence[Sequence[int]],
-    target: Target,
-    *,
-    precision: str,
-    allow_host: bool,
-    gluon: bool,
-    portable: bool,
-    jobs: int,
-    known: MutableMapping[Request, CompiledKernel] | None = None,
-) -> GpuCode:
-    """Code of each kernel for each of the target's GPUs, by up to `jobs` processes; with `portable`
-    for CUDA also PTX, for newer ones.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Kernels that become code under `names` for each of the target's GPUs.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
-    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.  `known` is
-    as of `compile_kernels`.  Raises what `compile_kernels` raises.
+    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.
     """
-    dot = "ieee" if precision == "f32" else precision
-    room = max((gpu.shared for gpu in target.gpus if gluon and gpu.arch == HOPPER), default=0)
-    sources = [
-        kernel_source(
-            kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=aligned, gluon=room
-        )
-        for kernel, name, s, aligned in zip(kernels, names, schedules, alignments, strict=True)
-    ]
+
+    kernels: Sequence[TileKernel]
+    names: Sequence[str]
+    schedules: Sequence[BlockSchedule]
+    alignments: Sequence[Sequence[int]]
+    target: Target
+    precision: str
+    gluon: bool
+
+    def sources(self) -> list[KernelSource]:
+        """What is compiled, in order."""
+        gpus = self.target.gpus
+        dot = "ieee" if self.precision == "f32" else self.precision
+        room = max((gpu.shared for gpu in gpus if self.gluon and gpu.arch == HOPPER), default=0)
+        rows = zip(self.kernels, self.names, self.schedules, self.alignments, strict=True)
+        return [
+            kernel_source(
+                kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=own, gluon=room
+            )
+            for kernel, name, s, own in rows
+        ]
+
+
+def begin_blocks(job: Job, compilers: Compilers) -> None:
+    """Has them compiled while the caller does other things."""
+    compilers.begin(requests_for(job.sources(), job.target.gpus))
+
+
+def compile_blocks(
+    job: Job, compilers: Compilers, *, allow_host: bool = False, portable: bool = False
+) -> GpuCode:
+    """Their code; with `portable` for CUDA also PTX, for newer GPUs.
+
+    Raises what `compile_kernels` raises.
+    """
+    sources, target = job.sources(), job.target
     assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
     listed = [gpu.arch for gpu in target.gpus]
     # what is compiled for a listed architecture has its PTX already
     extra = [gpu for gpu in assembled if gpu.arch not in listed]
-    made = compile_kernels(sources, target.gpus, jobs, extra, known)
+    made = compile_kernels(sources, target.gpus, compilers, extra)
     by_arch = tuple(tuple(each[n] for each in made) for n in range(len(listed)))
     variants = list(map(_variant, target.gpus, by_arch))
     for gpu in assembled:
         own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
-        texts = _assembly(gpu, sources, own, jobs, known)
+        texts = _assembly(gpu, sources, own, compilers)
         variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, texts))))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
@@ -102,13 +116,12 @@ def _assembly(
     gpu: GpuProfile,
     sources: Sequence[KernelSource],
     made: Sequence[CompiledKernel],
-    jobs: int,
-    known: MutableMapping[Request, CompiledKernel] | None,
+    compilers: Compilers,
 ) -> list[CompiledKernel]:
     """The kernels as PTX for `gpu`: what they became, but for those that need more shared memory
     than it has."""
     large = [n for n, kernel in enumerate(made) if kernel.shared > gpu.shared]
-    again = compile_kernels([sources[n] for n in large], (), jobs, [gpu], known) if large else ()
+    again = compile_kernels([sources[n] for n in large], (), compilers, [gpu]) if large else ()
     fitting = dict(zip(large, again, strict=True))
     kernels = [fitting[n][0] if n in fitting else kernel for n, kernel in enumerate(made)]
     return [replace(kernel, image=kernel.assembly.encode()) for kernel in kernels]

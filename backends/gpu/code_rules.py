@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
+from tcc.backends.gpu.dtypes import float8_kind
 from tcc.backends.gpu.machine_code import MachineCode
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.index import (
@@ -24,7 +25,8 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import strides
 from tcc.ir.tile import Contract, If, Load, Loop, Stmt, Store, TileKernel, lanes
-from tcc.ir.types import F32
+from tcc.ir.types import F32, FLOAT8
+from tcc.target import GPUS
 
 _WIDE = 16  # bytes of a lane's widest access
 # The rows that a warp group multiplies at once on Hopper, and its warps.
@@ -79,18 +81,19 @@ def matrix_families(compiled: Compiled) -> tuple[str, ...]:
 # By architecture and operand type; Hopper's warp groups are told apart below.
 _FAMILIES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "sm_": {"bf16": "HMMA", "f16": "HMMA", "tf32": "HMMA", "i8": "IMMA"},
+        "sm_": {"bf16": "HMMA", "f16": "HMMA", "tf32": "HMMA", "i8": "IMMA", "f8": "QMMA"},
         "gfx9": {
             "bf16": "v_mfma",
             "f16": "v_mfma",
             "tf32": "v_mfma",
             "f32": "v_mfma",
             "i8": "v_mfma",
+            "f8": "v_mfma",
         },
         "gfx11": {"bf16": "v_wmma", "f16": "v_wmma", "i8": "v_wmma"},
     }
 )
-_GROUP_FAMILIES = MappingProxyType({"HMMA": "HGMMA", "IMMA": "IGMMA"})
+_GROUP_FAMILIES = MappingProxyType({"HMMA": "HGMMA", "IMMA": "IGMMA", "QMMA": "QGMMA"})
 
 
 def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
@@ -98,11 +101,19 @@ def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
     operands = node.a.dtype.name
     if node.a.dtype is F32:
         operands = dot if dot != "ieee" else "f32"
+    if node.a.dtype in FLOAT8:
+        operands = _float8(node, arch)
     table = next((t for prefix, t in _FAMILIES.items() if arch.startswith(prefix)), {})
     family = table.get(operands, "")
     rows = prod(n for n, x in zip(node.out.shape, node.out_axes, strict=True) if x in node.a_axes)
     grouped = len(node.out_axes) == 2 and rows >= _GROUP_ROWS and warps % _GROUP_WARPS == 0
     return _GROUP_FAMILIES.get(family, family) if arch == "sm_90" and grouped else family
+
+
+def _float8(node: Contract, arch: str) -> str:
+    """What floats of a byte are multiplied as: themselves, or f16."""
+    own = next((gpu.float8 for gpu in GPUS.values() if gpu.arch == arch), "")
+    return "f8" if own and own == float8_kind(node.a.dtype) else "f16"
 
 
 def _matrix_rule(compiled: Compiled) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.workers import WorkerFailedError, WorkerPool
@@ -21,45 +22,87 @@ _WORKER = "tcc.backends.gpu.worker"
 Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 
 
+class Compilers:
+    """Up to `jobs` processes that compile kernels, and all that they have compiled.
+
+    They start with the first request, and end with the context.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = max(jobs, 1)
+        self._numbers: dict[Request, int] = {}
+        self._pool: WorkerPool | None = None
+        self._ending = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.close()
+        self._pool = None
+        self._numbers.clear()
+
+    def start(self) -> None:
+        """Starts the processes, which takes them a second; UserError where Triton is missing."""
+        if self._pool is not None:
+            return
+        if importlib.util.find_spec("triton") is None:
+            raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
+        folder = self._ending.enter_context(tempfile.TemporaryDirectory(prefix="tcc-triton-"))
+        self._pool = WorkerPool(_WORKER, self.jobs, _environment(folder))
+        self._ending.callback(self._pool.abandon)
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Has them compiled while the caller does other things."""
+        self.start()
+        assert self._pool is not None
+        for request in requests:
+            if request not in self._numbers:
+                self._numbers[request] = self._pool.submit(request)
+
+    def compiled(self, requests: Sequence[Request]) -> list[CompiledKernel]:
+        """Their kernels.  Raises ToolError, naming the kernel and a file with its text, for the
+        first that was asked for and failed."""
+        self.begin(requests)
+        assert self._pool is not None
+        try:
+            kernels: list[CompiledKernel] = self._pool.answers([self._numbers[r] for r in requests])
+        except WorkerFailedError as error:
+            source, profile, _ = list(self._numbers)[error.number]
+            raise _failure(source, profile, error.why) from None
+        return kernels
+
+
+def requests_for(
+    sources: Sequence[KernelSource],
+    profiles: Sequence[GpuProfile],
+    assembled: Sequence[GpuProfile] = (),
+) -> list[Request]:
+    """Each source for each profile, behind these as assembly alone for those in `assembled`."""
+    goals = [(p, False) for p in profiles] + [(p, True) for p in assembled]
+    return [(source, *goal) for source in sources for goal in goals]
+
+
 def compile_kernels(
     sources: Sequence[KernelSource],
     profiles: Sequence[GpuProfile],
-    jobs: int,
+    compilers: Compilers | int,
     assembled: Sequence[GpuProfile] = (),
-    known: MutableMapping[Request, CompiledKernel] | None = None,
 ) -> tuple[tuple[CompiledKernel, ...], ...]:
-    """For each source its code for each profile, in order, by up to `jobs` processes; behind these
-    its assembly for those of CUDA in `assembled`.
+    """For each source its code for each profile, in order; behind these its assembly for those of
+    CUDA in `assembled`.
 
-    Equal sources are compiled once; what is `known` is not compiled again, and what is compiled is
-    known from then on.  The bytes depend on sources and profiles only.  Raises
-    UserError where Triton is not installed and ToolError, naming the kernel and a file with its
-    text, where Triton fails, kills its process or needs more shared memory than there is.
+    `compilers` do it, or so many processes of its own.  Equal sources are compiled once.  The
+    bytes depend on sources and profiles only.  Raises UserError where Triton is not installed and
+    ToolError, naming the kernel and a file with its text, where Triton fails, kills its process or
+    needs more shared memory than there is.
     """
-    if importlib.util.find_spec("triton") is None:
-        raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
-    goals = [(p, False) for p in profiles] + [(p, True) for p in assembled]
-    found = {} if known is None else known
-    wanted = [(source, *goal) for source in dict.fromkeys(sources) for goal in goals]
-    missing = [request for request in wanted if request not in found]
-    if missing:
-        found.update(zip(missing, _compiled(missing, jobs), strict=True))
-    return tuple(tuple(found[source, *goal] for goal in goals) for source in sources)
-
-
-def _compiled(requests: Sequence[Request], jobs: int) -> list[CompiledKernel]:
-    with tempfile.TemporaryDirectory(prefix="tcc-triton-") as folder:
-        pool = WorkerPool(_WORKER, min(max(jobs, 1), len(requests)), _environment(folder))
-        try:
-            for request in requests:
-                pool.submit(request)
-            kernels: list[CompiledKernel] = pool.results()
-        except WorkerFailedError as error:
-            source, profile, _ = requests[error.number]
-            raise _failure(source, profile, error.why) from None
-        finally:
-            pool.abandon()
-    return kernels
+    if isinstance(compilers, int):
+        with Compilers(compilers) as own:
+            return compile_kernels(sources, profiles, own, assembled)
+    made = compilers.compiled(requests_for(sources, profiles, assembled))
+    goals = len(profiles) + len(assembled)
+    return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))
 
 
 def _environment(folder: str) -> dict[str, str]:

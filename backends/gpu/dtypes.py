@@ -7,16 +7,30 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.ir.graph import carrier
-from tcc.ir.types import BF16, BOOL, F16, F32, DType, Kind
+from tcc.ir.narrow import FORMATS, FloatFormat, encode
+from tcc.ir.types import (
+    BF16,
+    BOOL,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F16,
+    F32,
+    DType,
+    Kind,
+)
 
 _WORDS = MappingProxyType({Kind.INT: "int", Kind.UINT: "uint", Kind.FLOAT: "float"})
 NARROW_FLOATS = (F16, BF16)
 
 
 def type_name(dtype: DType) -> str:
-    """`tl.float32` of f32; a bool is an `int1`."""
+    """`tl.float32` of f32; a bool is an `int1`, a narrow float the byte with its code."""
     if dtype is BOOL:
         return "tl.int1"
+    if dtype.is_narrow:
+        return "tl.int8" if dtype.kind is Kind.INT else "tl.uint8"
     if dtype is BF16:
         return "tl.bfloat16"
     return f"tl.{_WORDS[dtype.kind]}{dtype.bits}"
@@ -24,11 +38,40 @@ def type_name(dtype: DType) -> str:
 
 def pointer_type(dtype: DType) -> str:
     """`*fp32` of f32: how a signature calls a pointer to it."""
+    if dtype.is_narrow:
+        return "*i8" if dtype.kind is Kind.INT else "*u8"
     if dtype.is_float:
         return f"*{'bf' if dtype is BF16 else 'fp'}{dtype.bits}"
     if dtype is BOOL:
         return "*i1"
     return f"*{'i' if dtype.kind is Kind.INT else 'u'}{dtype.bits}"
+
+
+_NATIVE = MappingProxyType(
+    {
+        F8E4M3FN: ("tl.float8e4nv", "ocp"),
+        F8E5M2: ("tl.float8e5", "ocp"),
+        F8E4M3FNUZ: ("tl.float8e4b8", "fnuz"),
+        F8E5M2FNUZ: ("tl.float8e5b16", "fnuz"),
+    }
+)
+
+
+def float8_facts(dtype: DType) -> tuple[str, ...]:
+    """Of a float of a byte: Triton's type, its kind, and the fields of its format."""
+    native, kind = _NATIVE[dtype]
+    return native, f'"{kind}"', *format_fields(FORMATS[dtype])
+
+
+def float8_kind(dtype: DType) -> str:
+    """The kind of a float of a byte: "ocp" or "fnuz"."""
+    return _NATIVE[dtype][1]
+
+
+def format_fields(form: FloatFormat) -> tuple[str, ...]:
+    """The fields of a format, as arguments of the device's functions."""
+    numbers = (form.bits, form.fraction, form.bias, form.top, form.over, form.nan)
+    return (*map(str, numbers), str(form.signless_nan))
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -38,6 +81,8 @@ def arithmetic(dtype: DType) -> DType:
 
 def literal_text(value: bool | int | float, dtype: DType) -> str:
     """`value`, rounded to `dtype`, as a Python literal that Triton takes."""
+    if dtype.is_narrow and dtype.is_float:
+        return str(int(encode(value, dtype)))
     if not dtype.is_float:
         return str(bool(value)) if dtype is BOOL else str(int(value))
     with np.errstate(all="ignore"):

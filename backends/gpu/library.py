@@ -1,4 +1,4 @@
-"""The device functions of `functions.py`, as text."""
+"""The device functions of `functions.py` and `narrow_functions.py`, as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+_FILES = ("functions.py", "narrow_functions.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +19,21 @@ class _Function:
 
 @lru_cache(1)
 def _functions() -> dict[str, _Function]:
-    """Every function of the file in its order: one stands after those it uses."""
-    text = (Path(__file__).parent / "functions.py").read_text()
-    lines = text.splitlines()
+    """Every function of the files in order: one stands after those it uses."""
     found: dict[str, _Function] = {}
+    for name in _FILES:
+        _add_functions((Path(__file__).parent / name).read_text(), found)
+    return found
+
+
+def _add_functions(text: str, found: dict[str, _Function]) -> None:
+    lines = text.splitlines()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
             start = min(d.lineno for d in node.decorator_list)
             names = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
             uses = tuple(dict.fromkeys(n for n in names if n in found))
             found[node.name] = _Function("\n".join(lines[start - 1 : node.end_lineno]), uses)
-    return found
 
 
 def function_names() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import assert_never
 
-from tcc.backends.gpu.dtypes import NARROW_FLOATS, literal_text, type_name
+from tcc.backends.gpu.dtypes import NARROW_FLOATS, float8_facts, literal_text, type_name
 from tcc.backends.gpu.indices import Indices, Span, block_span, index_type, span_of
 from tcc.backends.gpu.library import function_names, function_text
 from tcc.backends.gpu.scalars import Scalars, combine_function
@@ -39,7 +39,7 @@ from tcc.ir.tile import (
     Sync,
     TileKernel,
 )
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, Kind
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8, Kind
 
 _LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
 _RANKED = Span(frozenset(), True)
@@ -80,7 +80,9 @@ class Printer:
         head = [*self._comments, "@triton.jit", f"def {self._name}({', '.join(self._parameters)}):"]
         body = [f"    {line}" for line in self._writer.lines()]
         text = "\n".join([*head, *body]) + "\n"
-        return _HEADER + function_text(self._used) + combines + text
+        # Each compile says which floats of a byte its device multiplies.
+        asked = 'FLOAT8 = tl.constexpr("")\n\n\n' if "float8_dot" in self._used else ""
+        return _HEADER + asked + function_text(self._used) + combines + text
 
     def kernel(self, kernel: TileKernel) -> None:
         if kernel.locals:
@@ -274,6 +276,9 @@ class Printer:
         elif node.a.dtype is F32:
             options = f', input_precision="{self._dot}"'
         text = f"tl.dot({a}, {b}, {acc}{options}, out_dtype={type_name(wide)})"
+        if node.a.dtype in FLOAT8:
+            self._used["float8_dot"] = None
+            text = f"float8_dot({a}, {b}, {acc}, {', '.join(float8_facts(node.a.dtype))})"
         text = f"{text}.to({type_name(dtype)})" if wide is not dtype else text
         order = [*batch, *rows, *columns]
         if order != list(node.out_axes):

@@ -11,12 +11,19 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import assert_never
 
-from tcc.backends.gpu.dtypes import NARROW_FLOATS, arithmetic, literal_text, type_name
+from tcc.backends.gpu.dtypes import (
+    NARROW_FLOATS,
+    arithmetic,
+    format_fields,
+    literal_text,
+    type_name,
+)
 from tcc.backends.gpu.writer import Value, Writer
 from tcc.errors import InternalError, UserError
 from tcc.ir.index import Index
+from tcc.ir.narrow import FORMATS
 from tcc.ir.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
-from tcc.ir.types import BOOL, F32, F64, DType, Kind
+from tcc.ir.types import BOOL, F32, F64, DType, Kind, integer_limits
 
 _INFIX = MappingProxyType({"add": "+", "sub": "-", "mul": "*"})
 _COMPARE = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="})
@@ -232,20 +239,36 @@ class Scalars:
         """A value of `source` as one of `target`."""
         if source is target:
             return value.text
+        if (source.is_narrow and source.is_float) or (target.is_narrow and target.is_float):
+            return self._between_codes(value, source, target)
         text = f"{value.operand}.to(tl.float32)" if source in NARROW_FLOATS else value.operand
         if target is BOOL:
             return f"({text} != 0)"
         name = type_name(target)
         if source.is_float and target.is_integer:
-            signed = target.kind is Kind.INT
-            low = -(1 << (target.bits - 1)) if signed else 0
-            high = (1 << (target.bits - signed)) - 1
+            low, high = integer_limits(target)
             self._used["to_integer"] = None
             return f"to_integer({text}, {name}, {low}, {high})"
+        if target.is_packed and source is not BOOL:
+            return self._call("lowest_bits", [text, name, str(target.bits)]).text
         if target in NARROW_FLOATS and source not in NARROW_FLOATS and source is not F32:
             direct = source is F64 and target.name == "f16"
             return f"{text}.to({name})" if direct else f"{text}.to(tl.float32).to({name})"
         return text if source in NARROW_FLOATS and target is F32 else f"{text}.to({name})"
+
+    def _between_codes(self, value: Value, source: DType, target: DType) -> str:
+        """A conversion from or to a narrow float, by way of f32."""
+        if source.is_narrow and source.is_float:
+            wide = Value(self._coded("value", value.text, source))
+            return self.converted(wide, F32, target)
+        wide = Value(self.converted(value, source, F32), atomic=False)
+        return self._coded("code", wide.text, target)
+
+    def _coded(self, what: str, text: str, dtype: DType) -> str:
+        form = FORMATS.get(dtype)
+        if form is None:
+            return self._call(f"power_{what}", [text]).text
+        return self._call(f"narrow_{what}", [text, *format_fields(form)]).text
 
 
 def _top(name: str, dtype: DType) -> bool:

@@ -32,6 +32,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.errors import TritonError
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime import cache
 
 _SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
@@ -46,6 +47,8 @@ _FAILURES = (
 
 def main() -> None:
     """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
+    # The cache is this compile's own: a second spent on hashing all of Triton tells it nothing.
+    cache.triton_key = lambda: triton.__version__
     serve(_compiled)
 
 
@@ -58,11 +61,12 @@ def _compiled(
     with tempfile.TemporaryDirectory() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
-                kernel = _compile(_load(source.hopper, Path(folder)), source.hopper, profile, 1)
+                function = _load(source.hopper, profile, Path(folder))
+                kernel = _compile(function, source.hopper, profile, 1)
                 # Values that leave the registers cost more than Gluon brings.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
-            function = _load(source, Path(folder))
+            function = _load(source, profile, Path(folder))
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages)
                 # Assembly is for GPUs not known yet, and the loader asks how much they have.
@@ -90,7 +94,7 @@ def _without_code(*pipeline: Any) -> tuple[str, str]:
     return "assembly", "assembly"
 
 
-def _load(source: KernelSource, folder: Path) -> Any:
+def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
     """The Triton function of the source."""
     path = folder / f"kernel{len(source.maps)}.py"
     path.write_text(source.text)
@@ -99,6 +103,9 @@ def _load(source: KernelSource, folder: Path) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    # What kernels with such products ask, and others do not have.
+    if hasattr(module, "FLOAT8"):
+        module.FLOAT8 = triton.language.constexpr(profile.float8)  # type: ignore[attr-defined]
     return getattr(module, source.name)
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
 from tcc.ir.op import Array
-from tcc.ir.types import DTYPES, DType, Kind
+from tcc.ir.types import DTYPES, STRING, DType, Kind
 from tcc.options import read_shape
 from tcc.runtime import Port
 
-_FORMS = "write NAME=@file.npy, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3"
+_FORMS = (
+    "write NAME=@file.npy, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a sequence "
+    "NAME=@a.npy,@b.npy"
+)
 
 
-def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Array]:
-    """One array per port: the `given` texts, else seeded random values (open sizes are 1).
+def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
+    """One array per port: the `given` texts, else seeded random values (open sizes are 1); a
+    sequence is what files hold, or empty, an optional what one holds, or absent.
 
     Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
     be read.
@@ -35,9 +40,24 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
             )
         texts[name] = value
     return {
-        name: _array(port, texts.get(name, ""), np.random.default_rng([seed, index]))
+        name: _value(port, texts.get(name, ""), np.random.default_rng([seed, index]))
         for index, (name, port) in enumerate(known.items())
     }
+
+
+def _value(port: Port, text: str, rng: np.random.Generator) -> Any:
+    if port.kind == "tensor":
+        return _array(port, text, rng)
+    where = f"--input {port.name}={text}"
+    files = text.split(",@") if text else []
+    if text and not text.startswith("@"):
+        raise UserError("bad input", where=where, why=f"it is {port.dtype}", hint=_FORMS)
+    items = [_load(Path(name.removeprefix("@")), where) for name in files]
+    if port.kind == "sequence" or "sequence" in port.dtype:
+        return items or (None if port.kind == "optional" else [])
+    if len(items) > 1:
+        raise UserError("an optional has one element", where=where)
+    return items[0] if items else None
 
 
 def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
@@ -74,7 +94,9 @@ def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
     return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)
 
 
-def _number(text: str, dtype: DType) -> int | float | bool:
+def _number(text: str, dtype: DType) -> int | float | bool | str:
+    if dtype is STRING:
+        return text
     if dtype.kind is Kind.FLOAT:
         return float(text)
     number = int(text)
@@ -84,20 +106,34 @@ def _number(text: str, dtype: DType) -> int | float | bool:
 
 
 def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Standard normal floats; integers are 0 or 1, so that they are valid indices nearly always."""
+    """Standard normal floats; integers are 0 or 1, so that they are valid indices nearly always;
+    strings are their texts."""
+    if dtype is STRING:
+        return rng.integers(0, 2, shape).astype("U1").astype(object)
     if dtype.kind is Kind.FLOAT:
         return rng.standard_normal(shape).astype(dtype.carrier)
     return rng.integers(0, 2, shape).astype(dtype.carrier)
 
 
-def write_arrays(arrays: Mapping[str, Array], folder: Path) -> None:
-    """Writes `NAME.npy` per array; characters that a file name cannot have become `_`."""
+def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
+    """Writes `NAME.npy` per array, `NAME.0.npy` and on for sequences; characters that a file name
+    cannot have become `_`."""
+    arrays = dict(_flat(values))
     names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]
     if len(set(names)) != len(names):
         names = [f"{index}-{name}" for index, name in enumerate(names)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in zip(names, arrays.values(), strict=True):
-            np.save(folder / f"{name}.npy", array)
+            np.save(folder / f"{name}.npy", array.astype(str) if array.dtype == object else array)
     except OSError as error:
         raise UserError("cannot write outputs", where=str(folder), why=str(error)) from error
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """The arrays, those of sequences too; absent ones are left out."""
+    for name, value in values.items():
+        if isinstance(value, list):
+            yield from _flat({f"{name}.{n}": item for n, item in enumerate(value)})
+        elif value is not None:
+            yield name, value

@@ -26,6 +26,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     \b
     Example:
       tcc compile model.onnx -o model.so --cpu x86-64-v3 --input image=1x3x224x224
+      tcc compile model.onnx --target cpu:aarch64 --cpu neoverse-n1
       tcc compile model.onnx --target cuda:sm_90
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
     """

@@ -8,7 +8,7 @@ from typing import Any
 from tcc.artifact import read_listings, read_manifest
 from tcc.backends.cpu.compile import kernel_assembly
 from tcc.errors import UserError
-from tcc.target import CPU_TRIPLES, Target, x86_profile
+from tcc.target import CPU_TRIPLES, Target, cpu_profile
 
 
 def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
@@ -58,7 +58,8 @@ def _target(manifest: dict[str, Any], number: int, path: Path) -> Target:
         variant = manifest["variants"][number]
         cpu, triple = variant["cpu"], manifest["target"]["triple"]
         arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
-        profile = x86_profile(str(cpu), map(str, variant["features"]), l1=0, l2=0, l3=0)
+        features = map(str, variant["features"])
+        profile = cpu_profile(arch, str(cpu), features, l1=0, l2=0, l3=0)
     except (KeyError, TypeError, StopIteration) as error:
         raise UserError(
             "the artifact's manifest does not name its target",

@@ -11,10 +11,16 @@ from tcc.driver import onnx_operators
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
+from tcc.passes.express import EXPRESSED
+from tcc.passes.lower_calls import BY_KERNELS, CALLS
+
+# What devices have no kernels for.
+_HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
 
 
 def op_record(op: OpSpec) -> dict[str, Any]:
-    """What is said of one op in lists: name, ONNX names, element types, form, meaning."""
+    """What is said of one op in lists: name, ONNX names, element types, form, whether GPUs compute
+    it, meaning."""
     if op.expr is not None:
         form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
@@ -26,6 +32,7 @@ def op_record(op: OpSpec) -> dict[str, Any]:
         "onnx": [f"{b.domain}.{b.name}" if b.domain else b.name for b in op.onnx],
         "dtypes": [dtype.name for dtype in op.dtypes],
         "form": form,
+        "gpu": op.name not in _HOST_ONLY,
         "doc": op.doc.strip().splitlines()[0],
     }
 
@@ -66,3 +73,5 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
             click.echo(f"{'':{width}}  ONNX: {', '.join(record['onnx']) or '-'}")
             click.echo(f"{'':{width}}  types: {' '.join(record['dtypes'])}")
             click.echo(f"{'':{width}}  as: {record['form']}")
+            place = "kernels" if record["gpu"] else "only the host, with --allow-host"
+            click.echo(f"{'':{width}}  on GPUs: {place}")

@@ -9,7 +9,7 @@ import click
 from tcc.cli.arrays import make_inputs, write_arrays
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
-from tcc.cli.show import array_lines
+from tcc.cli.show import array_lines, shape_record
 from tcc.driver import load
 
 
@@ -40,8 +40,7 @@ def run(
     if output is not None:
         write_arrays(results, output)
     if as_json:
-        shapes = {n: {"dtype": a.dtype.name, "shape": a.shape} for n, a in results.items()}
-        click.echo(json.dumps(shapes))
+        click.echo(json.dumps({name: shape_record(value) for name, value in results.items()}))
         return
     for line in array_lines(results):
         click.echo(line)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from tcc.driver import Compiled, VariantSummary
-from tcc.ir.op import Array
 
 
 @contextmanager
@@ -19,6 +19,9 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
         return
     with Console(stderr=True).status(title) as status:
         yield lambda stage: status.update(f"{title}: {stage}")
+
+
+_SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
 
 
 def bytes_text(size: int) -> str:
@@ -55,11 +58,34 @@ def _sizes(variant: VariantSummary) -> tuple[str, str, str]:
     )
 
 
-def array_lines(arrays: Mapping[str, Array]) -> Iterator[str]:
-    """One line per array: name, type, shape, range."""
-    for name, array in arrays.items():
+def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
+    """One line per array: name, type, shape, range; of strings the first ones.  Entries of
+    sequences have lines of their own."""
+    for name, array in values.items():
+        if array is None:
+            yield f"{name}: no element"
+            continue
+        if isinstance(array, list):
+            yield f"{name}: sequence of {len(array)}"
+            yield from array_lines({f"{name}.{n}": item for n, item in enumerate(array)})
+            continue
         shape = "x".join(map(str, array.shape)) or "scalar"
+        if array.dtype == object:
+            shown = [repr(str(text))[:_SHOWN_TEXT] for text in array.reshape(-1)[:_SHOWN_TEXTS]]
+            more = ["..."] if array.size > _SHOWN_TEXTS else []
+            yield f"{name}: string {shape}: {', '.join([*shown, *more])}"
+            continue
         lines = f"{name}: {array.dtype.name} {shape}"
         if array.size and array.dtype.kind in "iufb":
             lines += f", least {array.min()}, largest {array.max()}, mean {array.mean():.6g}"
         yield lines
+
+
+def shape_record(value: Any) -> Any:
+    """Element type and shape of a result, as JSON; lists and None as they are."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [shape_record(item) for item in value]
+    name = "string" if value.dtype == object else value.dtype.name
+    return {"dtype": name, "shape": value.shape}

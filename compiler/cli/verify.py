@@ -4,53 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 import numpy as np
+from tcc.artifact import read_manifest
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.compare import compare
+from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
+from tcc.cli.layers import check_layers
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import Peer
-from tcc.driver import evaluate_model, load, precision_text
+from tcc.cli.show import progress
+from tcc.driver import evaluate_model, load, model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.ir.op import Array
-from tcc.options import TOLERANCES
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """How one output compares: `error` is the largest difference over the largest expected
-    magnitude (for other than floats: the share of elements that differ)."""
-
-    output: str
-    error: float
-    ok: bool
-    why: str = ""
-
-
-def compare(output: str, got: Array, want: Array, tolerance: float) -> Difference:
-    """Floats agree within `tolerance` of the largest finite expected value and have NaN and
-    infinities at the same places; all else is equal."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        why = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
-        return Difference(output, float("inf"), False, why)
-    if want.dtype.kind != "f":
-        error = float(np.mean(got != want)) if want.size else 0.0
-        return Difference(output, error, error == 0.0, "elements differ" if error else "")
-    finite = np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True) or not np.all(
-        np.isfinite(got[finite])
-    ):
-        return Difference(output, float("inf"), False, "NaN or infinity at other places")
-    expected = want[finite].astype(np.float64)
-    largest = float(np.max(np.abs(expected), initial=0.0))
-    distance = float(np.max(np.abs(got[finite].astype(np.float64) - expected), initial=0.0))
-    error = distance / largest if largest else distance
-    return Difference(output, error, error <= tolerance)
+from tcc.options import TOLERANCES, read_options
 
 
 @click.command()
@@ -66,6 +40,26 @@ def compare(output: str, got: Array, want: Array, tolerance: float) -> Differenc
     + ", ".join(f"{name} {allowed:g}" for name, allowed in TOLERANCES.items())
     + ".",
 )
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Compares every value of MODEL, compiled as ARTIFACT was, and names the first node that "
+    "is wrong.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    default="2GiB",
+    show_default=True,
+    help="With --layers: bytes of values held at once.",
+)
+@click.option("--keep-going", is_flag=True, help="With --layers: go on behind a wrong node.")
+@click.option(
+    "--reproduce",
+    metavar="DIR",
+    type=PATH,
+    help="With --layers: write the smallest model that shows the fault here, with its inputs.",
+)
 @json_flag
 def verify(
     model: Path,
@@ -74,6 +68,10 @@ def verify(
     seed: int,
     threads: int | None,
     tolerance: float | None,
+    layers: bool,
+    memory: str,
+    keep_going: bool,
+    reproduce: Path | None,
     as_json: bool,
 ) -> int:
     """Compares ARTIFACT (default: compiled now) with the ONNX file MODEL.
@@ -84,7 +82,30 @@ def verify(
     \b
     Example:
       tcc verify model.onnx model.so
+      tcc verify model.onnx --layers --reproduce fault/
     """
+    if layers:
+        limit = _size(memory)
+        manifest = read_manifest(artifact) if artifact else {}
+        arrays = make_inputs(model_inputs(model), inputs, seed)
+        allowed = _tolerance(manifest) if tolerance is None else tolerance
+        options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
+        with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:
+            pieces, report = check_layers(
+                model, arrays, read_options(options), allowed, Path(folder), memory=limit,
+                threads=threads, keep_going=keep_going, progress=stage,
+            )  # fmt: skip
+        command = ""
+        if reproduce is not None and report.fault is not None:
+            command = write_reproduction(pieces, report.fault, reproduce)
+        _show_layers(report, len(pieces.layers), command, as_json)
+        return int(report.fault is not None)
+    if reproduce is not None or keep_going:
+        raise UserError(
+            "this is for a check layer by layer",
+            where="--reproduce, --keep-going",
+            hint="add --layers",
+        )
     with opened_artifact(artifact or model) as path:
         module = load(path, threads)
         arrays = make_inputs(module.inputs, inputs, seed)
@@ -106,6 +127,60 @@ def verify(
         click.echo(f"{item.output}: error {item.error:.2e}, {verdict}")
     click.echo(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
     return int(bool(failed))
+
+
+def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> None:
+    first = report.wrong
+    if as_json:
+        said = {
+            "ok": report.fault is None,
+            "layers": layers,
+            "references": report.references,
+            "compiles": report.compiles,
+            "first_wrong": None if first is None else asdict(first),
+            "joined": report.joined,
+            "reproduce": command,
+        }
+        click.echo(json.dumps({**said, "values": [asdict(item) for item in report.findings]}))
+        return
+    for line in finding_lines(report.findings):
+        click.echo(line)
+    oracle = " and ".join(report.references)
+    if first is not None:
+        right = "what it reads is right" if first.inputs_right else "what it reads is wrong too"
+        click.echo(f"the first wrong node is {first.name} ({first.op}): {right}")
+        click.echo(f"  its output {first.output}: {_reason(first)}")
+    elif report.joined:
+        click.echo(
+            f"every node agrees with {oracle}, but these do not when they are compiled together:"
+        )
+        click.echo("  " + ", ".join(report.joined))
+    else:
+        click.echo(f"all {layers} nodes agree with {oracle} ({report.compiles} compiles)")
+    if command:
+        click.echo(f"to see it again: {command}")
+
+
+def _reason(found: Finding) -> str:
+    if found.why:
+        return f"{found.verdict}, {found.why}"
+    return f"error {found.error:.2e} of the largest value, {found.allowed:.1e} allowed"
+
+
+def _size(text: str) -> int:
+    """`2GiB` in bytes; raises UserError for what is no size."""
+    number = text.rstrip("KMGTiB ")
+    unit = text[len(number) :].strip()
+    powers = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
+    try:
+        size = float(number) * 1024.0 ** powers[unit]
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"{text!r} is not a size", where="--memory", hint="write 512MiB or 2GiB"
+        ) from error
+    if not 1 <= size < 2**63:
+        raise UserError(f"{text!r} is not a size in memory", where="--memory")
+    return int(size)
 
 
 def _tolerance(manifest: Mapping[str, Any]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.index import Index, IndexLike, as_index, const
-from tcc.ir.types import I64, DType
+from tcc.ir.types import F32, I32, I64, STRING, DType
 from tcc.ops import OPS
 
 
@@ -75,7 +75,9 @@ class Emitter:
         return self.scope.constant(array, operand.dtype, operand.name)
 
     def filled(self, value: float | int | bool, dtype: DType) -> Operand:
-        """A scalar constant of `dtype`."""
+        """A scalar constant of `dtype`; an empty string stands for any value of strings."""
+        if dtype is STRING:
+            return self.constant(np.array("", object), STRING)
         return self.constant(np.array(value).astype(dtype.carrier), dtype)
 
     def size_vector(self, values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
@@ -111,7 +113,21 @@ class Emitter:
         return x if target == x.shape else self.emit("expand", x, shape=target)
 
     def cast(self, x: Operand, dtype: DType) -> Operand:
-        return x if x.dtype is dtype else self.emit("cast", x, to=dtype)
+        if x.dtype is dtype:
+            return x
+        if STRING in (x.dtype, dtype):
+            return self._cast_text(x, dtype)
+        return self.emit("cast", x, to=dtype)
+
+    def _cast_text(self, x: Operand, dtype: DType) -> Operand:
+        """Numbers from strings, or strings of numbers; narrow ones by way of wider ones."""
+        other = x.dtype if dtype is STRING else dtype
+        wide = other
+        if other.is_packed or (other.is_float and other.bits < F32.bits):
+            wide = F32 if other.is_float else I32
+        if dtype is STRING:
+            return self.emit("string_format", self.cast(x, wide))
+        return self.cast(self.emit("string_parse", x, to=wide), dtype)
 
     def slice_axis(self, x: Operand, axis: int, start: IndexLike, size: IndexLike) -> Operand:
         """`size` elements of one axis from `start` on."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import onnx
 from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_lists import coerced
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import Graph
-from tcc.ir.index import Index, free_vars, maximum
-from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ir.index import Index, as_int, free_vars, maximum
+from tcc.ir.lists import joined
+from tcc.ir.types import BOOL, I64, DType, TensorType
 from tcc.ops.control import drop_axis
 
 Results = Sequence["Operand | None"]
@@ -29,8 +31,15 @@ class _Body:
 
 
 def _import_body(
-    ctx: NodeContext, proto: onnx.GraphProto, name: str, types: Sequence[TensorType]
+    ctx: NodeContext,
+    proto: onnx.GraphProto,
+    name: str,
+    types: Sequence[TensorType],
+    ranks: Sequence[int] | None = None,
+    due: Sequence[DType] = (),
 ) -> _Body:
+    """A body for inputs of `types`; outputs of one element get the rank that `ranks` says.  `due`
+    are the element types of the first outputs: what may be absent stays an optional."""
     scope = ctx.body_scope(name)
     if len(proto.input) != len(types):
         raise ctx.fail(f"the body {name} has {len(proto.input)} inputs; {len(types)} are due")
@@ -38,6 +47,14 @@ def _import_body(
         value = scope.builder.input(declared.name or name, type)
         scope.define(declared.name, scope.wrap(value), ctx.loc)
     outputs = _run_body(ctx, proto, scope)
+    here = ctx.inside(scope)
+    carried = zip(outputs, (*due, *(o.dtype for o in outputs[len(due) :])), strict=False)
+    outputs = tuple(coerced(here, operand, dtype) for operand, dtype in carried)
+    if ranks is not None:
+        outputs = tuple(
+            o if o.rank == rank else here.reshape(o, (1,) * rank)
+            for o, rank in zip(outputs, ranks, strict=True)
+        )
     return _Body(scope.builder.finish(o.value for o in outputs), outputs)
 
 
@@ -60,13 +77,14 @@ def _joined(
     ctx: NodeContext, a: TensorType, b: TensorType, name: str, known: set[str]
 ) -> TensorType:
     """The type of a result that is of type `a` or `b`: dimensions that differ are new symbols."""
-    if a.dtype is not b.dtype or a.rank != b.rank:
+    dtype = joined(a.dtype, b.dtype)
+    if dtype is None or a.rank != b.rank:
         raise ctx.fail(f"'{name}' has type {a!r} one way and {b!r} the other")
     dims = tuple(
         x if x is y and _visible(x, known) else ctx.session.fresh_symbol(f"{name}.{axis}")
         for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=True))
     )
-    return TensorType(a.dtype, dims)
+    return TensorType(dtype, dims)
 
 
 def _visible(dim: Index, known: set[str]) -> bool:
@@ -83,10 +101,13 @@ def _if(ctx: NodeContext) -> Results:
     if known is not None:
         return _inlined(ctx, "then_branch" if known else "else_branch")
     symbols = set(ctx.session.symbols)
-    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", ())
-    otherwise = _import_body(ctx, ctx.graph("else_branch"), "else_branch", ())
+    then, otherwise = _branches(ctx, None)
     if not len(then.types) == len(otherwise.types) == len(ctx.node.output):
         raise ctx.fail("the branches differ in their number of outputs")
+    if _single_elements_differ(then, otherwise):
+        # A value has one rank, and one element broadcasts alike under any.
+        pairs = zip(then.types, otherwise.types, strict=True)
+        then, otherwise = _branches(ctx, [max(a.rank, b.rank) for a, b in pairs])
     ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
     if ranks[0] != ranks[1] and condition.equality is not None:
         # Exporters write "squeeze the axis if it is 1".  A value has one rank, so the equality
@@ -105,6 +126,20 @@ def _if(ctx: NodeContext) -> Results:
         otherwise=otherwise.graph,
         types=types,
     )
+
+
+def _branches(ctx: NodeContext, ranks: Sequence[int] | None) -> tuple[_Body, _Body]:
+    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", (), ranks)
+    return then, _import_body(ctx, ctx.graph("else_branch"), "else_branch", (), ranks)
+
+
+def _single_elements_differ(then: _Body, otherwise: _Body) -> bool:
+    """Whether branches differ in ranks, but only of results that have one element in both."""
+    differing = [
+        (a, b) for a, b in zip(then.types, otherwise.types, strict=True) if a.rank != b.rank
+    ]
+    ones = [all(as_int(dim) == 1 for dim in (*a.shape, *b.shape)) for a, b in differing]
+    return bool(ones) and all(ones)
 
 
 def _inlined(ctx: NodeContext, name: str) -> Results:
@@ -143,7 +178,8 @@ def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[Ten
     types = list(carried)
     while True:
         symbols = set(ctx.session.symbols)
-        body = _import_body(ctx, proto, "body", [*heads, *types])
+        due = [BOOL, *(t.dtype for t in types)]
+        body = _import_body(ctx, proto, "body", [*heads, *types], due=due)
         results = body.types[1 : 1 + len(types)]
         wider = [
             _widened(ctx, own, new, declared.name, symbols)
@@ -157,13 +193,14 @@ def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[Ten
 def _widened(
     ctx: NodeContext, own: TensorType, new: TensorType, name: str, known: set[str]
 ) -> TensorType:
-    if own.dtype is not new.dtype or own.rank != new.rank:
+    dtype = joined(own.dtype, new.dtype)
+    if dtype is None or own.rank != new.rank:
         raise ctx.fail(f"the carried value '{name}' changes from {own!r} to {new!r}")
     dims = tuple(
         x if x is y or _is_own(x, name) else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
         for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True))
     )
-    return TensorType(own.dtype, dims)
+    return TensorType(dtype, dims)
 
 
 def _is_own(dim: Index, name: str) -> bool:
@@ -192,9 +229,35 @@ def _trip_count(
 
 def _scan(ctx: NodeContext) -> Results:
     if ctx.opset < 9:
-        raise ctx.fail("Scan of opset 8 has another meaning", "export with opset 9 or newer")
+        return _scan_of_batch(ctx)
+    return _scan_of(ctx, ctx.present())
+
+
+_LARGEST_BATCH = 64  # a scan of opset 8 is written out for each element
+
+
+def _scan_of_batch(ctx: NodeContext) -> Results:
+    """Opset 8: states and sequences have a leading batch axis, and each element has its scan."""
+    operands = [ctx.input(n) for n in range(1, len(ctx.inputs))]
+    batch = as_int(operands[0].shape[0]) if operands and operands[0].rank else None
+    if ctx.optional(0) is not None or batch is None or not 0 < batch <= _LARGEST_BATCH:
+        raise ctx.fail(
+            f"with opset 8 it needs a batch of 1 to {_LARGEST_BATCH}, and no sequence_lens",
+            "export with opset 9 or newer",
+        )
+    parts: list[Results] = []
+    for n in range(batch):
+        rows = [ctx.slice_axis(o, 0, n, 1) for o in operands]
+        parts.append(_scan_of(ctx, [ctx.reshape(o, o.shape[1:]) for o in rows]))
+    results = []
+    for each in zip(*parts, strict=True):
+        found = [o for o in each if o is not None]
+        results.append(ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in found], 0))
+    return results
+
+
+def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Results:
     proto = ctx.graph("body")
-    operands = ctx.present()
     count = ctx.integer("num_scan_inputs")
     states = len(operands) - count
     rows = len(proto.output) - states
@@ -204,6 +267,7 @@ def _scan(ctx: NodeContext) -> Results:
         ctx.axis(axis, o.rank)
         for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
     ]
+    backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes; others are brought there, and rows back to theirs.
     sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
@@ -214,7 +278,7 @@ def _scan(ctx: NodeContext) -> Results:
         body=body.graph,
         num_scan_inputs=count,
         input_axes=(0,) * count,
-        input_reverse=tuple(map(bool, _listed(ctx, "scan_input_directions", count))),
+        input_reverse=tuple(map(bool, _listed(ctx, backwards, count))),
         output_axes=(0,) * rows,
         output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
     )

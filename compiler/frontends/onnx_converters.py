@@ -7,7 +7,10 @@ from types import MappingProxyType
 
 from tcc.frontends import (
     onnx_attention,
+    onnx_contrib,
     onnx_control,
+    onnx_lists,
+    onnx_moe,
     onnx_movement,
     onnx_normalization,
     onnx_pointwise,
@@ -18,6 +21,7 @@ from tcc.frontends import (
     onnx_sampling,
     onnx_selection,
     onnx_signal,
+    onnx_strings,
     onnx_window,
 )
 from tcc.frontends.onnx_context import Converter
@@ -33,9 +37,13 @@ _FAMILIES = (
     onnx_sampling.CONVERTERS,
     onnx_signal.CONVERTERS,
     onnx_quantize.CONVERTERS,
+    onnx_contrib.CONVERTERS,
     onnx_control.CONVERTERS,
     onnx_recurrent.CONVERTERS,
     onnx_attention.CONVERTERS,
+    onnx_lists.CONVERTERS,
+    onnx_strings.CONVERTERS,
+    onnx_moe.CONVERTERS,
 )
 
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
 from tcc.errors import UserError
 from tcc.frontends.onnx_context import NodeContext
 from tcc.frontends.onnx_reader import check_opsets
 from tcc.frontends.onnx_schema import schema_of
 from tcc.frontends.onnx_scope import Operand, Scope
-from tcc.frontends.onnx_tensors import ELEMENT_TYPES
+from tcc.frontends.onnx_types import type_proto
 from tcc.ir.index import as_int
-
-_NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
 FunctionKey = tuple[str, str, str]
 
@@ -79,8 +76,7 @@ def typed_body(ctx: NodeContext) -> FunctionProto | None:
 def _type_proto(operand: Operand | None) -> TypeProto:
     if operand is None:
         return TypeProto()
-    shape = [as_int(dim) for dim in operand.shape]
-    return onnx.helper.make_tensor_type_proto(_NUMBERS[operand.dtype], shape)
+    return type_proto(operand.dtype, tuple(as_int(dim) for dim in operand.shape))
 
 
 def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.onnx_budget import check_expansion
 from tcc.frontends.onnx_context import NodeContext
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_functions import (
@@ -20,6 +21,7 @@ from tcc.frontends.onnx_functions import (
     typed_body,
 )
 from tcc.frontends.onnx_inputs import define_inputs
+from tcc.frontends.onnx_legacy import legacy_converter
 from tcc.frontends.onnx_outputs import finish_graph
 from tcc.frontends.onnx_reader import SourceModel
 from tcc.frontends.onnx_rows import bound_row, import_row
@@ -42,6 +44,7 @@ def import_model(
     """
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)
+    check_expansion(model.proto.graph.node, functions, _MOST_NODES)
     session = Session(TensorReader(model.folder), functions, _run_nodes)
     builder = GraphBuilder(model.proto.graph.name or "model")
     scope = Scope(session, builder, model.opsets)
@@ -78,7 +81,7 @@ def _convert(ctx: NodeContext) -> Sequence[Operand | None]:
     function = ctx.session.functions.get(function_key(ctx.node))
     if function is not None:
         return call(ctx, function)
-    converter = CONVERTERS.get((ctx.domain, ctx.node.op_type))
+    converter = legacy_converter(ctx) or CONVERTERS.get((ctx.domain, ctx.node.op_type))
     if converter is not None:
         return converter(ctx)
     row = bound_row(ctx.domain, ctx.node.op_type, ctx.opset)

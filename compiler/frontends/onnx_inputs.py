@@ -9,8 +9,12 @@ import onnx
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Scope
 from tcc.frontends.onnx_tensors import element_type
+from tcc.frontends.onnx_types import is_list, list_type
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
+from tcc.ops import OPS
+
+_LONGEST_NAME = 1 << 16
 
 Shapes = Mapping[str, Sequence[int | str]]
 
@@ -33,10 +37,40 @@ def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
     dims = _Dimensions(scope, inputs, shapes)
     for value in inputs:
         where = f"input {value.name[:200]}"
+        if is_list(value.type):
+            _define_list(scope, value, where)
+            continue
         type = TensorType(
             element_type(value.type.tensor_type.elem_type, where), dims.shape(value, where)
         )
         scope.define(value.name, scope.wrap(scope.builder.input(value.name, type)), where)
+
+
+def _define_list(scope: Scope, value: onnx.ValueInfoProto, where: str) -> None:
+    """A sequence or an optional; every run checks that its entries are what is declared."""
+    kind = list_type(value.type, where)
+    given = scope.wrap(scope.builder.input(value.name, TensorType(kind, ())))
+    attrs = OPS["list_expect"].attrs(kind)
+    (checked,) = scope.emit("list_expect", [given], attrs, loc=where, names=(value.name,))
+    scope.define(value.name, checked, where)
+
+
+def check_name(name: str) -> None:
+    """Raises `UserError` for a name that an artifact cannot hold as text."""
+    if "\0" in name or len(name) > _LONGEST_NAME or not _is_text(name):
+        raise UserError(
+            "an input or output has an impossible name",
+            where=ascii(name[:80]),
+            why=f"names are text without zero bytes, of at most {_LONGEST_NAME} characters",
+        )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Dimensions:
@@ -54,7 +88,15 @@ class _Dimensions:
     def _check(self, value: onnx.ValueInfoProto) -> None:
         if not value.name:
             raise UserError("an input has no name")
+        check_name(value.name)
         kind = value.type.WhichOneof("value")
+        if is_list(value.type):
+            if value.name in self._shapes:
+                raise UserError(
+                    f"input '{value.name}' is a sequence or an optional, which has no shape",
+                    where="--input",
+                )
+            return
         if kind != "tensor_type":
             raise UserError(
                 f"inputs of type {kind or 'unknown'} are not supported", where=value.name[:200]
@@ -114,7 +156,8 @@ class _Dimensions:
 
 
 def _declared(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.HasField("shape"))
+    tensor = value.type.WhichOneof("value") == "tensor_type"
+    return tensor and bool(value.type.tensor_type.HasField("shape"))
 
 
 def _size(size: int, name: str) -> int:

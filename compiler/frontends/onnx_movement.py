@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frontends.onnx_axes import (
+    bound_sizes,
+    marks,
+    run_axes,
+    spread,
+    squeezed,
+    static_axes,
+    strided,
+    unsqueezed,
+)
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
-from tcc.ir.types import BOOL, F32, F64, I64, element_count
+from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
+from tcc.ops.narrow import ROUNDINGS
 
 Results = Sequence["Operand | None"]
 
@@ -30,7 +41,12 @@ def _constant(ctx: NodeContext) -> Results:
         return [ctx.constant(np.array(ctx.reals("value_floats"), np.float32))]
     if ctx.has("value_ints"):
         return [ctx.constant(np.array(ctx.integers("value_ints"), np.int64))]
-    raise ctx.fail("it has no value, or strings, which are not supported")
+    if ctx.has("value_string"):
+        return [ctx.constant(np.array(ctx.text("value_string"), object))]
+    if ctx.has("value_strings"):
+        texts = ctx.texts("value_strings")
+        return [ctx.constant(np.array([*texts, None], object)[:-1])]
+    raise ctx.fail("it has no value")
 
 
 def _constant_of_shape(ctx: NodeContext) -> Results:
@@ -58,19 +74,50 @@ def _dropout(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     training = ctx.optional(2)
     if training is not None and ctx.truth(training) is not False:
-        ratio = ctx.optional(1)
-        if ratio is None or ratio.array is None or float(ratio.array.reshape(())) != 0:
-            raise ctx.fail("training mode draws random numbers", "export the model for inference")
+        _without_draws(ctx, training, ctx.optional(1))
     mask = ctx.expand(ctx.filled(True, BOOL), x.shape) if ctx.wants(1) else None
     return [x, mask]
 
 
+def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:
+    """Demands of a Dropout that it drops nothing; the run checks it where only that can."""
+    reason, hint = "training mode draws random numbers", "export the model for inference"
+    if ratio is None:
+        if ctx.truth(training):
+            raise ctx.fail(reason, hint)
+        ratio = ctx.filled(0.5, F32)
+    if ratio.array is not None and ctx.truth(training) and float(ratio.array.reshape(())) != 0:
+        raise ctx.fail(reason, hint)
+    keeps_all = ctx.emit("equal", ratio, ctx.filled(0.0, ratio.dtype))
+    draws = ctx.emit("and", training, ctx.emit("not", keeps_all))
+    (count,) = ctx.sizes(ctx.cast(ctx.reshape(draws, ()), I64), "the draws")
+    ctx.require(count, const(0), reason)
+
+
 def _cast(ctx: NodeContext) -> Results:
-    return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
+    return [_converted(ctx, ctx.dtype("to"))]
+
+
+def _bit_cast(ctx: NodeContext) -> Results:
+    x, to = ctx.input(0), ctx.dtype("to")
+    return [x if to is x.dtype else ctx.emit("bit_cast", x, to=to)]
 
 
 def _cast_like(ctx: NodeContext) -> Results:
-    return [ctx.cast(ctx.input(0), ctx.input(1).dtype)]
+    return [_converted(ctx, ctx.input(1).dtype)]
+
+
+def _converted(ctx: NodeContext, to: DType) -> Operand:
+    x = ctx.input(0)
+    if to.is_packed and to.is_integer and x.dtype.is_float:
+        return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
+    if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
+        return ctx.cast(x, to)
+    rounding = ctx.text("round_mode", "up")
+    if rounding not in ROUNDINGS:
+        raise ctx.fail(f"there is no round_mode {rounding!r}")
+    saturate = ctx.flag("saturate", True)
+    return ctx.emit("to_narrow", x, to=to, saturate=saturate, rounding=rounding)
 
 
 # ---- reshapes ------------------------------------------------------------------------------------
@@ -92,6 +139,9 @@ def _reshape(ctx: NodeContext) -> Results:
         raise ctx.fail("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
+    counts = element_count(x.shape), element_count(tuple(target))
+    if as_int(counts[0] - counts[1]) is None:
+        ctx.require(*counts, "a reshape keeps all elements")
     return [ctx.reshape(x, target)]
 
 
@@ -139,11 +189,20 @@ def axes_argument(ctx: NodeContext, number: int, since: int) -> tuple[int, ...] 
     """`axes` as input `number` from opset `since` on, as an attribute before; None if absent."""
     if ctx.opset < since:
         return ctx.integers("axes") if ctx.has("axes") else None
-    return None if ctx.optional(number) is None else ctx.static_ints(number, "axes")
+    return None if ctx.optional(number) is None else static_axes(ctx, number)
+
+
+def late_axes(ctx: NodeContext, number: int, since: int) -> Operand | None:
+    """The operand of `axes_argument` where only the run knows them."""
+    operand = ctx.optional(number) if ctx.opset >= since else None
+    return operand if operand is not None and static_axes(ctx, number) is None else None
 
 
 def _squeeze(ctx: NodeContext) -> Results:
     x = ctx.input(0)
+    late = late_axes(ctx, 1, 13)
+    if late is not None:
+        return [squeezed(ctx, x, late)]
     given = axes_argument(ctx, 1, 13)
     if given is None:
         axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
@@ -157,6 +216,9 @@ def _squeeze(ctx: NodeContext) -> Results:
 
 def _unsqueeze(ctx: NodeContext) -> Results:
     x = ctx.input(0)
+    late = late_axes(ctx, 1, 13)
+    if late is not None:
+        return [unsqueezed(ctx, x, late)]
     given = axes_argument(ctx, 1, 13)
     if given is None:
         raise ctx.fail("axes are missing")
@@ -223,7 +285,7 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
 
 
 def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
-    """The shape to which both broadcast; a size and a symbol that meet are taken to be equal."""
+    """The shape to which both broadcast; symbols that meet must be equal, which the run checks."""
     rank = max(len(a), len(b))
     ones = [const(1)] * rank
     out = []
@@ -233,7 +295,8 @@ def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -
         elif as_int(x) == 1:
             out.append(y)
         elif x.terms and y.terms:
-            raise ctx.fail(f"whether dimensions {x.key} and {y.key} agree is not known")
+            ctx.require(x, y, "an operand is expanded to another shape")
+            out.append(x)
         elif not x.terms and not y.terms:
             raise ctx.fail(f"dimensions {x.key} and {y.key} do not broadcast")
         else:
@@ -247,6 +310,18 @@ def _tile(ctx: NodeContext) -> Results:
     if len(repeats) != x.rank:
         raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
     return [ctx.emit("tile", x, repeats=repeats)]
+
+
+def _spread_pads(
+    ctx: NodeContext, pads: Sequence[Index], axes: tuple[Index, ...], rank: int
+) -> tuple[Index, ...]:
+    """Pads of all axes from those of axes that only the run knows."""
+    if len(pads) != 2 * len(axes):
+        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
+    marked, zeros = marks(ctx, axes, rank), (const(0),) * rank
+    halves = pads[: len(axes)], pads[len(axes) :]
+    every = [pad for half in halves for pad in spread(axes, half, rank, marked, zeros)]
+    return bound_sizes(ctx, every, lo=-LARGEST)
 
 
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -264,7 +339,10 @@ def _pad(ctx: NodeContext) -> Results:
     else:
         pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
         value = ctx.optional(2)
-        given = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else None
+        late = late_axes(ctx, 3, 18)
+        if late is not None:
+            pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
+        given = axes_argument(ctx, 3, 18) if late is None else None
         axes = tuple(range(x.rank)) if given is None else ctx.axes(given, x.rank)
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
@@ -275,6 +353,8 @@ def _pad(ctx: NodeContext) -> Results:
         value = None
     elif value is not None:
         value = ctx.reshape(value, ())
+    elif x.dtype is STRING:
+        value = ctx.filled(0, STRING)
     operands = [x] if value is None else [x, value]
     return ctx.emit_all("pad", operands, before=tuple(before), after=tuple(after), mode=mode)
 
@@ -291,6 +371,9 @@ def _slice(ctx: NodeContext) -> Results:
         steps: tuple[int, ...] = (1,) * len(starts)
     else:
         count = _length(ctx, ctx.input(1))
+        late = any(late_axes(ctx, number, 10) is not None for number in (3, 4))
+        if late:
+            return [_late_slice(ctx, x, count)]
         axes = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else tuple(range(count))
         steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
         dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
@@ -308,6 +391,17 @@ def _slice(ctx: NodeContext) -> Results:
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
         return [x]
     return [ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))]
+
+
+def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
+    """A slice along axes or with steps that only the run knows."""
+    given = ctx.optional(3)
+    axes: tuple[Index, ...] = tuple(map(const, range(count)))
+    if given is not None and static_axes(ctx, 3) is None:
+        axes = run_axes(ctx, given, x.rank)
+    elif given is not None:
+        axes = tuple(map(const, ctx.axes(ctx.static_ints(3, "axes"), x.rank)))
+    return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
 
 
 def _length(ctx: NodeContext, operand: Operand) -> int:
@@ -390,6 +484,7 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "Dropout"): _dropout,
     ("", "Cast"): _cast,
     ("", "CastLike"): _cast_like,
+    ("", "BitCast"): _bit_cast,
     ("", "Reshape"): _reshape,
     ("", "Flatten"): _flatten,
     ("", "Squeeze"): _squeeze,

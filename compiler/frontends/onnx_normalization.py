@@ -17,14 +17,41 @@ def _outputs(ctx: NodeContext) -> int:
 
 
 def _batch_norm(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    training = ctx.flag("training_mode") if ctx.opset >= 14 else _outputs(ctx) > 1
-    if training:
+    if ctx.opset >= 14 and ctx.flag("training_mode"):
+        return _training_norm(ctx)
+    if ctx.opset < 14 and _outputs(ctx) > 1:
         raise ctx.fail("it is in training mode", "export the model for inference")
+    return inference_norm(ctx)
+
+
+def inference_norm(ctx: NodeContext) -> Results:
+    """BatchNormalization by the running moments."""
+    x = ctx.input(0)
     if ctx.opset < 9 and not ctx.flag("spatial", True):
         raise ctx.fail("spatial=0 is not supported")
     operands = [x, *(ctx.input(n) for n in range(1, 5))]
     return [ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))]
+
+
+def _training_norm(ctx: NodeContext) -> Results:
+    """BatchNormalization by the moments of the batch, and the running ones moved towards these."""
+    x, scale, bias = (ctx.input(n) for n in range(3))
+    axes = tuple(n for n in range(x.rank) if n != 1)
+    mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
+    apart = ctx.emit("sub", x, mean)
+    squares = ctx.emit("mul", apart, apart)
+    variance = ctx.emit("reduce_mean", squares, axes=axes, keepdims=False)
+    moments = [ctx.reshape(mean, (x.shape[1],)), variance]
+    operands = (x, scale, bias, *moments)
+    y = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
+    momentum = ctx.real("momentum")
+    running = []
+    for n, moment in enumerate(moments):
+        old = ctx.input(3 + n)
+        kept = ctx.emit("mul", old, ctx.filled(momentum, old.dtype))
+        new = ctx.emit("mul", ctx.cast(moment, old.dtype), ctx.filled(1 - momentum, old.dtype))
+        running.append(ctx.emit("add", kept, new))
+    return [y, *running]
 
 
 def _layer_norm(op: str, affine: int) -> Converter:

@@ -8,8 +8,11 @@ from typing import Any
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.onnx_inputs import check_name
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import Graph, Node, Value, bodies
+from tcc.ir.lists import ListType
+from tcc.ir.types import TensorType
 from tcc.ops import OPS
 
 
@@ -21,12 +24,11 @@ def finish_graph(scope: Scope, proto: onnx.GraphProto) -> Graph:
     taken = {value for value in (o.made for o in _inputs(scope, proto)) if value is not None}
     outputs: list[Value] = []
     for declared in proto.output:
-        operand = _output(scope, declared.name)
+        check_name(declared.name)
+        operand = _as_declared(scope, _output(scope, declared.name), declared)
         value = operand.value
         if value in taken or operand.array is not None:
-            (value,) = scope.builder.add(
-                OPS["identity"], [value], loc=f"output {declared.name}", names=[declared.name]
-            )
+            value = _copied(scope, value, declared.name)
         taken.add(value)
         outputs.append(value)
     graph = scope.builder.finish(outputs)
@@ -34,6 +36,26 @@ def finish_graph(scope: Scope, proto: onnx.GraphProto) -> Graph:
     if len(set(names)) != len(names) or not names:
         raise UserError("the model's outputs are absent or not distinct", where=proto.name)
     return rename(graph, dict(zip(outputs, names, strict=True)))
+
+
+def _copied(scope: Scope, value: Value, name: str) -> Value:
+    listed = isinstance(value.type.dtype, ListType)
+    row = OPS["list_expect" if listed else "identity"]
+    attrs = row.attrs(value.type.dtype) if listed else row.attrs()
+    (copy,) = scope.builder.add(row, [value], attrs, loc=f"output {name}", names=[name])
+    return copy
+
+
+def _as_declared(scope: Scope, operand: Operand, declared: onnx.ValueInfoProto) -> Operand:
+    """The sequence in an optional, where the model calls its output a sequence."""
+    kind, where = operand.dtype, f"output {declared.name[:200]}"
+    wanted = declared.type.WhichOneof("value")
+    inside = isinstance(kind, ListType) and kind.optional and isinstance(kind.item, ListType)
+    if wanted != "sequence_type" or not inside:
+        return operand
+    assert isinstance(kind, ListType)
+    attrs = OPS["list_at"].attrs(TensorType(kind.item, ()))
+    return scope.emit("list_at", [operand], attrs, loc=where, names=(declared.name,))[0]
 
 
 def _inputs(scope: Scope, proto: onnx.GraphProto) -> list[Operand]:

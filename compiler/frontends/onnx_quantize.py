@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_window import window_attrs
-from tcc.ir.types import U8
+from tcc.ir.types import F32, U8
 
 Results = Sequence["Operand | None"]
 
@@ -19,13 +19,24 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
     return ctx.axis(ctx.integer("axis", 1), x.rank)
 
 
+def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
+    """The zero point, in the shape of the scale where both are of one element."""
+    zero = ctx.optional(2)
+    if zero is None or zero.rank == scale.rank or {zero.rank, scale.rank} != {0, 1}:
+        return zero
+    lone = zero.type if zero.rank else scale.type
+    return ctx.reshape(zero, scale.shape) if lone.static_shape == (1,) else zero
+
+
 def _quantize(ctx: NodeContext) -> Results:
-    x, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
+    x, scale = ctx.input(0), ctx.input(1)
+    zero = _zero_point(ctx, scale)
     to = U8 if zero is None else zero.dtype
     if ctx.opset >= 21 and ctx.integer("output_dtype", 0):
         to = ctx.dtype("output_dtype")
-    if ctx.opset >= 23 and ctx.integer("precision", 0) not in (0, 1):
-        raise ctx.fail("only precision f32 is supported")
+    precision = F32
+    if ctx.opset >= 23 and ctx.integer("precision", 0):
+        precision = ctx.dtype("precision")
     return [
         ctx.emit(
             "quantize_linear",
@@ -33,20 +44,22 @@ def _quantize(ctx: NodeContext) -> Results:
             to=to,
             axis=_axis(ctx, x, scale),
             block_size=ctx.integer("block_size", 0),
+            saturate=ctx.flag("saturate", True),
+            precision=precision,
         )
     ]
 
 
 def _dequantize(ctx: NodeContext) -> Results:
-    x, scale, zero = ctx.input(0), ctx.input(1), ctx.optional(2)
-    (result,) = ctx.emit_all(
+    x, scale = ctx.input(0), ctx.input(1)
+    zero = _zero_point(ctx, scale)
+    return ctx.emit_all(
         "dequantize_linear",
         [x, scale] if zero is None else [x, scale, zero],
         axis=_axis(ctx, x, scale),
         block_size=ctx.integer("block_size", 0),
+        to=ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else None,
     )
-    wanted = ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else result.dtype
-    return [ctx.cast(result, wanted)]
 
 
 def _conv_integer(ctx: NodeContext) -> Results:

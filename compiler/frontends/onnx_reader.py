@@ -19,7 +19,7 @@ from tcc.errors import UserError
 from tcc.frontends.onnx_wire import split_weights
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
-_OLDEST_OPSET = 7
+_OLDEST_OPSET = 1
 _OLDEST_IR, _NEWEST_IR = 3, onnx.IR_VERSION
 _ONNX = "this tcc reads ONNX models"
 # The domains whose operators are ONNX's own, and the newest version of each that is known here.

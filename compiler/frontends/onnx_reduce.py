@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcc.frontends.emitting import Emitter
+from tcc.frontends.onnx_axes import around, reduce_along, run_axes
 from tcc.frontends.onnx_context import Converter, NodeContext
-from tcc.frontends.onnx_movement import axes_argument
+from tcc.frontends.onnx_movement import axes_argument, late_axes
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.types import element_count
 
@@ -30,8 +31,11 @@ _REDUCTIONS = {
 def _reduction(op: str, since: int) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        given = axes_argument(ctx, 1, since)
         keepdims = ctx.flag("keepdims", True)
+        late = late_axes(ctx, 1, since)
+        if late is not None:
+            return [reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)]
+        given = axes_argument(ctx, 1, since)
         if not given and ctx.opset >= since and ctx.flag("noop_with_empty_axes"):
             axes: tuple[int, ...] = ()
         else:
@@ -84,16 +88,13 @@ def _top_k(ctx: NodeContext) -> Results:
 def _cumulative(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
+        options = {"exclusive": ctx.flag("exclusive"), "reverse": ctx.flag("reverse")}
+        if ctx.input(1).array is None:
+            (late,) = run_axes(ctx, ctx.input(1), x.rank)
+            found = ctx.emit(op, around(ctx, x, late), axis=1, **options)
+            return [ctx.reshape(found, x.shape)]
         (given,) = ctx.static_ints(1, "the axis")
-        return [
-            ctx.emit(
-                op,
-                x,
-                axis=ctx.axis(given, x.rank),
-                exclusive=ctx.flag("exclusive"),
-                reverse=ctx.flag("reverse"),
-            )
-        ]
+        return [ctx.emit(op, x, axis=ctx.axis(given, x.rank), **options)]
 
     return convert
 
@@ -112,6 +113,8 @@ def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
     if len(terms) != len(ranks):
         raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
     letters = [c for c in left.replace(",", "").replace("...", "")]
+    if not all(c.isascii() and c.isalpha() for c in (*letters, *right.replace("...", ""))):
+        raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
     hidden = [
         rank - len(term.replace("...", "")) if "..." in term else 0

@@ -19,6 +19,11 @@ from tcc.ir.op import OnnxBinding, OpSpec, Trait
 from tcc.ir.types import DType
 from tcc.ops import OPS
 
+# Rows mean what operators mean from this opset on; what meant something else before is converted.
+OLDEST_ROWS = 7
+# An attribute of opsets 1 to 5 that says which buffers may be overwritten.
+_HINT = "consumed_inputs"
+
 
 @cache
 def _bindings() -> dict[tuple[str, str], tuple[tuple[OnnxBinding, OpSpec], ...]]:
@@ -33,6 +38,7 @@ def _bindings() -> dict[tuple[str, str], tuple[tuple[OnnxBinding, OpSpec], ...]]
 def bound_row(domain: str, op: str, version: int) -> tuple[OnnxBinding, OpSpec] | None:
     """The row that is this operator at this opset version, if there is one."""
     rows = _bindings().get((domain, op), ())
+    version = version if domain else max(version, OLDEST_ROWS)
     return next(((b, row) for b, row in rows if b.since <= version), None)
 
 
@@ -67,7 +73,7 @@ def row_attrs(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> Any:
             values[field.name] = _decode(ctx, name, field.name, hints[field.name])
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ctx.fail(f"attribute {name} is missing")
-    unknown = [a.name for a in ctx.node.attribute if a.name not in known]
+    unknown = [a.name for a in ctx.node.attribute if a.name not in {*known, _HINT}]
     if unknown:
         raise ctx.fail(f"attribute {unknown[0]} is not supported")
     try:

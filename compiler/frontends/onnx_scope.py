@@ -23,12 +23,15 @@ from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_a
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
-from tcc.ir.op import Array, Trait
+from tcc.ir.lists import ListType
+from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.ops import OPS
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
+# Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
+_LARGEST_TENSOR = 1 << 38
 # Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
@@ -41,7 +44,7 @@ class Operand:
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
     it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
     that stand for its elements, by their least value; `equality` the two sizes whose comparison a
-    condition is.
+    condition is; `items` the entries of a list, where they are known.
     """
 
     type: TensorType
@@ -52,6 +55,7 @@ class Operand:
     made: Value | None = None
     bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
     equality: tuple[Index, Index] | None = None
+    items: tuple[Operand, ...] | None = None
 
     @property
     def value(self) -> Value:
@@ -62,9 +66,18 @@ class Operand:
                 self.made = builder.constant(self.array, self.name, self.type.dtype, [self.name])
             elif self.sizes is not None:
                 self.made = self._made_of_sizes(self.sizes)
+            elif self.items is not None:
+                self.made = self._made_of_items(self.items)
             else:
                 raise InternalError(f"{self.name} has neither contents nor a value")
         return self.made
+
+    def _made_of_items(self, items: tuple[Operand, ...]) -> Value:
+        kind, row = self.type.dtype, OPS["list_make"]
+        assert isinstance(kind, ListType)
+        attrs, values = row.attrs(kind.item, kind.optional), [item.value for item in items]
+        (value,) = self.scope.builder.add(row, values, attrs, names=(self.name,))
+        return value
 
     def _made_of_sizes(self, sizes: Array) -> Value:
         builder, names = self.scope.builder, (self.name,)
@@ -82,8 +95,11 @@ class Operand:
     @property
     def known(self) -> Array | None:
         """The elements as an object array of `Index`, where known and few, else None."""
-        if self.sizes is None and self.array is not None and self.array.size <= MAX_SIZES:
-            return sizes_of_array(self.array)
+        array = self.array
+        if self.sizes is None and array is not None and array.size <= MAX_SIZES:
+            if self.dtype.is_handle:
+                return None
+            return sizes_of_array(array)
         return self.sizes
 
     @property
@@ -216,9 +232,9 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        results = tuple(
-            self.wrap(value) for value in self.builder.add(row, values, attrs, loc=loc, names=names)
-        )
+        made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        _check_sizes([value.type for value in made], loc)
+        results = tuple(map(self.wrap, made))
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
@@ -273,12 +289,33 @@ class Scope:
     ) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
         try:
-            return OPS[op].infer(types, attrs)
+            check_handles(OPS[op], types)
+            found = OPS[op].infer(types, attrs)
         except ValueError as error:
             shown = ", ".join(repr(t) if t else "-" for t in types)
             raise UserError(
                 f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
             ) from error
+        _check_sizes(found, loc)
+        return found
+
+
+def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
+    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
+    for type in types:
+        sizes = type.static_shape
+        if sizes is None:
+            continue
+        if any(size < 0 for size in sizes):
+            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
+        count = math.prod(sizes)
+        if count > _LARGEST_TENSOR:
+            raise UserError(
+                "a tensor is too large",
+                where=loc,
+                why=f"{type!r} has {count} elements; {_LARGEST_TENSOR} are the most",
+                hint="check the sizes that the model computes",
+            )
 
 
 def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tcc.frontends.onnx_axes import bound_sizes
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
-from tcc.ir.index import Index, as_int, const, floordiv
+from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
+from tcc.ir.types import I64, STRING
 
 Results = Sequence["Operand | None"]
 
@@ -33,6 +35,13 @@ def _unique(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis(ctx.integer("axis"), x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted", True)
+    if x.dtype is STRING:
+        # Handles have no order: the strings' places in it stand for them.
+        ranks, ordered = ctx.emit_all("string_rank", [x])
+        values, *rest = ctx.emit_all(
+            "unique", [ranks], axis=axis, sorted=in_order, size=_fresh_size(ctx)
+        )
+        return [ctx.emit("gather", ordered, values, axis=0), *rest]
     return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=_fresh_size(ctx))
 
 
@@ -55,6 +64,8 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
 def _one_hot(ctx: NodeContext) -> Results:
     indices, depth, values = (ctx.input(n) for n in range(3))
     axis = ctx.axis(ctx.integer("axis", -1), indices.rank + 1)
+    if depth.known is None:
+        depth = ctx.cast(depth, I64)
     (size,) = ctx.sizes(depth, "the depth")
     return [ctx.emit("one_hot", indices, values, axis=axis, depth=size)]
 
@@ -110,6 +121,19 @@ def _space_to_depth(ctx: NodeContext) -> Results:
     return [ctx.reshape(moved, (n, c * block * block, rows, columns))]
 
 
+def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
+    """`x` with one axis cut or padded, the run knows which, to `size` around its centre."""
+    own = x.shape[axis]
+    less, more = maximum(own - size, 0), maximum(size - own, 0)
+    parts = (less // 2, minimum(own, size), more // 2, more - more // 2)
+    start, kept, in_front, behind = bound_sizes(ctx, parts)
+    before, after = [const(0)] * x.rank, [const(0)] * x.rank
+    before[axis], after[axis] = in_front, behind
+    cut = ctx.slice_axis(x, axis, start, kept)
+    padded = ctx.emit("pad", cut, before=tuple(before), after=tuple(after), mode="constant")
+    return ctx.reshape(padded, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+
 def _center_crop_pad(ctx: NodeContext) -> Results:
     """Cuts or pads around the centre; the odd element goes to the end."""
     x = ctx.input(0)
@@ -120,8 +144,8 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
     for axis, size in zip(axes, wanted, strict=True):
         own, new = as_int(x.shape[axis]), as_int(size)
         if own is None or new is None:
-            raise ctx.fail("sizes that are not known may be cut or padded")
-        if own > new:
+            x = _centered(ctx, x, axis, size)
+        elif own > new:
             x = ctx.slice_axis(x, axis, (own - new) // 2, new)
         elif own < new:
             before, after = [const(0)] * x.rank, [const(0)] * x.rank

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tcc.frontends.onnx_axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
-from tcc.ir.index import as_int, const
-from tcc.ir.types import F32
+from tcc.ir.index import const
+from tcc.ir.types import F32, F64
 
 Results = Sequence["Operand | None"]
 
 
 def _dft(ctx: NodeContext) -> Results:
     x = ctx.input(0)
+    if ctx.opset >= 20 and ctx.optional(2) is not None and ctx.input(2).array is None:
+        return [_late_dft(ctx, x, ctx.input(2))]
     if ctx.opset >= 20:
         given = ctx.static_ints(2, "the axis") if ctx.optional(2) is not None else (-2,)
     else:
         given = (ctx.integer("axis", 1),)
-    axis = ctx.axis(given[0], x.rank)
+    return [_transform(ctx, x, ctx.axis(given[0], x.rank))]
+
+
+def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
+    """Along an axis that only the run knows."""
+    (axis,) = run_axes(ctx, operand, x.rank)
+    found = _transform(ctx, around(ctx, x, axis, last=1), 1)
+    shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, found.shape[1]))
+    return ctx.reshape(found, (*shape, found.shape[-1]))
+
+
+def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
     inverse, onesided = ctx.flag("inverse"), ctx.flag("onesided")
     wanted = ctx.optional(1)
     if wanted is not None:
@@ -27,19 +41,18 @@ def _dft(ctx: NodeContext) -> Results:
         length = (x.shape[axis] - 1) * 2
     else:
         length = x.shape[axis]
-    return [ctx.emit("dft", x, axis=axis, length=length, inverse=inverse, onesided=onesided)]
+    return ctx.emit("dft", x, axis=axis, length=length, inverse=inverse, onesided=onesided)
 
 
 def _stft(ctx: NodeContext) -> Results:
     x, window = ctx.input(0), ctx.optional(2)
-    (step,) = ctx.static_ints(1, "frame_step")
+    (step,) = ctx.sizes(ctx.input(1), "frame_step", lo=1)
     if ctx.optional(3) is not None:
-        (length,) = ctx.static_ints(3, "frame_length")
+        (length,) = ctx.sizes(ctx.input(3), "frame_length", lo=1)
+    elif window is not None:
+        length = window.shape[0]
     else:
-        size = None if window is None else as_int(window.shape[0])
-        if size is None:
-            raise ctx.fail("neither a window nor frame_length says how long a frame is")
-        length = size
+        raise ctx.fail("neither a window nor frame_length says how long a frame is")
     onesided = ctx.flag("onesided", True)
     if x.rank == 3 and x.shape[2] is const(2) and onesided:
         raise ctx.fail("onesided spectra belong to real signals")
@@ -48,19 +61,10 @@ def _stft(ctx: NodeContext) -> Results:
 
 
 def _mel_weights(ctx: NodeContext) -> Results:
-    bins, length, rate = (ctx.static_ints(n, "a mel parameter")[0] for n in range(3))
-    lower, upper = (float(ctx.static(n, "a mel edge").reshape(())) for n in (3, 4))
-    return [
-        ctx.emit(
-            "mel_weight_matrix",
-            bins=bins,
-            length=length,
-            sample_rate=rate,
-            lower=lower,
-            upper=upper,
-            to=ctx.dtype("output_datatype", F32),
-        )
-    ]
+    (bins,), (length,) = (ctx.sizes(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
+    scalars = [ctx.reshape(ctx.cast(ctx.input(n), F64), ()) for n in range(2, 5)]
+    to = ctx.dtype("output_datatype", F32)
+    return [ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)]
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

@@ -19,8 +19,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from tcc.errors import UserError
+from tcc.ir.narrow import decode, packed_size, unpack
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, BOOL, DTYPES, DType
+from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
 
 ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
     {
@@ -37,6 +38,17 @@ ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
         TensorProto.UINT32: DTYPES["u32"],
         TensorProto.UINT64: DTYPES["u64"],
         TensorProto.BFLOAT16: DTYPES["bf16"],
+        TensorProto.STRING: DTYPES["string"],
+        TensorProto.INT2: DTYPES["i2"],
+        TensorProto.INT4: DTYPES["i4"],
+        TensorProto.UINT2: DTYPES["u2"],
+        TensorProto.UINT4: DTYPES["u4"],
+        TensorProto.FLOAT4E2M1: DTYPES["f4e2m1"],
+        TensorProto.FLOAT8E4M3FN: DTYPES["f8e4m3fn"],
+        TensorProto.FLOAT8E4M3FNUZ: DTYPES["f8e4m3fnuz"],
+        TensorProto.FLOAT8E5M2: DTYPES["f8e5m2"],
+        TensorProto.FLOAT8E5M2FNUZ: DTYPES["f8e5m2fnuz"],
+        TensorProto.FLOAT8E8M0: DTYPES["f8e8m0"],
     }
 )
 # Where the elements of each type lie when they are not in `raw_data`.
@@ -49,7 +61,10 @@ _FIELDS = MappingProxyType(
         "u64": "uint64_data",
     }
 )
-_DATA_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_DATA_FIELDS = (
+    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
+    "string_data",
+)  # fmt: skip
 _MAX_RANK = 64
 _MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
@@ -88,6 +103,8 @@ class TensorReader:
         if len(shape) > _MAX_RANK or any(dim < 0 for dim in shape):
             raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
         count = math.prod(shape)
+        if dtype is STRING:
+            return self._strings(tensor, shape, where), dtype
         if tensor.data_location == TensorProto.EXTERNAL and raw is None:
             flat = self._external(tensor, count, dtype, where)
         elif raw is not None or tensor.HasField("raw_data"):
@@ -96,7 +113,7 @@ class TensorReader:
         else:
             name = _FIELDS.get(dtype.name, "int32_data")
             self._alone(tensor, name, where)
-            flat = _from_field(getattr(tensor, name), dtype)
+            flat = _from_field(getattr(tensor, name), count, dtype)
         if flat.size != count:
             raise UserError(
                 "a tensor's data does not fill its shape",
@@ -105,9 +122,25 @@ class TensorReader:
             )
         return flat.reshape(shape), dtype
 
+    def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...], where: str) -> Array:
+        self._alone(tensor, "string_data", where)
+        if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(
+            shape
+        ):
+            raise UserError(
+                "a tensor's data does not fill its shape",
+                where=where,
+                why=f"{len(tensor.string_data)} strings for shape {shape}",
+            )
+        flat = np.empty(len(tensor.string_data), object)
+        flat[:] = [data.decode("utf-8", "surrogateescape") for data in tensor.string_data]
+        return flat.reshape(shape)
+
     def dense(self, sparse: onnx.SparseTensorProto, where: str) -> tuple[Array, DType]:
         """A sparse tensor as a dense array; absent elements are zero."""
         values, dtype = self.array(sparse.values, where)
+        if dtype is STRING:
+            raise UserError("sparse tensors of strings are not supported", where=where)
         at, _ = self.array(sparse.indices, where)
         shape = tuple(sparse.dims)
         count = math.prod(shape)
@@ -138,7 +171,7 @@ class TensorReader:
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):
             raise _bad_external(where, f"unknown or repeated keys {', '.join(unknown)}".rstrip())
-        size = count * dtype.bytes
+        size = _stored_size(count, dtype)
         length = _number(entries.get("length", str(size)), where)
         offset = _number(entries.get("offset", "0"), where)
         if length != size:
@@ -150,7 +183,7 @@ class TensorReader:
             raise _bad_external(
                 where, f"bytes {offset} to {offset + length} of a file of {len(data)}"
             )
-        return _decode(np.frombuffer(data, np.uint8, length, offset), dtype)
+        return _decode(np.frombuffer(data, np.uint8, length, offset), count, dtype)
 
     def _map(self, location: str, where: str) -> mmap.mmap:
         if location not in self._files:
@@ -214,17 +247,23 @@ def _bad_external(where: str, why: str) -> UserError:
     )
 
 
+def _stored_size(count: int, dtype: DType) -> int:
+    return packed_size(count, dtype) if dtype.is_packed else count * dtype.bytes
+
+
 def _from_bytes(raw: bytes | memoryview, count: int, dtype: DType, where: str) -> Array:
-    if len(raw) != count * dtype.bytes:
+    if len(raw) != _stored_size(count, dtype):
         raise UserError(
             "a tensor's data does not fill its shape",
             where=where,
-            why=f"{len(raw)} bytes where {count * dtype.bytes} are due",
+            why=f"{len(raw)} bytes where {_stored_size(count, dtype)} are due",
         )
-    return _decode(np.frombuffer(raw, np.uint8), dtype)
+    return _decode(np.frombuffer(raw, np.uint8), count, dtype)
 
 
-def _decode(raw: Array, dtype: DType) -> Array:
+def _decode(raw: Array, count: int, dtype: DType) -> Array:
+    if dtype.is_narrow:
+        return decode(unpack(raw, count, dtype) if dtype.is_packed else raw, dtype)
     if dtype is BF16:
         return _bf16(raw.view(np.uint16))
     if dtype is BOOL:
@@ -232,7 +271,11 @@ def _decode(raw: Array, dtype: DType) -> Array:
     return raw.view(dtype.carrier)
 
 
-def _from_field(values: Sequence[int] | Sequence[float], dtype: DType) -> Array:
+def _from_field(values: Sequence[int] | Sequence[float], count: int, dtype: DType) -> Array:
+    if dtype.is_narrow:
+        codes = np.fromiter(values, np.int64, len(values)).astype(np.uint8)
+        fits = dtype.is_packed and codes.size == packed_size(count, dtype)
+        return decode(unpack(codes, count, dtype) if fits else codes, dtype)
     if dtype.name in ("f16", "bf16"):
         bits = np.fromiter(values, np.int64, len(values)).astype(np.uint16)
         return _bf16(bits) if dtype is BF16 else bits.view(np.float16)

@@ -240,7 +240,10 @@ def _max_unpool(ctx: NodeContext) -> Results:
 
 def _col2im(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    image, block = ctx.sizes(ctx.input(1), "image_shape"), ctx.static_ints(2, "block_shape")
+    image, block = (
+        ctx.sizes(ctx.input(1), "image_shape"),
+        ctx.sizes(ctx.input(2), "block_shape", lo=1),
+    )
     axes = len(block)
     before, after = _explicit(ctx, axes)
     return [

@@ -26,7 +26,7 @@ from tcc.ir.scalar import (
     StageRef,
     walk,
 )
-from tcc.ir.types import BOOL, DType, Kind
+from tcc.ir.types import BOOL, DType, Kind, integer_limits
 
 _GRID_LIMIT = 1 << 24
 
@@ -186,7 +186,7 @@ def _poison(dtype: DType) -> float | int | bool:
     """What no result may depend on."""
     if dtype.kind is Kind.FLOAT:
         return float("nan")
-    return True if dtype is BOOL else int(np.iinfo(dtype.carrier).max)
+    return True if dtype is BOOL else integer_limits(dtype)[1]
 
 
 def _literal(scalar: Scalar) -> Any:
@@ -200,13 +200,13 @@ def convert(array: Any, source: DType, target: DType) -> Array:
     if target is BOOL:
         return np.asarray(data != 0)
     if source.is_float and target.is_integer:
-        info = np.iinfo(target.carrier)
+        least, most = integer_limits(target)
         wide = np.trunc(
             np.nan_to_num(data.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
         )
-        low, high = wide <= float(info.min), wide >= float(info.max)
+        low, high = wide <= float(least), wide >= float(most)
         body = np.where(low | high, 0, wide).astype(target.carrier)
-        return np.where(low, info.min, np.where(high, info.max, body)).astype(target.carrier)
+        return np.where(low, least, np.where(high, most, body)).astype(target.carrier)
     if target.kind in (Kind.FLOAT, Kind.INT, Kind.UINT):
         return carrier(data.astype(target.carrier), target)
     return data

@@ -18,6 +18,7 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
+from tcc.ir.narrow import decode, encode, pack, unpack
 from tcc.ir.op import Array
 from tcc.ir.program import (
     Alias,
@@ -87,14 +88,24 @@ def _evaluated(
 
 def to_bytes(array: Array, dtype: DType) -> Array:
     """The bytes of `array` as `dtype` is stored."""
+    if dtype.is_narrow:
+        return encode(array, dtype).reshape(-1)
     flat = np.ascontiguousarray(array, dtype.carrier).reshape(-1)
     if dtype is BF16:
         flat = (flat.view(np.uint32) >> 16).astype(np.uint16)
     return flat.view(np.uint8).copy()
 
 
+def _at_surface(array: Array, dtype: DType) -> Array:
+    """The bytes of an array that a caller gives."""
+    data = to_bytes(array, dtype)
+    return pack(data, dtype) if dtype.is_packed else data
+
+
 def from_bytes(data: Array, dtype: DType) -> Array:
     """The elements stored in `data`; a copy for types that NumPy only carries."""
+    if dtype.is_narrow:
+        return decode(data, dtype)
     if dtype is BF16:
         return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return data.view(dtype.carrier)
@@ -114,7 +125,9 @@ class _Host:
     ) -> None:
         self._program, self._kernels, self._functions = program, kernels, functions
         self._run = run
-        self._inputs = [to_bytes(a, p.dtype) for a, p in zip(inputs, program.inputs, strict=True)]
+        self._inputs = [
+            _at_surface(a, p.dtype) for a, p in zip(inputs, program.inputs, strict=True)
+        ]
         self._shapes = [np.shape(a) for a in inputs]
         self._weights = weights
         self._registers: dict[Register, int] = {}
@@ -127,11 +140,13 @@ class _Host:
         found = []
         for number, port in enumerate(self._program.outputs):
             shape = tuple(self._registers[d] for d in port.dims)
-            size = prod(shape) * port.dtype.bytes
+            size = -(-prod(shape) * port.dtype.bits // 8)
             (buffer,) = (
                 n for n, b in enumerate(self._program.buffers) if b.place == Output(number)
             )
             data = self._bytes(buffer)[:size]
+            if port.dtype.is_packed:
+                data = unpack(data, prod(shape), port.dtype)
             found.append(from_bytes(data, port.dtype).reshape(shape).copy())
         return tuple(found)
 
@@ -286,8 +301,9 @@ class _Host:
         ]
         self._run(node.kernel, arrays, sizes)
         for data, array, buffer in zip(memory, arrays, kernel.buffers, strict=True):
-            if buffer.dtype is BF16 and buffer.scope is Scope.OUTPUT:
-                data[: 2 * array.size] = to_bytes(array, BF16)
+            carried = buffer.dtype is BF16 or buffer.dtype.is_narrow
+            if carried and buffer.scope is Scope.OUTPUT:
+                data[: buffer.dtype.bytes * array.size] = to_bytes(array, buffer.dtype)
 
     def _call(self, node: CallOp) -> None:
         if node.op == "fill_halo":

@@ -21,7 +21,8 @@ import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Var, const, substitute
-from tcc.ir.op import Array, NoAttrs, OpSpec
+from tcc.ir.narrow import rounded
+from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
 from tcc.ir.types import BF16, DType, TensorType, dtype_of
 
 
@@ -54,6 +55,14 @@ class Handle:
     digest: str
 
 
+def _content(data: Array) -> bytes | memoryview:
+    """The bytes that tell arrays of one type and shape apart."""
+    if data.dtype != object:
+        return data.reshape(-1).view(np.uint8).data
+    texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
+    return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+
+
 class ConstantStore:
     """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
 
@@ -70,7 +79,7 @@ class ConstantStore:
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
         digest = hashlib.sha256(f"{name}{data.shape}".encode())
-        digest.update(data.reshape(-1).view(np.uint8).data)
+        digest.update(_content(data))
         key = digest.hexdigest()
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
@@ -227,6 +236,7 @@ class GraphBuilder:
         attrs = NoAttrs() if attrs is None else attrs
         types = [None if v is None else v.type for v in inputs]
         try:
+            check_handles(op, types)
             result = op.infer(types, attrs)
         except ValueError as error:
             shown = ", ".join(repr(t) if t else "-" for t in types)
@@ -300,8 +310,10 @@ def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
 
 
 def carrier(array: Any, dtype: DType) -> Array:
-    """`array` in the NumPy type that carries `dtype`; bf16 values are rounded to bf16."""
+    """`array` in the NumPy type that carries `dtype`, rounded where that is wider than the type."""
     data = np.asarray(array)
+    if dtype.is_narrow:
+        return rounded(data, dtype)
     if dtype is BF16:
         bits = np.array(data, np.float32).view(np.uint32)
         up = bits >> 16

@@ -25,6 +25,7 @@ from tcc.ir.index import (
     mul,
     symbol,
 )
+from tcc.ir.lists import NOTHING, Dims, optional_of, sequence_of
 from tcc.ir.scalar import (
     FUNCTIONS,
     Scalar,
@@ -144,9 +145,37 @@ def _symbol(cursor: Cursor, name: str) -> Index:
 def read_dtype(cursor: Cursor) -> DType:
     token = cursor.peek()
     name = cursor.kind("word")
+    if name in ("optional", "sequence"):
+        return _read_list_type(cursor, name)
     if name not in DTYPES:
         raise cursor.error("no element type has this name", token)
     return DTYPES[name]
+
+
+def _read_list_type(cursor: Cursor, name: str) -> DType:
+    """`sequence(f32[2,?])` behind its first word."""
+    token = cursor.peek()
+    cursor.expect("(")
+    make = optional_of if name == "optional" else sequence_of
+    item = read_dtype(cursor)
+    dims = _read_entry_sizes(cursor) if cursor.take("[") else None
+    cursor.expect(")")
+    try:
+        return make(item, dims)
+    except ValueError as error:
+        raise cursor.error(str(error), token) from error
+
+
+def _read_entry_sizes(cursor: Cursor) -> Dims:
+    if cursor.take("-"):
+        cursor.expect("]")
+        return NOTHING
+    sizes: list[int | None] = []
+    while not cursor.take("]"):
+        if sizes:
+            cursor.expect(",")
+        sizes.append(None if cursor.take("?") else cursor.integer())
+    return tuple(sizes)
 
 
 def read_type(cursor: Cursor, sizes: Mapping[str, Index]) -> TensorType:

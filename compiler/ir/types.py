@@ -2,6 +2,9 @@
 
 `DTYPES` is the one table of element types: width, DLPack code, NumPy carrier, ONNX name.  Sub-byte
 and narrow floating types are carried in NumPy by the type's `carrier` (values exact).
+
+Strings and lists are handles: programs hold them as 8-byte words that name entries of a run's heap.
+Strings are carried as object arrays of `str`, lists as object scalars that hold a tuple of arrays.
 """
 
 from __future__ import annotations
@@ -22,14 +25,18 @@ class Kind(Enum):
     INT = "int"
     UINT = "uint"
     FLOAT = "float"
+    STRING = "string"
+    LIST = "list"
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
     """One element type.
 
-    `bits` is the width in memory (4 for packed int4, 8 for bool); `dlpack` the DLPack type code;
-    `carrier` the NumPy type whose arrays hold values of this type between passes.
+    `bits` is the width at the surface, where elements of less than a byte are packed from the
+    lowest bits up (4 for int4, 8 for bool); inside a program each has a byte of its own, in its
+    lowest bits.  `dlpack` is the DLPack type code; `carrier` the NumPy type whose arrays hold
+    values of this type between passes.
     """
 
     name: str
@@ -40,10 +47,25 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Whole bytes of one element; raises ValueError for sub-byte types."""
-        if self.bits % 8:
-            raise ValueError(f"{self.name} has no whole-byte size")
-        return self.bits // 8
+        """Bytes of one element inside a program: one for what has less than a byte."""
+        return -(-self.bits // 8)
+
+    @property
+    def stored(self) -> DType:
+        """The type as which functions of the host see elements: bytes where there is less."""
+        if not self.is_packed:
+            return self
+        return DTYPES["i8" if self.kind is Kind.INT else "u8"]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether several elements share a byte at the surface."""
+        return self.bits < 8
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the type is for storage: converted and moved, but not computed with."""
+        return self.bits < 8 or (self.is_float and self.bits == 8)
 
     @property
     def is_float(self) -> bool:
@@ -53,6 +75,11 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in (Kind.INT, Kind.UINT)
 
+    @property
+    def is_handle(self) -> bool:
+        """Whether elements are words that name entries of a run's heap."""
+        return self.kind in (Kind.STRING, Kind.LIST)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -61,7 +88,8 @@ def _row(name: str, kind: Kind, bits: int, dlpack: int, carrier: Any) -> tuple[s
     return name, DType(name, kind, bits, dlpack, np.dtype(carrier))
 
 
-# bf16 is carried as f32: every bf16 value is exact there, and NumPy has no bf16 of its own.
+# bf16 and narrower floats are carried as f32: every value of theirs is exact there, and NumPy has
+# none of them of its own.
 DTYPES = MappingProxyType(
     dict(
         (
@@ -78,6 +106,17 @@ DTYPES = MappingProxyType(
             _row("bf16", Kind.FLOAT, 16, 4, np.float32),
             _row("f32", Kind.FLOAT, 32, 2, np.float32),
             _row("f64", Kind.FLOAT, 64, 2, np.float64),
+            _row("string", Kind.STRING, 128, 3, np.object_),
+            _row("i2", Kind.INT, 2, 0, np.int8),
+            _row("i4", Kind.INT, 4, 0, np.int8),
+            _row("u2", Kind.UINT, 2, 1, np.uint8),
+            _row("u4", Kind.UINT, 4, 1, np.uint8),
+            _row("f4e2m1", Kind.FLOAT, 4, 17, np.float32),
+            _row("f8e4m3fn", Kind.FLOAT, 8, 10, np.float32),
+            _row("f8e4m3fnuz", Kind.FLOAT, 8, 11, np.float32),
+            _row("f8e5m2", Kind.FLOAT, 8, 12, np.float32),
+            _row("f8e5m2fnuz", Kind.FLOAT, 8, 13, np.float32),
+            _row("f8e8m0", Kind.FLOAT, 8, 14, np.float32),
         )
     )
 )
@@ -85,14 +124,33 @@ DTYPES = MappingProxyType(
 BOOL, I8, I16, I32, I64 = (DTYPES[n] for n in ("bool", "i8", "i16", "i32", "i64"))
 U8, U16, U32, U64 = (DTYPES[n] for n in ("u8", "u16", "u32", "u64"))
 F16, BF16, F32, F64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
+STRING = DTYPES["string"]
+I2, I4, U2, U4 = (DTYPES[n] for n in ("i2", "i4", "u2", "u4"))
+F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ = (
+    DTYPES[n] for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz")
+)
+F8E8M0, F4E2M1 = DTYPES["f8e8m0"], DTYPES["f4e2m1"]
+# What matrix units multiply of a byte, beside integers.
+FLOAT8 = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ)
+
+
+def integer_limits(dtype: DType) -> tuple[int, int]:
+    """The least and the largest value of an integer type."""
+    if dtype.kind is Kind.UINT:
+        return 0, (1 << dtype.bits) - 1
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
 
 def dtype_of(array: np.ndarray[Any, Any]) -> DType:
-    """The element type whose carrier is `array.dtype`; raises KeyError for unknown ones."""
+    """The element type that NumPy has as `array.dtype`; raises KeyError for unknown ones."""
     return _BY_CARRIER[array.dtype]
 
 
-_BY_CARRIER = {d.carrier: d for d in DTYPES.values() if d.name != "bf16"}
+_BY_CARRIER = {
+    d.carrier: d
+    for d in DTYPES.values()
+    if d.carrier.itemsize * 8 == d.bits or d.kind is Kind.STRING
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,8 @@ def _is_literal(value: object, dtype: DType) -> bool:
             low = -(1 << (dtype.bits - 1)) if signed else 0
             high = 1 << (dtype.bits - signed)
             return type(value) is int and low <= value < high
+        case Kind.STRING | Kind.LIST:
+            return False
 
 
 def _apply(scalar: Apply) -> Iterator[str]:

@@ -11,16 +11,16 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast
-from tcc.ir.types import BOOL, DTYPES, F16, F32, F64, I32, I64, DType, Kind, TensorType
+from tcc.ir.types import BOOL, DTYPES, F16, F32, F64, I32, I64, STRING, DType, Kind, TensorType
 from tcc.ops.formula import choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given
 from tcc.ops.sampling import Samples, binary_samples, draw
 from tcc.ops.shapes import (
-    ALL,
     BOOLS,
     FLOATS,
     INTEGERS,
+    MOVED,
     NUMERIC,
     broadcast_shapes,
     broadcast_types,
@@ -291,7 +291,7 @@ _WHERE = OpSpec(
     _where_infer,
     _where_reference,
     _where_samples,
-    ALL,
+    MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
     _where_expr,
@@ -373,7 +373,7 @@ OPS: tuple[OpSpec, ...] = (
         "x == y.",
         onnx="Equal",
         since=7,
-        dtypes=(*NUMERIC, BOOL),
+        dtypes=(*NUMERIC, BOOL, STRING),
         scalar="eq",
         result=BOOL,
         commutative=True,

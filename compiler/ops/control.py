@@ -14,6 +14,7 @@ import numpy as np
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
+from tcc.ir.lists import fits
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 
@@ -135,8 +136,8 @@ def _same(wanted: Sequence[TensorType | None], got: Sequence[TensorType | None],
     if len(wanted) != len(got):
         raise ValueError(f"{len(wanted)} values are due, there are {len(got)}")
     for a, b in zip(wanted, got, strict=True):
-        fits = a is not None and b is not None and a.dtype is b.dtype and a.rank == b.rank
-        if not fits or any(
+        same = a is not None and b is not None and fits(a.dtype, b.dtype) and a.rank == b.rank
+        if not same or any(
             not x.terms and not y.terms and x is not y
             for x, y in zip(a.shape if a else (), b.shape if b else (), strict=True)
         ):
@@ -163,7 +164,7 @@ def _row(name: str, attrs: type, arity: tuple[int, int], infer: object, doc: str
         tuple(DTYPES.values()),
         Tolerance.EXACT,
         doc,
-        traits=frozenset({Trait.OPAQUE}),
+        traits=frozenset({Trait.OPAQUE, Trait.LISTS}),
     )
 
 

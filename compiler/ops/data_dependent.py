@@ -14,7 +14,7 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import BOOL, F32, F64, I32, I64, TensorType, element_count
 from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
-from tcc.ops.shapes import ALL, NUMERIC, check_axis, optional, required
+from tcc.ops.shapes import COMMON, NUMERIC, STORED, check_axis, optional, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ OPS: tuple[OpSpec, ...] = (
         _non_zero_infer,
         _non_zero_reference,
         _non_zero_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "The indices of elements that are not zero, one column each, in row-major order.",
         call="non_zero",
@@ -344,7 +344,7 @@ OPS: tuple[OpSpec, ...] = (
         _compress_infer,
         _compress_reference,
         _compress_samples,
-        ALL,
+        STORED,
         Tolerance.EXACT,
         "The slices along an axis whose condition is true.",
         call="compress",
@@ -357,7 +357,7 @@ OPS: tuple[OpSpec, ...] = (
         _unique_infer,
         _unique_reference,
         _unique_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "Distinct elements or slices, where each first stands, which one each is, their counts.",
         call="unique",

@@ -31,7 +31,7 @@ from tcc.ops.operands import (
     wrapped,
 )
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, AxisAttrs, check_axis, optional, required
+from tcc.ops.shapes import ALL, COMMON, MOVED, AxisAttrs, check_axis, optional, required
 
 Binding = tuple[Var, Scalar]
 
@@ -437,7 +437,7 @@ OPS: tuple[OpSpec, ...] = (
         _gather_infer,
         _gather_reference,
         _gather_samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Slices of x along an axis, chosen by an index tensor.",
         expr=_gather_expr,
@@ -452,7 +452,7 @@ OPS: tuple[OpSpec, ...] = (
         _elements_infer,
         _elements_reference,
         _elements_samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Elements of x whose place along one axis an index tensor gives.",
         expr=_elements_expr,
@@ -467,7 +467,7 @@ OPS: tuple[OpSpec, ...] = (
         _nd_infer,
         _nd_reference,
         _nd_samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
         expr=_nd_expr,
@@ -481,7 +481,7 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_elements_infer,
         _scatter_elements_reference,
         _scatter_elements_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "x with updates combined in at the places an index tensor gives along one axis.",
         call="scatter_elements",
@@ -495,7 +495,7 @@ OPS: tuple[OpSpec, ...] = (
         _scatter_nd_infer,
         _scatter_nd_reference,
         _scatter_nd_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd",
@@ -509,7 +509,7 @@ OPS: tuple[OpSpec, ...] = (
         _update_slice_infer,
         _update_slice_reference,
         _update_slice_samples,
-        ALL,
+        COMMON,
         Tolerance.EXACT,
         "x with the rows from `start` on along an axis replaced by the update's.",
         call="update_slice",

@@ -17,7 +17,7 @@ from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
 from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
-from tcc.ops.shapes import ALL, broadcast_shapes, required, same_dtype
+from tcc.ops.shapes import MOVED, broadcast_shapes, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
@@ -397,7 +397,7 @@ def move_row(
         infer,
         reference,
         samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         doc,
         expr=expr,

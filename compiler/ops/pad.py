@@ -12,7 +12,7 @@ from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
-from tcc.ops.shapes import ALL, optional, required
+from tcc.ops.shapes import MOVED, optional, required
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
@@ -116,7 +116,7 @@ OPS: tuple[OpSpec, ...] = (
         _infer,
         _reference,
         _samples,
-        ALL,
+        MOVED,
         Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
         expr=_expr,

@@ -8,23 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, StageRef, cast
 from tcc.ir.types import (
     BF16,
+    F8E8M0,
     F16,
     F32,
+    I2,
+    I4,
     I8,
     I16,
     I32,
+    U2,
+    U4,
     U8,
     U16,
     DType,
-    Kind,
     TensorType,
+    integer_limits,
     tensor,
 )
 from tcc.ops.formula import choose, fn
+from tcc.ops.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.reference import given
 from tcc.ops.sampling import draw
 from tcc.ops.shapes import agree, agree_shapes, check_axis, check_dtype, optional, required
@@ -33,28 +40,34 @@ Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
 
 _NARROW = (I8, U8, I16, U16)
+_PACKED = (I2, I4, U2, U4)
+_LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # what floats are quantised to
 _SCALES = (F32, F16, BF16)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeAttrs:
-    """`to` is the integer type.
+    """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
-    A scale of rank 1 runs along `axis`; with a `block_size` above 0 the scale has x's rank and one
-    element for that many elements along `axis`.
+    The quotient is rounded to `precision`.  A scale of rank 1 runs along `axis`; with a
+    `block_size` above 0 the scale has x's rank and one element for so many elements along `axis`.
     """
 
     to: DType
     axis: int = 1
     block_size: int = 0
+    saturate: bool = True
+    precision: DType = F32
 
 
 @dataclass(frozen=True, slots=True)
 class DequantizeAttrs:
-    """`axis` and `block_size` as in `QuantizeAttrs`."""
+    """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, None that of the
+    scale."""
 
     axis: int = 1
     block_size: int = 0
+    to: DType | None = None
 
 
 QuantAttrs = QuantizeAttrs | DequantizeAttrs
@@ -62,7 +75,7 @@ QuantAttrs = QuantizeAttrs | DequantizeAttrs
 
 def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
     scale, zero = required(types, 1), optional(types, 2)
-    check_dtype(scale.dtype, _SCALES, "the scale")
+    check_dtype(scale.dtype, (*_SCALES, F8E8M0), "the scale")
     if zero is not None:
         agree_shapes(scale.shape, zero.shape, "scale and zero point")
     if attrs.block_size < 0:
@@ -99,14 +112,8 @@ def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
 
 
 def _saturated(value: Scalar, to: DType) -> Scalar:
-    low, high = _limits(to)
+    low, high = integer_limits(to)
     return cast(fn("min", fn("max", value, float(low)), float(high)), to)
-
-
-def _limits(dtype: DType) -> tuple[int, int]:
-    if dtype.kind is Kind.UINT:
-        return 0, (1 << dtype.bits) - 1
-    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
 
 # ---- quantize_linear ----------------------------------------------------------------------------
@@ -115,7 +122,8 @@ def _limits(dtype: DType) -> tuple[int, int]:
 def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> tuple[TensorType, ...]:
     x, zero = required(types, 0), optional(types, 2)
     check_dtype(x.dtype, (*_SCALES, I32))
-    check_dtype(attrs.to, _NARROW, "the result")
+    check_dtype(attrs.to, _LEVELS, "the result")
+    check_dtype(attrs.precision, _SCALES, "the precision")
     if zero is not None:
         check_dtype(zero.dtype, (attrs.to,), "the zero point")
     _check_scale(x, types, attrs)
@@ -128,10 +136,17 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)
     ratio = fn("div", cast(b.read(0, *at), F32), cast(b.read(1, *where), F32))
-    level = fn("round", ratio)
+    ratio = cast(cast(ratio, attrs.precision), F32)
+    level = ratio if attrs.to.is_float else fn("round", ratio)
     if optional(types, 2) is not None:
-        level = fn("add", level, cast(b.read(2, *where), F32))
-    b.stage(at, _saturated(level, attrs.to))
+        zero = cast(b.read(2, *where), F32)
+        # Where it is zero, a negative zero stays one.
+        added = fn("sub", level, fn("sub", 0.0, zero))
+        level = added if attrs.to.is_float else fn("add", level, zero)
+    if attrs.to.is_float:
+        b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
+    else:
+        b.stage(at, _saturated(level, attrs.to))
     return b.done()
 
 
@@ -139,19 +154,29 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ..
     x, scale = given(arrays[:2])
     zero = arrays[2] if len(arrays) > 2 else None
     with np.errstate(all="ignore"):
-        level = np.rint(x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32))
+        ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
+        if attrs.precision is F16:
+            ratio = ratio.astype(np.float16).astype(np.float32)
+        level = ratio if attrs.to.is_float else np.rint(ratio)
     if zero is not None:
         level = level + _spread(zero, x, attrs).astype(np.float32)
-    low, high = _limits(attrs.to)
+    if attrs.to.is_float:
+        return (narrow_reference(level, NarrowAttrs(attrs.to, attrs.saturate)),)
+    low, high = integer_limits(attrs.to)
     return (np.nan_to_num(np.clip(level, low, high)).astype(attrs.to.carrier),)
 
 
 def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = draw(rng, F32, (3, 7, 5), -90, 90)
-    for to in _NARROW:
-        zero = np.asarray(11, to.carrier)
-        scale = np.asarray(0.5, np.float32)
-        yield Sample((x, scale, zero), QuantizeAttrs(to), f"tensor_{to.name}")
+    for to in (*_NARROW, *_PACKED):
+        zero = np.asarray(11 if to in _NARROW else 1, to.carrier)
+        scale = np.asarray(0.5 if to in _NARROW else 30, np.float32)
+        given_zero = (zero,) if to in _NARROW else ()  # arrays of bytes say nothing of the others
+        yield Sample((x, scale, *given_zero), QuantizeAttrs(to), f"tensor_{to.name}")
+    for to in FORMATS:
+        yield Sample((x, np.asarray(0.2, np.float32)), QuantizeAttrs(to), f"tensor_{to.name}")
+        attrs = QuantizeAttrs(to, saturate=False)
+        yield Sample((x, np.asarray(0.002, np.float32)), attrs, f"beyond_{to.name}")
     scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
     zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
     yield Sample((x, scales, zeros), QuantizeAttrs(U8), "axis")
@@ -171,11 +196,13 @@ def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> tuple[TensorType, ...]:
     x, scale, zero = required(types, 0), required(types, 1), optional(types, 2)
-    check_dtype(x.dtype, (*_NARROW, I32))
+    check_dtype(x.dtype, (*_LEVELS, I32))
     if zero is not None:
         check_dtype(zero.dtype, (x.dtype,), "the zero point")
     _check_scale(x, types, attrs)
-    return (TensorType(scale.dtype, x.shape),)
+    to = attrs.to or scale.dtype
+    check_dtype(to, _SCALES, "the result")
+    return (TensorType(to, x.shape),)
 
 
 def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
@@ -183,22 +210,24 @@ def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
     b = ExprBuilder(*types)
     at = b.iters(*x.shape)
     where = _scale_at(scale, attrs, at)
-    level = cast(b.read(0, *at), I32)
+    exact = F32 if x.dtype.is_float else I32
+    level = cast(b.read(0, *at), exact)
     if optional(types, 2) is not None:
-        level = fn("sub", level, cast(b.read(2, *where), I32))
+        level = fn("sub", level, cast(b.read(2, *where), exact))
     value = fn("mul", cast(level, F32), cast(b.read(1, *where), F32))
-    b.stage(at, cast(value, scale.dtype))
+    b.stage(at, cast(value, attrs.to or scale.dtype))
     return b.done()
 
 
 def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array, ...]:
     x, scale = given(arrays[:2])
     zero = arrays[2] if len(arrays) > 2 else None
-    level = x.astype(np.int32)
+    exact = np.float32 if x.dtype.kind == "f" else np.int32
+    level = x.astype(exact)
     if zero is not None:
-        level = level - _spread(zero, x, attrs).astype(np.int32)
+        level = level - _spread(zero, x, attrs).astype(exact)
     value = level.astype(np.float32) * _spread(scale, x, attrs).astype(np.float32)
-    return (value.astype(scale.dtype),)
+    return (value.astype(scale.dtype if attrs.to is None else attrs.to.carrier),)
 
 
 def _dequantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -275,7 +304,7 @@ OPS: tuple[OpSpec, ...] = (
         _quantize_samples,
         (*_SCALES, I32),
         Tolerance.EXACT,
-        "round(x / scale) + zero point, saturated to the integer type.",
+        "round(x / scale) + zero point, saturated to the type of the result.",
         _quantize_expr,
         traits=_ELEMENTWISE,
     ),
@@ -286,7 +315,7 @@ OPS: tuple[OpSpec, ...] = (
         _dequantize_infer,
         _dequantize_reference,
         _dequantize_samples,
-        (*_NARROW, I32),
+        (*_LEVELS, I32),
         Tolerance.ELEMENTWISE,
         "(x - zero point) * scale, in the type of the scale.",
         _dequantize_expr,

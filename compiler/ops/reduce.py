@@ -243,7 +243,11 @@ def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
 
 
 def _log_sum_exp(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return np.log(np.sum(np.exp(x.astype(np.float64)), axis=axes, keepdims=keepdims))
+    wide = x.astype(np.float64)
+    top = np.max(wide, axis=axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    found = np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top
+    return found if keepdims else np.squeeze(found, axes)
 
 
 # ---- positions ----------------------------------------------------------------------------------

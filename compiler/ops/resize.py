@@ -6,20 +6,20 @@ an expression whatever the sizes.  Nearest neighbours at a whole scale are quoti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, Source, apply, cast, index_value, literal
-from tcc.ir.types import BOOL, F32, I64, TensorType
+from tcc.ir.types import BOOL, F32, F64, I64, TensorType
 from tcc.ops.formula import choose, fn, wide
-from tcc.ops.operands import Arrays, Types, array, clamped, dims, require, sizes
+from tcc.ops.operands import Arrays, Types, array, clamped, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, required
+from tcc.ops.shapes import COMMON, optional, required
 
 COORDINATES = (
     "half_pixel",
@@ -36,10 +36,13 @@ MODES = ("nearest", "linear", "cubic")
 @dataclass(frozen=True, slots=True)
 class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
-    the sizes.
+    the sizes or is in operand 1 (f64, one per axis; rounded to f32).
 
-    `roi` (per axis: start, end, as fractions) and `extrapolation_value` are tf_crop_and_resize's;
-    `cubic_coeff_a` and `exclude_outside` belong to mode cubic, `nearest_mode` to mode nearest.
+    `roi` (per axis: start, end, as fractions; or operand 2: all starts, then all ends) and
+    `extrapolation_value` are tf_crop_and_resize's; `cubic_coeff_a` and `exclude_outside` belong to
+    mode cubic, `nearest_mode` to mode nearest.  Where there are `taps`, linear and cubic
+    interpolation to a smaller size widen their kernel by the scale; it then spans at most so many
+    input elements, an even number.
     """
 
     sizes: tuple[Index, ...]
@@ -51,6 +54,10 @@ class ResizeAttrs:
     exclude_outside: bool = False
     extrapolation_value: float = 0.0
     roi: tuple[tuple[float, float], ...] = ()
+    taps: Index | None = None
+
+
+Amount = float | Scalar  # a number, or one that an operand holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,8 @@ class _Axis:
     number: int
     extent: Index
     size: Index
-    scale: float | None
-    roi: tuple[float, float]
+    scale: Amount | None
+    roi: tuple[Amount, Amount]
 
 
 def _infer(types: Types, attrs: ResizeAttrs) -> tuple[TensorType, ...]:
@@ -75,15 +82,38 @@ def _infer(types: Types, attrs: ResizeAttrs) -> tuple[TensorType, ...]:
         f"{attrs.mode} resize takes floating types, not {x}",
     )
     cropping = attrs.coordinate_mode == "tf_crop_and_resize"
-    require(not cropping or len(attrs.roi) == x.rank, "tf_crop_and_resize needs a roi per axis")
+    scales, roi = optional(types, 1), optional(types, 2)
+    told = len(attrs.roi) == x.rank or roi is not None
+    require(not cropping or told, "tf_crop_and_resize needs a roi per axis")
+    for operand, count in ((scales, x.rank), (roi, 2 * x.rank)):
+        fits = operand is None or (operand.dtype is F64 and operand.static_shape == (count,))
+        require(fits, f"{operand} must be f64[{count}]")
     return (TensorType(x.dtype, attrs.sizes),)
 
 
-def _axes(x: TensorType, attrs: ResizeAttrs) -> list[_Axis]:
+def _axes(
+    x: TensorType,
+    attrs: ResizeAttrs,
+    scales: Sequence[Amount | None],
+    roi: Sequence[tuple[Amount, Amount]],
+) -> list[_Axis]:
     """The axes that change."""
-    roi = attrs.roi or ((0.0, 1.0),) * x.rank
-    axes = (_Axis(n, x.shape[n], attrs.sizes[n], attrs.scales[n], roi[n]) for n in range(x.rank))
+    whole = roi or ((0.0, 1.0),) * x.rank
+    axes = (_Axis(n, x.shape[n], attrs.sizes[n], scales[n], whole[n]) for n in range(x.rank))
     return [a for a in axes if not _kept(a, attrs)]
+
+
+def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]:
+    """As `_axes`, with what is in operands."""
+    x = required(types, 0)
+    scales: Sequence[Amount | None] = attrs.scales
+    roi: Sequence[tuple[Amount, Amount]] = attrs.roi
+    if optional(types, 1) is not None:
+        scales = [cast(b.read(1, n), F32) for n in range(x.rank)]
+    if optional(types, 2) is not None:
+        ends = [cast(b.read(2, n), F32) for n in range(2 * x.rank)]
+        roi = list(zip(ends[: x.rank], ends[x.rank :], strict=True))
+    return _axes(x, attrs, scales, roi)
 
 
 def _kept(axis: _Axis, attrs: ResizeAttrs) -> bool:
@@ -102,17 +132,26 @@ def _number(index: Index) -> Scalar:
 def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
     """`at` over the scale; where that follows from the sizes, with a single rounding."""
     if axis.scale is not None:
-        return fn("div", at, float(np.float32(axis.scale)))
+        return fn("div", at, _rounded(axis.scale))
     return fn("div", fn("mul", at, _number(axis.extent)), _number(axis.size))
+
+
+def _rounded(amount: Amount) -> Amount:
+    """A scale in f32."""
+    return float(np.float32(amount)) if isinstance(amount, int | float) else amount
 
 
 def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
     """Where output element `o` lies in the input, in f32."""
     at = index_value(o, F32)
     size, extent = _number(axis.size), _number(axis.extent)
-    last_out, last_in = _number(axis.size - 1), _number(axis.extent - 1)
+    last_in = _number(axis.extent - 1)
+    # ONNX takes the width that a scale gives, which need not be whole.
+    width = size if axis.scale is None else fn("mul", extent, _rounded(axis.scale))
+    last_out = fn("sub", width, 1.0)
     half = fn("sub", _unscaled(fn("add", at, 0.5), axis), 0.5)
     several = apply("gt", size, literal(1.0, F32))
+    wider = apply("gt", width, literal(1.0, F32))
     match mode:
         case "asymmetric":
             return _unscaled(at, axis)
@@ -126,21 +165,34 @@ def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
             return fn("add", fn("mul", center, fn("sub", 1.0, used)), half)
         case "align_corners":
             spread = fn("div", fn("mul", at, last_in), last_out)
-            return choose(several, spread, 0.0)
+            return choose(wider, spread, 0.0)
         case _:
-            start, end = axis.roi
-            span = fn("mul", last_in, end - start)
+            start, end = (_scalar(amount) for amount in axis.roi)
+            span = fn("mul", last_in, fn("sub", end, start))
             first = fn("mul", last_in, start)
             spread = fn("add", first, fn("div", fn("mul", at, span), last_out))
-            return choose(several, spread, fn("mul", last_in, 0.5 * (start + end)))
+            middle = fn("mul", fn("add", start, end), 0.5)
+            return choose(wider, spread, fn("mul", last_in, middle))
+
+
+def _scalar(amount: Amount) -> Scalar:
+    return literal(amount, F32) if isinstance(amount, int | float) else amount
+
+
+def _known(amount: Amount) -> float:
+    """A number that the reference has."""
+    if not isinstance(amount, int | float):
+        raise TypeError(f"{amount} is no number")
+    return amount
 
 
 def _place(axis: _Axis, o: int, mode: str) -> np.float32:
     """As `_coordinate`, of plain numbers, for the reference."""
     f = np.float32
-    (n, m), (start, end) = sizes((axis.extent, axis.size)), axis.roi
+    (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_known, axis.roi)
+    scale = None if axis.scale is None else f(_known(axis.scale))
     # The scale as a fraction; one that follows from the sizes is exact.
-    over, under = (f(1), f(axis.scale)) if axis.scale is not None else (f(n), f(m))
+    over, under = (f(1), scale) if scale is not None else (f(n), f(m))
     half = (f(o) + f(0.5)) * over / under - f(0.5)
     if mode == "asymmetric":
         return f(o) * over / under
@@ -148,12 +200,13 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
         return f(half)
     if mode == "half_pixel_symmetric":
         return f(f(n) / f(2) * (f(1) - f(m) * over / under / f(n)) + half)
+    width = f(m) if scale is None else f(n) * scale
     if mode == "align_corners":
-        return f(o) * f(n - 1) / f(m - 1) if m > 1 else f(0)
+        return f(o) * f(n - 1) / (width - f(1)) if width > 1 else f(0)
     if mode == "tf_crop_and_resize":
-        if m == 1:
+        if width <= 1:
             return f(0.5 * (start + end)) * f(n - 1)
-        return f(n - 1) * f(start) + f(o) * (f(n - 1) * f(end - start)) / f(m - 1)
+        return f(n - 1) * f(start) + f(o) * (f(n - 1) * f(end - start)) / (width - f(1))
     return f(0)
 
 
@@ -211,6 +264,8 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
     (n,) = sizes((axis.extent,))
     if attrs.mode == "nearest":
         return [(_nearest_place(float(x), attrs.nearest_mode), 1.0)]
+    if attrs.taps is not None:
+        return _reference_wide_taps(axis, float(x), sizes((attrs.taps,))[0], attrs)
     if attrs.mode == "linear":
         x = min(max(x, np.float32(0)), np.float32(n - 1))
     base = int(np.floor(x))
@@ -223,6 +278,24 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         total = sum(w for _, w in taps)
         taps = [(p, w / total) for p, w in taps]
     return taps
+
+
+def _reference_wide_taps(
+    axis: _Axis, x: float, taps: int, attrs: ResizeAttrs
+) -> list[tuple[int, float]]:
+    n, m = sizes((axis.extent, axis.size))
+    scale = min(m / n if axis.scale is None else _known(axis.scale), 1.0)
+    base = int(np.floor(x))
+    found = []
+    for place in range(base + 1 - taps // 2, base + 1 + taps // 2):
+        distance = abs(place - x) * scale
+        if attrs.mode == "linear":
+            weight = max(1 - distance, 0.0)
+        else:
+            weight = cubic_weight(distance, attrs.cubic_coeff_a) if distance < 2 else 0.0
+        found.append((place, weight if not attrs.exclude_outside or 0 <= place < n else 0.0))
+    total = sum(w for _, w in found)
+    return [(p, w / total) for p, w in found]
 
 
 def _nearest_place(x: float, mode: str) -> int:
@@ -253,6 +326,8 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
     """The scale s of an axis that nearest interpolation reads at `o // s`, if it is one."""
     n, m = as_int(axis.extent), as_int(axis.size)
     scale = axis.scale if axis.scale is not None else (m / n if n and m else 0.5)
+    if not isinstance(scale, int | float):
+        return None
     if scale < 1 or not float(scale).is_integer() or axis.size is not axis.extent * int(scale):
         return None
     mode, rounding = attrs.coordinate_mode, attrs.nearest_mode
@@ -279,8 +354,8 @@ def _outside(axes: list[_Axis], i: tuple[Index, ...], mode: str) -> Scalar:
 def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
     x = required(types, 0)
     (y,) = _infer(types, attrs)
-    b = ExprBuilder(x)
-    axes = _axes(x, attrs)
+    b = ExprBuilder(*types)
+    axes = _given_axes(b, types, attrs)
     cropping = attrs.coordinate_mode == "tf_crop_and_resize"
     source: Source = 0
     if attrs.mode == "nearest":
@@ -290,10 +365,13 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
         shape = list(x.shape)
         for axis in axes[:-1]:
             shape[axis.number] = axis.size
-            i = b.iters(*shape)
-            source = b.stage(i, _weighted(b, source, i, axis, attrs))
-        i = b.iters(*y.shape)
-        value = _weighted(b, source, i, axes[-1], attrs) if axes else wide(b.read(0, *i))
+            i, value = _mixed(b, source, shape, axis, attrs)
+            source = b.stage(i, value)
+        if axes:
+            i, value = _mixed(b, source, y.shape, axes[-1], attrs)
+        else:
+            i = b.iters(*y.shape)
+            value = wide(b.read(0, *i))
     if cropping:
         value = choose(_outside(axes, i, attrs.coordinate_mode), attrs.extrapolation_value, value)
     b.stage(i, cast(value, y.dtype))
@@ -316,24 +394,84 @@ def _nearest_read(
     return b.read(0, *at, indirect=tuple(bindings))
 
 
+def _mixed(
+    b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
+) -> tuple[tuple[Index, ...], Scalar]:
+    """Iterators over `shape`, and the element of `source` interpolated along `axis` there."""
+    if attrs.taps is None:
+        i = b.iters(*shape)
+        return i, _weighted(b, source, i, axis, attrs)
+    (o,), (t,) = b.iters(axis.size), b.iters(attrs.taps)
+    norm = b.stage((o,), _wide_tap(axis, o, t, attrs)[1], over=(t,), monoid="sum")
+    i, (t,) = b.iters(*shape), b.iters(attrs.taps)
+    place, weight = _wide_tap(axis, i[axis.number], t, attrs)
+    sums = b.stage(i, _term(b, source, i, axis, (place, weight)), over=(t,), monoid="sum")
+    i = b.iters(*shape)
+    total = b.read(sums, *i)
+    return i, fn("div", total, cast(b.read(norm, i[axis.number]), total.dtype))
+
+
+def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
+    """Position and weight of the kernel's element `t`, the kernel being as wide as the scale says;
+    weights do not add up to one."""
+    x = _coordinate(axis, o, attrs.coordinate_mode)
+    base = fn("floor", x)
+    assert attrs.taps is not None
+    offset = t + 1 - attrs.taps // 2
+    place = fn("add", cast(base, I64), index_value(offset, I64))
+    scale = axis.scale
+    if scale is None:
+        scale = fn("div", _number(axis.size), _number(axis.extent))
+    shrunk = apply("min", _scalar(_rounded(scale)), literal(1.0, F32))
+    apart = fn("sub", index_value(offset, F32), fn("sub", x, base))
+    weight = _kernel(fn("abs", fn("mul", apart, shrunk)), attrs)
+    if attrs.exclude_outside:
+        weight = choose(_inside(place, axis.extent), weight, 0.0)
+    return place, weight
+
+
+def _kernel(distance: Scalar, attrs: ResizeAttrs) -> Scalar:
+    if attrs.mode == "linear":
+        return apply("max", fn("sub", 1.0, distance), literal(0.0, F32))
+    near = apply("lt", distance, literal(2.0, F32))
+    return choose(near, cubic_kernel(distance, attrs.cubic_coeff_a), 0.0)
+
+
+def _term(
+    b: ExprBuilder,
+    source: Source,
+    i: tuple[Index, ...],
+    axis: _Axis,
+    tap: tuple[Scalar, Scalar],
+) -> Scalar:
+    """One element of `source`, clamped to its extent, times its weight."""
+    place, weight = tap
+    at, binding = b.position(clamped(place, axis.extent), axis.extent)
+    indices = [at if n == axis.number else k for n, k in enumerate(i)]
+    value = wide(b.read(source, *indices, indirect=(binding,)))
+    return fn("mul", value, cast(weight, value.dtype))
+
+
 def _weighted(
     b: ExprBuilder, source: Source, i: tuple[Index, ...], axis: _Axis, attrs: ResizeAttrs
 ) -> Scalar:
     total: Scalar | None = None
-    for place, weight in _taps(axis, i[axis.number], attrs):
-        at, binding = b.position(clamped(place, axis.extent), axis.extent)
-        indices = [at if n == axis.number else k for n, k in enumerate(i)]
-        value = wide(b.read(source, *indices, indirect=(binding,)))
-        term = fn("mul", value, cast(weight, value.dtype))
+    for tap in _taps(axis, i[axis.number], attrs):
+        term = _term(b, source, i, axis, tap)
         total = term if total is None else fn("add", total, term)
     assert total is not None
     return total
 
 
 def _reference(arrays: Arrays, attrs: ResizeAttrs) -> tuple[Array, ...]:
-    x = array(arrays, 0)
+    x, scales, roi = array(arrays, 0), maybe_array(arrays, 1), maybe_array(arrays, 2)
+    if scales is not None:
+        attrs = replace(attrs, scales=tuple(map(float, scales)))
+    if roi is not None:
+        pairs = zip(roi[: x.ndim].tolist(), roi[x.ndim :].tolist(), strict=True)
+        attrs = replace(attrs, roi=tuple(pairs))
     y = widen_half(x)
-    axes = _axes(TensorType(F32, dims(*x.shape)), attrs)
+    axes = _axes(TensorType(F32, dims(*x.shape)), attrs, attrs.scales, attrs.roi)
     outside = np.zeros(sizes(attrs.sizes), np.bool_)
     for axis in axes:
         (size,) = sizes((axis.size,))
@@ -351,12 +489,13 @@ def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: 
     n = x.shape[axis]
     if mode == "nearest":
         return np.take(x, [min(max(p, 0), n - 1) for ((p, _),) in taps], axis=axis)
-    matrix = np.zeros((len(taps), n))
-    for o, row in enumerate(taps):
-        for place, weight in row:
-            matrix[o, min(max(place, 0), n - 1)] += weight
-    mixed = np.tensordot(x, matrix.astype(x.dtype), axes=(axis, 1))
-    return np.asarray(np.moveaxis(mixed, -1, axis))
+    shape = (-1, *([1] * (x.ndim - axis - 1)))
+    mixed = np.zeros((*x.shape[:axis], len(taps), *x.shape[axis + 1 :]), x.dtype)
+    for row in zip(*taps, strict=True):
+        at = [min(max(place, 0), n - 1) for place, _ in row]
+        weights = np.array([weight for _, weight in row], x.dtype)
+        mixed += np.take(x, at, axis=axis) * weights.reshape(shape)
+    return mixed
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -377,6 +516,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), up, "whole")
     yield Sample((x,), replace(up, coordinate_mode="asymmetric", nearest_mode="floor"), "yolo")
     yield Sample((x,), attrs(3, 4, scales=(1.0, 1.0, 0.6, 0.6), mode="linear"), "scales")
+    aligned = attrs(3, 4, scales=(1.0, 1.0, 0.7, 0.6), coordinate_mode="align_corners")
+    yield Sample((x,), replace(aligned, mode="cubic"), "scales-aligned")
     yield Sample((x,), attrs(1, 1, mode="linear", coordinate_mode="align_corners"), "one")
     cubic = attrs(9, 8, mode="cubic", exclude_outside=True, cubic_coeff_a=-0.5)
     yield Sample((x,), cubic, "exclude")
@@ -384,6 +525,18 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for mode in MODES[:2]:
         crop = attrs(4, 3, mode=mode, coordinate_mode="tf_crop_and_resize", roi=roi)
         yield Sample((x,), replace(crop, extrapolation_value=9.0), f"{mode}-crop")
+    half = np.array([1, 1, 0.6, 0.6])
+    given = attrs(3, 4, scales=(None,) * 4)
+    for mode in MODES:
+        yield Sample((x, half), replace(given, mode=mode), f"{mode}-given-scales")
+    crop = attrs(4, 3, mode="linear", coordinate_mode="tf_crop_and_resize")
+    places = np.array([0, 0, 0.25, 0.5, 1, 1, 1.2, 0.9])
+    yield Sample((x, None, places), replace(crop, extrapolation_value=9.0), "given-roi")
+    for mode, taps in (("linear", 4), ("cubic", 8)):
+        wide_ = replace(given, mode=mode, taps=const(taps))
+        yield Sample((x, half), wide_, f"{mode}-antialias")
+        sized = attrs(3, 5, mode=mode, taps=const(taps), exclude_outside=True)
+        yield Sample((x,), sized, f"{mode}-antialias-sizes")
     image = rng.integers(0, 255, (3, 4), np.uint8)
     yield Sample((image,), ResizeAttrs(dims(6, 8), (2.0, 2.0)), "u8")
 
@@ -392,11 +545,11 @@ OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "resize",
         ResizeAttrs,
-        (1, 1),
+        (1, 3),
         _infer,
         _reference,
         _samples,
-        ALL,
+        COMMON,
         Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
         expr=_expr,

@@ -14,10 +14,15 @@ from tcc.ir.types import DTYPES, DType, Kind, TensorType
 
 Shape = tuple[Index, ...]
 
-ALL = tuple(DTYPES.values())
-FLOATS = tuple(d for d in ALL if d.is_float)
-INTEGERS = tuple(d for d in ALL if d.is_integer)
-SIGNED = tuple(d for d in ALL if d.kind is Kind.INT) + FLOATS
+ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
+# What ops take that look at no values.
+MOVED = (*ALL, DTYPES["string"])
+# What is computed with; the narrow types are only moved and converted.
+COMMON = tuple(d for d in ALL if not d.is_narrow)
+STORED = (*COMMON, DTYPES["string"])
+FLOATS = tuple(d for d in COMMON if d.is_float)
+INTEGERS = tuple(d for d in COMMON if d.is_integer)
+SIGNED = tuple(d for d in COMMON if d.kind is Kind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
 

@@ -17,8 +17,8 @@ from tcc.ir.op import Array, OpSpec, Sample, Tolerance
 from tcc.ir.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.contract import rounded
-from tcc.ops.formula import choose, fn, number, wide, widened
-from tcc.ops.operands import Arrays, Types, array, differ, dims, maybe_array, require, sizes
+from tcc.ops.formula import choose, fn, number, widened
+from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.shapes import FLOATS, INTEGERS, check_axis, optional, required
 
@@ -49,8 +49,8 @@ class DftAttrs:
 class StftAttrs:
     """Frames of `length` elements, `step` apart; `onesided` gives the first half of the spectra."""
 
-    step: int
-    length: int
+    step: Index
+    length: Index
     onesided: bool
 
 
@@ -58,11 +58,8 @@ class StftAttrs:
 class MelAttrs:
     """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
 
-    bins: int
-    length: int
-    sample_rate: int
-    lower: float
-    upper: float
+    bins: Index
+    length: Index
     to: DType
 
 
@@ -168,8 +165,9 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     # Past the end of a shorter signal stand zeros, so those terms need not be summed.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _taken(attrs)))
     at = [n if axis == attrs.axis else index for axis, index in enumerate(i)]
-    real = wide(b.read(0, *at, 0))
-    imaginary = wide(b.read(0, *at, 1)) if as_int(x.shape[-1]) == 2 else None
+    # Zeros of a spectrum are sums of large terms: rounded to f32 they would not come out small.
+    real = cast(b.read(0, *at, 0), F64)
+    imaginary = cast(b.read(0, *at, 1), F64) if as_int(x.shape[-1]) == 2 else None
     angle = _turn(n * i[attrs.axis], attrs.length, real.dtype)
     cos, sin = fn("cos", angle), fn("sin", angle)
     sin = sin if attrs.inverse else fn("neg", sin)
@@ -222,26 +220,28 @@ def _dft_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
     x, window = required(types, 0), optional(types, 1)
     require(x.rank in (2, 3), f"stft takes [batch, signal, 1 or 2], not {x}")
-    require(attrs.step >= 1 <= attrs.length, "frames have a positive length and step")
+    known = [as_int(attrs.step), as_int(attrs.length)]
+    require(all(n is None or n >= 1 for n in known), "frames have a positive length and step")
     complex_ = x.rank == 3 and as_int(x.shape[2]) == 2
     require(not (complex_ and attrs.onesided), "a one-sided spectrum belongs to a real signal")
     if window is not None:
-        fits = window.rank == 1 and not differ(window.shape[0], const(attrs.length))
+        fits = window.rank == 1 and not differ(window.shape[0], attrs.length)
         require(fits, f"the window {window} must have {attrs.length} elements")
     frames = (x.shape[1] - attrs.length) // attrs.step + 1
     extent = attrs.length // 2 + 1 if attrs.onesided else attrs.length
-    return (TensorType(x.dtype, (x.shape[0], frames, *dims(extent, 2))),)
+    return (TensorType(x.dtype, (x.shape[0], frames, extent, const(2))),)
 
 
 def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> tuple[Array, ...]:
     x, window = array(arrays, 0), maybe_array(arrays, 1)
+    step, length = sizes((attrs.step, attrs.length))
     parts = widen_half(x).reshape(x.shape[0], x.shape[1], -1)
     signal = parts[..., 0] + 1j * parts[..., 1] if parts.shape[-1] == 2 else parts[..., 0]
-    starts = range(0, x.shape[1] - attrs.length + 1, attrs.step)
-    frames = np.stack([signal[:, s : s + attrs.length] for s in starts], axis=1)
+    starts = range(0, x.shape[1] - length + 1, step)
+    frames = np.stack([signal[:, s : s + length] for s in starts], axis=1)
     spectrum = np.fft.fft(frames if window is None else frames * window, axis=-1)
     if attrs.onesided:
-        spectrum = spectrum[..., : attrs.length // 2 + 1]
+        spectrum = spectrum[..., : length // 2 + 1]
     return (np.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype),)
 
 
@@ -252,17 +252,17 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
     batch, frame, frequency, part = outer = b.iters(*y.shape)
     (n,) = b.iters(attrs.length)
     at = (batch, frame * attrs.step + n)
-    real = wide(b.read(0, *at, *([0] * (x.rank - 2))))
-    angle = _turn(n * frequency, const(attrs.length), real.dtype)
+    real = cast(b.read(0, *at, *([0] * (x.rank - 2))), F64)
+    angle = _turn(n * frequency, attrs.length, real.dtype)
     cos, sin = fn("cos", angle), fn("neg", fn("sin", angle))
     re, im = fn("mul", real, cos), fn("mul", real, sin)
     if x.rank == 3 and as_int(x.shape[2]) == 2:
-        imaginary = wide(b.read(0, *at, 1))
+        imaginary = cast(b.read(0, *at, 1), F64)
         re = fn("sub", re, fn("mul", imaginary, sin))
         im = fn("add", im, fn("mul", imaginary, cos))
     term = choose(apply("eq", index_value(part, I64), literal(0, I64)), re, im)
     if optional(types, 1) is not None:
-        term = fn("mul", term, wide(b.read(1, n)))
+        term = fn("mul", term, cast(b.read(1, n), F64))
     sums = b.stage(outer, term, over=(n,), monoid="sum")
     return b.done(rounded(b, sums, y.shape, y.dtype))
 
@@ -270,10 +270,10 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
 def _stft_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((2, 33, 1)).astype(np.float32)
     window = rng.uniform(0, 1, 8).astype(np.float32)
-    yield Sample((x, window), StftAttrs(5, 8, True), "onesided")
-    yield Sample((x,), StftAttrs(4, 7, False), "whole")
+    yield Sample((x, window), StftAttrs(const(5), const(8), True), "onesided")
+    yield Sample((x,), StftAttrs(const(4), const(7), False), "whole")
     pair = rng.standard_normal((1, 17, 2)).astype(np.float32)
-    yield Sample((pair, window), StftAttrs(3, 8, False), "complex")
+    yield Sample((pair, window), StftAttrs(const(3), const(8), False), "complex")
 
 
 # ---- mel_weight_matrix ---------------------------------------------------------------------------
@@ -281,21 +281,20 @@ def _stft_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _mel_infer(types: Types, attrs: MelAttrs) -> tuple[TensorType, ...]:
     require(attrs.to.is_float, f"mel weights may not be {attrs.to}")
+    scalars = (required(types, n) for n in range(3))
+    require(all(t == tensor(F64) for t in scalars), "the rate and the edges are scalars of f64")
     return (tensor(attrs.to, attrs.length // 2 + 1, attrs.bins),)
 
 
-def _edges(attrs: MelAttrs) -> list[int]:
-    """The frequencies where bands begin, peak and end, as places in the spectrum."""
-    low, high = (2595 * np.log10(1 + f / 700) for f in (attrs.lower, attrs.upper))
-    mels = low + np.arange(attrs.bins + 2) * ((high - low) / (attrs.bins + 2))
-    hertz = 700 * (10 ** (mels / 2595) - 1)
-    return [int(v) for v in np.floor((attrs.length + 1) * hertz / attrs.sample_rate)]
-
-
 def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> tuple[Array, ...]:
-    edges = _edges(attrs)
-    y = np.zeros((attrs.length // 2 + 1, attrs.bins))
-    for band in range(attrs.bins):
+    rate, lower, upper = (float(array(arrays, n)) for n in range(3))
+    bins, length = sizes((attrs.bins, attrs.length))
+    low_mel, high_mel = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
+    mels = low_mel + np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2))
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    edges = [int(v) for v in np.floor((length + 1) * hertz / rate)]
+    y = np.zeros((length // 2 + 1, bins))
+    for band in range(bins):
         low, peak, high = edges[band : band + 3]
         if peak == low:
             y[peak, band] = 1
@@ -306,12 +305,24 @@ def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> tuple[Array, ...]:
     return (y.astype(attrs.to.carrier),)
 
 
+def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
+    """The frequencies where bands begin, peak and end, as places in the spectrum."""
+    (n,) = b.iters(attrs.bins + 2)
+    rate = b.read(0)
+    low, high = (fn("log", fn("add", fn("div", b.read(k), 700.0), 1.0)) for k in (1, 2))
+    step = fn("div", fn("sub", high, low), index_value(attrs.bins + 2, F64))
+    mel = fn("add", low, fn("mul", step, index_value(n, F64)))
+    hertz = fn("mul", fn("sub", fn("exp", mel), 1.0), 700.0)
+    place = fn("div", fn("mul", hertz, index_value(attrs.length + 1, F64)), rate)
+    return b.stage((n,), cast(fn("floor", place), I64))
+
+
 def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
-    b = ExprBuilder()
+    b = ExprBuilder(*types)
+    edges = _edge_stage(b, attrs)
     i, j = b.iters(attrs.length // 2 + 1, attrs.bins)
     dtype = widened(attrs.to)
-    edges = _edges(attrs)
-    low, peak, high = (_listed(edges[n : n + attrs.bins], j) for n in range(3))
+    low, peak, high = (b.read(edges, j + n) for n in range(3))
     place = index_value(i, I64)
     rise = _share(fn("sub", place, low), fn("sub", peak, low), dtype)
     fall = _share(fn("sub", high, place), fn("sub", high, peak), dtype)
@@ -327,18 +338,11 @@ def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
     return choose(apply("eq", whole, literal(0, I64)), 1.0, quotient)
 
 
-def _listed(values: list[int], j: Index) -> Scalar:
-    """The `j`-th of a few integers."""
-    result: Scalar = literal(values[-1], I64)
-    for n in reversed(range(len(values) - 1)):
-        here = apply("eq", index_value(j, I64), literal(n, I64))
-        result = choose(here, values[n], result)
-    return result
-
-
 def _mel_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    yield Sample((), MelAttrs(8, 16, 8192, 0.0, 4096.0, F32), "coarse")
-    yield Sample((), MelAttrs(4, 64, 8000, 100.0, 3000.0, F32), "fine")
+    coarse = tuple(np.array(v, np.float64) for v in (8192, 0, 4096))
+    yield Sample(coarse, MelAttrs(const(8), const(16), F32), "coarse")
+    fine = tuple(np.array(v, np.float64) for v in (8000, 100, 3000))
+    yield Sample(fine, MelAttrs(const(4), const(64), F32), "fine")
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -374,7 +378,7 @@ OPS: tuple[OpSpec, ...] = (
     OpSpec(
         "mel_weight_matrix",
         MelAttrs,
-        (0, 0),
+        (3, 3),
         _mel_infer,
         _mel_reference,
         _mel_samples,

@@ -8,14 +8,28 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, cast
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType, TensorType
+from tcc.ir.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    U8,
+    DType,
+    TensorType,
+    integer_limits,
+)
 from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
 from tcc.ops.reference import given
 from tcc.ops.sampling import unary_samples
-from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, NUMERIC, SIGNED, required
+from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +120,11 @@ def _cast_reference(arrays: Sequence[Array | None], attrs: CastAttrs) -> tuple[A
         return (x != 0,)
     with np.errstate(all="ignore"):
         if to.is_integer and x.dtype.kind == "f":
-            low, high = int(np.iinfo(to.carrier).min), int(np.iinfo(to.carrier).max)
+            low, high = integer_limits(to)
             values = [_to_integer(float(v), low, high) for v in x.ravel()]
             return (np.array(values, to.carrier).reshape(x.shape),)
-        return (x.astype(to.carrier),)
+        value = x.astype(to.carrier)
+        return (rounded(value, to) if to.is_narrow else value,)
 
 
 def _to_integer(value: float, low: int, high: int) -> int:
@@ -140,7 +155,7 @@ _IDENTITY = OpSpec(
     _identity_infer,
     lambda arrays, _: (np.array(arrays[0]),),
     unary_samples(ALL),
-    ALL,
+    MOVED,
     Tolerance.EXACT,
     "The operand itself.",
     lambda types, _: _copy_expr(types, required(types, 0).dtype),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -53,7 +52,7 @@ class Col2ImAttrs:
     """`image` and `block` are the spatial shapes of the output and of one column's patch."""
 
     image: tuple[Index, ...]
-    block: tuple[int, ...]
+    block: tuple[IndexLike, ...]
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
     after: tuple[IndexLike, ...]
@@ -386,22 +385,27 @@ def _col2im_counts(attrs: Col2ImAttrs) -> tuple[Index, ...]:
     return tuple(window_count(*axis) for axis in axes)
 
 
+def _patch(attrs: Col2ImAttrs) -> Index:
+    """Elements of one patch of one channel."""
+    return reduce(lambda p, q: p * q, map(as_index, attrs.block), const(1))
+
+
 def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
     columns = reduce(lambda p, q: p * q, _col2im_counts(attrs), const(1))
     require(not differ(columns, x.shape[2]), f"{x} should hold {columns} columns")
-    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // prod(attrs.block), *attrs.image)),)
+    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // _patch(attrs), *attrs.image)),)
 
 
 def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
-    counts = sizes(_col2im_counts(attrs))
-    columns = widen_half(x).reshape(x.shape[0], -1, *attrs.block, *counts)
+    counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
+    columns = widen_half(x).reshape(x.shape[0], -1, *block, *counts)
     whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
     y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
-    for k in np.ndindex(*attrs.block):
+    for k in np.ndindex(*block):
         offset = [q * d for q, d in zip(k, attrs.dilations, strict=True)]
         spots = patch(y, offset, counts, attrs.strides)
         spots += columns[(slice(None), slice(None), *k)]

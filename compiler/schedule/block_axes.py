@@ -10,7 +10,7 @@ from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
 from tcc.ir.scalar import Apply, Cast, StageRef
 from tcc.ir.tile import Scope
-from tcc.ir.types import I8, I32
+from tcc.ir.types import F32, FLOAT8, I8, I32
 from tcc.schedule.blocks import BlockSchedule
 from tcc.schedule.nest import Product, product
 
@@ -26,7 +26,7 @@ def power(size: int) -> int:
 
 
 def factors(stage: GroupStage) -> Product | None:
-    """The factors of a sum of products, where they are floats or signed bytes."""
+    """The factors of a sum of products, where they are floats or bytes."""
     return product(stage) or _of_bytes(stage)
 
 
@@ -34,12 +34,16 @@ def _of_bytes(stage: GroupStage) -> Product | None:
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return None
-    bytes_ = all(isinstance(s, Cast) and s.arg.dtype is I8 for s in body.args)
-    return Product(*body.args) if bytes_ and body.dtype is I32 else None
+    kinds = {s.arg.dtype for s in body.args if isinstance(s, Cast)}
+    if not all(isinstance(s, Cast) for s in body.args) or len(kinds) != 1:
+        return None
+    (kind,) = kinds
+    exact = body.dtype is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
+    return Product(*body.args) if exact else None
 
 
 def of_bytes(stage: GroupStage) -> bool:
-    """Whether a stage sums products of signed bytes."""
+    """Whether a stage sums products of signed bytes, or of floats of a byte."""
     return _of_bytes(stage) is not None
 
 

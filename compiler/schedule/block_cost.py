@@ -19,7 +19,7 @@ from math import inf, sqrt
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.schedule.block_work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, Moved, StageRun
-from tcc.schedule.blocks import BlockProfile, BlockSchedule
+from tcc.schedule.blocks import FLOAT8_NAME, BlockProfile, BlockSchedule
 
 # Seconds: one kernel of a captured graph after another, until its units run; a load from memory
 # and from the cache; a barrier of four warps; their lanes combined through shared memory.
@@ -40,7 +40,7 @@ _ISSUE = 64
 # What of the cache keeps data between kernels.
 _KEPT = 0.25
 # Bytes of an operand's element, where it is no half.
-_BYTES = {"f32": 4, "i8": 1}
+_BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
 # Units of a processor at most; shared bytes that each takes beside its own; registers of a lane
 # that addresses and masks take.
 _MOST_UNITS, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32

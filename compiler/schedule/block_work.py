@@ -17,7 +17,7 @@ from tcc.ir.index import Var
 from tcc.ir.tile import Scope
 from tcc.ir.types import BF16, F16, F32, I8, I32
 from tcc.schedule.block_axes import factors, of_bytes
-from tcc.schedule.blocks import BlockSchedule
+from tcc.schedule.blocks import FLOAT8_NAME, BlockSchedule
 from tcc.schedule.nest import depends, trips, weight
 from tcc.schedule.reach import Touch
 from tcc.schedule.work import stage_touches
@@ -123,7 +123,7 @@ class StageFacts:
     def dtype(self) -> str:
         """Of a product's operands, as matrix units see them: halves, if either is, or bytes."""
         if of_bytes(self.stage):
-            return I8.name
+            return I8.name if self.stage.body[0].dtype is I32 else FLOAT8_NAME
         types = [n.dtype for n in self.stage.accesses]
         return next((t.name for t in types if t in (BF16, F16)), F32.name)
 
@@ -174,7 +174,7 @@ class StageFacts:
                 sizes[where] = sizes.get(where, 1) * each.block
         depth = prod(c.block for c in wide)
         rows, columns = sizes[True, False], sizes[False, True]
-        deep = depth >= (LEAST_BYTES if self.dtype == I8.name else LEAST_SIDE)
+        deep = depth >= (LEAST_BYTES if of_bytes(self.stage) else LEAST_SIDE)
         fits = len(wide) == 1 and min(rows, columns) >= LEAST_SIDE and deep
         return Matrix(sizes[True, True], rows, columns, depth, self.dtype if fits else None)
 

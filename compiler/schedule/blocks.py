@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from tcc.errors import TccError
 
+# What the matrix units' rate of floats of a byte goes by, whichever they are.
+FLOAT8_NAME = "f8"
+
 
 class NotBlocks(TccError):
     """A group that is no block kernel: `what` says why."""
@@ -55,7 +58,7 @@ class BlockProfile:
     bandwidth: float = 4.8e12
     flops: float = 67e12
     matrix: tuple[tuple[str, float], ...] = (
-        ("bf16", 989.5e12), ("f16", 989.5e12), ("i8", 1979e12)
+        ("bf16", 989.5e12), ("f16", 989.5e12), ("i8", 1979e12), ("f8", 1979e12)
     )  # fmt: skip
     matrix_warps: int = 4
     warpgroups: bool = False

@@ -15,7 +15,7 @@ from math import ceil, inf, prod
 
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupBuffer, GroupStage, TileGroup
-from tcc.ir.index import Var, as_int, const, divisor_of, substitute
+from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
 from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, points, product, stride, trips
 from tcc.schedule.registers import Registers
@@ -391,7 +391,11 @@ def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool
     access, block = stage.accesses[found[0]], blocks[sides.vector]
     # What one element holds is used in one block.
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
-    if access.guards or any(trips(v) != blocks.get(v, 1) for v in inside):
+    if any(trips(v) != blocks.get(v, 1) for v in inside):
+        return False
+    # Which matrix it is may be chosen by data.
+    chosen = {v for v, _ in found[0].indirect}
+    if any(not chosen.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
     uneven = [v for v in stage.reduce if v is not step and stride(access, v) is None]
     # Two steps at a time: neighbours may lie side by side, in pairs.

@@ -15,6 +15,10 @@ pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from 
     x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
     x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4
     x86-64-v2       ports manual (no fused multiply-add: two instructions each)
+    neoverse-n1     ports manual; functions by their vectors' length, the rest assumed from v3
+    neoverse-v1     ports manual; the rest assumed from neoverse-n1
+    cortex-a72      ports manual; the rest assumed from neoverse-n1
+    generic         any 64-bit Arm: assumed from neoverse-n1, with caches as of cortex-a72
 
 Memory is read at the rows' rates where lines are asked for ahead, in eight streams, as kernels do
 with panels of weights; the calibration's loop and `scripts/peaks.c` measure so.
@@ -185,8 +189,42 @@ _V3 = replace(
 )
 _V2 = replace(_V3, name="x86-64-v2", lanes=4, fmas=0.5, loads=1.0)
 
+_N1 = replace(
+    _V3,
+    name="neoverse-n1",
+    ghz=2.5,
+    lanes=4,
+    registers=32,
+    fmas=2.0,
+    loads=2.0,
+    stores=1.0,
+    l1=64 * _KIB,
+    l2=Cache(_MIB, 32.0, 16.0),
+    l3=Cache(32 * _MIB, 16.0, 16.0),
+)
+_NEOVERSE_V1 = replace(_N1, name="neoverse-v1", fmas=4.0, loads=3.0, stores=2.0)
+_A72 = replace(
+    _N1,
+    name="cortex-a72",
+    ghz=1.5,
+    fmas=1.0,
+    fma_latency=7.0,
+    loads=1.0,
+    l1=32 * _KIB,
+    l2=Cache(_MIB, 16.0, 8.0),
+    l3=Cache(2 * _MIB, 8.0, 8.0),
+    memory=Memory(4e9, 3e9, 6e9, 5e9, 180e-9, 1.0),
+)
+_GENERIC = replace(_N1, name="generic", l1=_A72.l1, l2=_A72.l2, l3=_A72.l3)
+
 MACHINES: Mapping[str, Machine] = MappingProxyType(
-    {m.name: m for m in (_V2, _V3, _V4, _SKYLAKE, _ICELAKE, _SAPPHIRE, _ZEN4, _ZEN5)}
+    {
+        m.name: m
+        for m in (
+            *(_V2, _V3, _V4, _SKYLAKE, _ICELAKE, _SAPPHIRE, _ZEN4, _ZEN5),
+            *(_GENERIC, _A72, _N1, _NEOVERSE_V1),
+        )
+    }
 )
 
 # LLVM's names of processors whose row has another name.
@@ -199,9 +237,22 @@ _ALIKE = MappingProxyType(
         "rocketlake": "icelake-server",
         "emeraldrapids": "sapphirerapids",
         "graniterapids": "sapphirerapids",
+        "cortex-a76": "neoverse-n1",
+        "ampere1": "neoverse-n1",
+        "neoverse-v2": "neoverse-v1",
+        "neoverse-n2": "neoverse-n1",
+        "cortex-a53": "cortex-a72",
+        "cortex-a57": "cortex-a72",
     }
 )
-_BY_VECTOR = MappingProxyType({512: "x86-64-v4", 256: "x86-64-v3", 128: "x86-64-v2"})
+_BY_VECTOR = MappingProxyType(
+    {
+        ("x86-64", 512): "x86-64-v4",
+        ("x86-64", 256): "x86-64-v3",
+        ("x86-64", 128): "x86-64-v2",
+        ("aarch64", 128): "generic",
+    }
+)
 
 
 def machine_for(profile: Profile) -> Machine:
@@ -210,10 +261,11 @@ def machine_for(profile: Profile) -> Machine:
     Of the last cache, which others share, it counts on no more than the row does.  A function of
     the profile alone.  Raises InternalError for vectors of a width that no row has.
     """
-    if profile.vector_bits not in _BY_VECTOR:
+    vectors = profile.arch, profile.vector_bits
+    if vectors not in _BY_VECTOR:
         raise InternalError(f"no machine has vectors of {profile.vector_bits} bits")
     named = MACHINES.get(_ALIKE.get(profile.cpu, profile.cpu))
-    fallback = MACHINES[_BY_VECTOR[profile.vector_bits]]
+    fallback = MACHINES[_BY_VECTOR[vectors]]
     # A hypervisor may hide what the name promises.
     fits = named is not None and named.lanes == profile.lanes(32)
     row = named if named is not None and fits else fallback

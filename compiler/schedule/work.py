@@ -9,11 +9,14 @@ from typing import TypeAlias
 
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, free_vars
-from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
+from tcc.ir.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.tile import Scope
 from tcc.schedule.machine import Machine
 from tcc.schedule.nest import EXPENSIVE, product, row_loop, trips
 from tcc.schedule.reach import Step, Touch, place_of, touch
+
+# For so many points in a row an index is made once beside them.
+_MANY = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +162,7 @@ def _loops_of(scalar: Scalar, loops: tuple[Var, ...]) -> list[Var]:
 def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machine) -> StageWork:
     ops = heavy = 0.0
     widest = 4
-    for scalar in walk(*stage.body):
+    for scalar in _repeated(stage):
         if not isinstance(scalar, Apply):
             continue
         widest = max(widest, scalar.dtype.bytes)
@@ -172,6 +175,26 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
     lanes = machine.width(widest)
     touches = stage_touches(group, number, stage)
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
+
+
+def _repeated(stage: GroupStage) -> list[Scalar]:
+    """The scalars of a stage but those of indices that data choose once for many points."""
+    loops = (*stage.iters, *stage.reduce)
+    found = dict.fromkeys(stage.body)
+    for scalar in list(found):
+        _collect(scalar, loops, found)
+    return list(found)
+
+
+def _collect(scalar: Scalar, loops: tuple[Var, ...], found: dict[Scalar, None]) -> None:
+    for child in children(scalar):
+        if isinstance(scalar, Read):
+            kept = _loops_of(child, loops)
+            if prod(trips(v) for v in loops if v not in kept) >= _MANY:
+                continue
+        if child not in found:
+            found[child] = None
+            _collect(child, loops, found)
 
 
 def _cycles(scalar: Apply, machine: Machine) -> float:

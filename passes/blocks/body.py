@@ -48,6 +48,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import I32, I64, DType
 from tcc.passes.blocks.axes import Frame, Part
+from tcc.passes.blocks.compare import in_few_bits, on_one_side
 from tcc.schedule.blocks import NotBlocks
 
 # The most elements of a block.
@@ -230,10 +231,13 @@ class Body:
                 return argument(args.setdefault(node, len(args)), node.dtype)
             return rebuild(node, body)
 
-        raw = body(root)
+        raw = in_few_bits(body(root))
         blocks = tuple(self._blocks[r] for r in args)
         shape = self._shape(_index_loops(raw), blocks)
-        out = self.emitter.compute(self.frame.scalar(raw, shape), blocks, shape)
+        placed = on_one_side(
+            self.frame.scalar(raw, shape), [v for i in lanes(shape) for v in free_vars(i)]
+        )
+        out = self.emitter.compute(placed, blocks, shape)
         self._blocks[root] = out
         return out
 

@@ -8,15 +8,17 @@ Requires layouts.  Establishes one block kernel a distinct structure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
+from tcc.ir.graph import Value
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import Var
-from tcc.ir.layout import permuted
+from tcc.ir.layout import Layout, permuted
 from tcc.ir.types import F32, DType
 from tcc.passes.blocks.divide import divide_sums
 from tcc.passes.blocks.join import blocks_join
@@ -24,6 +26,7 @@ from tcc.passes.blocks.lower import blocks_fit, lower_blocks
 from tcc.passes.blocks.stored import stored_as
 from tcc.passes.fuse.partition import row_major_storage
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.layouts import Kernel
 from tcc.passes.plan_kernels import Bound, KernelPlanner, packable, permuted_constant
 from tcc.schedule.block_axes import factors, of_bytes
 from tcc.schedule.block_cost import BlockPrice
@@ -73,6 +76,13 @@ class BlockPlanner(KernelPlanner):
         packed = pack_factors(loops, operands)
         group = build_group(expr, packed, results)
         return packed, self.scheduled(group, choose_blocks(group, self.profile))
+
+    def seconds(
+        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+    ) -> float:
+        """The least price of a step's kernel; infinite where it is no block kernel."""
+        found = self.price(kernel.expr)
+        return inf if found is None else found.seconds
 
     def price(self, expr: Expr) -> BlockPrice | None:
         """The least price of one kernel of `expr`, operands stored as `floats` and packed as

@@ -15,7 +15,7 @@ from tcc.ir.group import GroupStage
 from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
-from tcc.ir.types import BF16, F16, F32, I8, I32
+from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.blocks.axes import Axis, Frame, Part
 from tcc.passes.blocks.body import Body, Emitter
 from tcc.schedule.block_axes import factors
@@ -23,7 +23,7 @@ from tcc.schedule.nest import depends
 
 # The smallest side of a block that is multiplied as a matrix, and the fewest bytes that are summed.
 LEAST_SIDE, LEAST_BYTES = 16, 32
-_NARROW = (BF16, F16, I8)
+_NARROW = (BF16, F16, I8, *FLOAT8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | No
         return None
     if len(batch) > 1 or (batch and batch[0] is not frame.axes[0]):
         return None
-    least = LEAST_BYTES if a.dtype is I8 else LEAST_SIDE
+    least = LEAST_BYTES if a.dtype.bits == 8 else LEAST_SIDE
     if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < least:
         return None
     if not alone[0][0]:
@@ -78,11 +78,7 @@ def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
 def _multiplied(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
     """What is multiplied: of casts from halves on both sides, or from bytes, what was cast, for
     products of those are exact in f32, or in i32."""
-    if (
-        isinstance(a, Cast)
-        and isinstance(b, Cast)
-        and a.arg.dtype is b.arg.dtype in (BF16, F16, I8)
-    ):
+    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
         return a.arg, b.arg
     return a, b
 

@@ -22,7 +22,7 @@ from tcc.ir.scalar import (
     substitute_indices,
     walk,
 )
-from tcc.ir.tile import Block, Broadcast, Compute, Load, Relayout, Stmt, TileBuffer
+from tcc.ir.tile import Block, Broadcast, Compute, Indirect, Load, Relayout, Stmt, TileBuffer
 from tcc.ir.types import DType
 from tcc.passes.fuse.spans import Span, guards_at, positions
 
@@ -127,12 +127,16 @@ class BodyEmitter:
             shape = [max(a, b) for a, b in zip(shape, block.shape, strict=True)]
         return tuple(shape)
 
+    def chosen(self, node: Read) -> Indirect:
+        """The indirect variables of a read, with the blocks that choose them."""
+        return tuple((v, self._block(s)) for v, s in node.indirect)
+
     def _read(self, node: Read) -> Block:
         place = self.around.place(node)
         if place is None:
             return self._ready(node)
         access = self.around.stage.accesses.get(node)
-        indirect = tuple((v, self._block(s)) for v, s in node.indirect)
+        indirect = self.chosen(node)
         varies = set(place.varies)
         if access is not None:
             varies.update(v for g in access.guards for v in free_vars(g.index))

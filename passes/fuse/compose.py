@@ -30,7 +30,7 @@ from tcc.ir.scalar import (
     transform,
     walk,
 )
-from tcc.ir.types import TensorType
+from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.held import too_large
 from tcc.passes.fuse.hoist import hoist_totals
 from tcc.schedule.nest import weight
@@ -54,7 +54,12 @@ def node_expr(node: Node) -> Expr | None:
 
 
 def _types(node: Node) -> list[TensorType | None]:
-    return [None if v is None else v.type for v in node.inputs]
+    return [None if v is None else _stored(v.type) for v in node.inputs]
+
+
+def _stored(type: TensorType) -> TensorType:
+    """Strings and lists are words that name them."""
+    return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
 def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tuple[Value, ...]]:

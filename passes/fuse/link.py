@@ -27,9 +27,11 @@ from tcc.ir.index import (
     linear_in,
     substitute,
     var_of,
+    within,
 )
 from tcc.ir.scalar import StageRef, substitute_indices
 from tcc.ir.types import element_count
+from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
 
 # An index that no iterator follows.
@@ -60,12 +62,13 @@ class Shaped:
 @lru_cache(maxsize=512)
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
     """The stages with loops that run over the same things linked."""
-    sources = [node.source for stage in expr.stages for node in reads(stage)]
+    stages = read_inside(expr)
+    sources = [node.source for stage in stages for node in reads(stage)]
     inner = {s.stage for s in sources if isinstance(s, StageRef)}
     return link_stages(
         tuple(
             _chosen_stage(stage) if number in inner else shaped_stage(stage, unrolled=True)
-            for number, stage in enumerate(expr.stages)
+            for number, stage in enumerate(stages)
         )
     )
 
@@ -318,4 +321,13 @@ def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...])
     read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
     if not read_at:
         return False
-    return set(own.stage.iters) != set(common) or any(loops_at(own, at) != plain for at in read_at)
+    if own.chosen:  # no block holds what several bodies give
+        return True
+    away = any(loops_at(own, at) != plain or _outside(own, at) for at in read_at)
+    return away or set(own.stage.iters) != set(common)
+
+
+def _outside(shaped: Shaped, logical: tuple[Index, ...]) -> bool:
+    """Whether an index may lie beyond an axis of one element, which has no loop to tell."""
+    places = zip(logical, shaped.logical, strict=True)
+    return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

@@ -28,7 +28,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tcc.errors import TccError
-from tcc.ir.expr import Expr, Stage
+from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.graph import Graph, Node, Value, captures
 from tcc.ir.group import GroupStage
 from tcc.ir.index import as_int, linear_in, nonnegative
@@ -199,7 +199,10 @@ class _Partition:
 
     def _prepares(self, node: Node, group: Group) -> bool:
         """Whether pointwise work makes a factor from the results of an anchor that comes too, so
-        that a unit makes each row of the factor once."""
+        that a unit makes each row of the factor once.  Rows that data choose are better copied side
+        by side."""
+        if self._choosy(node):
+            return False
         chain = self._completed(node, (Kind.REDUCTION, Kind.CONTRACTION), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
 
@@ -212,6 +215,11 @@ class _Partition:
             return False
         chain = self._completed(node, (Kind.CONTRACTION,), group)
         return chain is not None and self._persists(chain[-1], group) and self._sound(chain, group)
+
+    def _choosy(self, node: Node) -> bool:
+        """Whether data choose what the node reads."""
+        expr = node_expr(node)
+        return expr is not None and any(r.indirect for s in expr.stages for r in reads(s))
 
     def _chooses(self, node: Node, group: Group) -> bool:
         """Whether the node hands on whole matrices that data choose, which products can read where

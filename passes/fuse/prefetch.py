@@ -15,14 +15,15 @@ has several results, as a tile of a Winograd form has, for the lines of its neig
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, prod
 from typing import Protocol
 
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
-from tcc.ir.tile import Prefetch, Scope, Stmt, TileBuffer
+from tcc.ir.scalar import Read
+from tcc.ir.tile import Indirect, Prefetch, Scope, Stmt, TileBuffer
 from tcc.passes.fuse.spans import Region, Regions, Span, everything
 from tcc.schedule.nest import stride, trips
 from tcc.schedule.rows import next_rows
@@ -63,11 +64,21 @@ class _Around(Protocol):
     def buffers(self) -> tuple[TileBuffer, ...]: ...
 
 
-def next_run(around: _Around, outer: Sequence[Span], reduce: Sequence[Span]) -> list[Stmt]:
-    """The hints of one step of a sum; none where the size of a run is open."""
-    access = _streamed(around)
-    if access is None:
+def next_run(
+    around: _Around,
+    outer: Sequence[Span],
+    reduce: Sequence[Span],
+    chosen: Callable[[Read], tuple[Indirect, list[Stmt]]],
+) -> list[Stmt]:
+    """The hints of one step of a sum; none where the size of a run is open.
+
+    `chosen` gives the blocks of one element behind an access's indirect variables, and the
+    statements that make them.
+    """
+    node = _streamed(around)
+    if node is None:
         return []
+    access = around.stage.accesses[node]
     at = access.offset
     # One element may hold several steps of the sum.
     reduce = [s for s in reduce if s.var in free_vars(at)]
@@ -99,7 +110,9 @@ def next_run(around: _Around, outer: Sequence[Span], reduce: Sequence[Span]) -> 
     else:
         turns = _turns(at // step, ceil(length / step), lines, streams)
         places = [turn * line for turn in turns]
-    return [Prefetch(buffer, (first + place,), level=_LEVEL) for place in places]
+    indirect, stmts = chosen(node)
+    hints = [Prefetch(buffer, (first + place,), indirect, level=_LEVEL) for place in places]
+    return [*stmts, *hints]
 
 
 def next_row(around: _Around, outer: Sequence[Span], vector: Span) -> list[Stmt]:
@@ -166,15 +179,16 @@ def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
     return [at + n * length for n in range(lines)]
 
 
-def _streamed(around: _Around) -> Access | None:
-    """The access that varies with the vector loop; of several the one that moves most often, for a
+def _streamed(around: _Around) -> Read | None:
+    """The read that varies with the vector loop; of several the one that moves most often, for a
     scale is shared by many steps."""
+    accesses = around.stage.accesses
     found = [
-        a
-        for n, a in around.stage.accesses.items()
+        n
+        for n, a in accesses.items()
         if isinstance(n.source, int) and _runs_along(a, around.nest.vector)
     ]
-    return max(found, key=lambda a: _steps(around.stage, a), default=None)
+    return max(found, key=lambda n: _steps(around.stage, accesses[n]), default=None)
 
 
 def _steps(stage: GroupStage, access: Access) -> int:

@@ -13,6 +13,7 @@ from tcc.ir.tile import (
     Block,
     Compute,
     Contract,
+    Indirect,
     Loop,
     Reduce,
     Relayout,
@@ -303,6 +304,16 @@ class StageLowering:
         places = [self.around.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
 
+    def _hints(self, reduce: list[Span]) -> list[Stmt]:
+        """What is to be asked for ahead in one step of a sum of products."""
+        spans = [flat(s) for s in (*self.outer, *reduce)]
+
+        def chosen(node: Read) -> tuple[Indirect, list[Stmt]]:
+            emitter = BodyEmitter(self.around, spans)
+            return emitter.chosen(node), emitter.stmts
+
+        return next_run(self.around, self.outer, reduce, chosen)
+
     def _contract(self, reduce: list[Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
         """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
         assert self.factors is not None
@@ -311,7 +322,7 @@ class StageLowering:
         fixed = [s for s in reduce if not s.axis]
         out_spans = [*(s for s in self.outer if s.axis), *vector]
         # Ahead of the loads: those before a hint would stay in registers from there to their use.
-        stmts = next_run(self.around, self.outer, reduce) if self.nest.ahead else []
+        stmts = self._hints(reduce) if self.nest.ahead else []
         operands = []
         both = self._depends(self.factors.a) | self._depends(self.factors.b)
         idle = {s.var for s in out_spans} - both

@@ -57,12 +57,26 @@ typedef enum tcc_status {
     TCC_DEVICE = 6       /* the GPU or its driver failed */
 } tcc_status;
 
-/* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool; lanes is 1. */
+/* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 to 13 float8 (e4m3fn,
+ * e4m3fnuz, e5m2, e5m2fnuz), 14 float8 (e8m0fnu), 17 float4 (e2m1fn); lanes is 1.  Elements of 4 and
+ * 2 bits are packed, the first one in the lowest bits of the first byte. */
 typedef struct tcc_dtype {
     uint8_t code;
     uint8_t bits;
     uint16_t lanes;
 } tcc_dtype;
+
+/* Strings and lists have code 3 (opaque).  An array of strings (128 bits) holds tcc_string.  A list (64
+ * bits, no dimensions) holds one `const tcc_list *`: a sequence, or an optional as a list of no or one
+ * entry; the port's `text` says which, as in "optional(sequence(f32[2,?]))".  A model for GPUs has
+ * neither. */
+#define TCC_OPAQUE 3
+
+/* `size` bytes, UTF-8 as a rule; `data` may be NULL if there are none. */
+typedef struct tcc_string {
+    const char *data;
+    int64_t size;
+} tcc_string;
 
 /* Device as in DLPack: type 1 is the CPU, 2 CUDA, 10 ROCm.  A model for the CPU takes arrays of type
  * 1.  A model for GPUs runs on one device of the process: the number in TCC_DEVICE, else the calling
@@ -88,6 +102,13 @@ typedef struct tcc_tensor {
     uint64_t byte_offset;
 } tcc_tensor;
 
+/* `count` arrays, which may be strings or lists too.  What an input's list points to is the caller's,
+ * like its arrays. */
+typedef struct tcc_list {
+    int64_t count;
+    const tcc_tensor *items;
+} tcc_list;
+
 /* What the model says of one input or output.  `shape` has -1 where the size is known only at run
  * time; `text` shows it with symbols.  `state` is the input that this output updates in place (the
  * output *is* the caller's input array), or -1.  Both have one shape: where the model appends rows,
@@ -105,7 +126,11 @@ typedef struct tcc_port {
  * tensors were passed).  `wanted` holds dtype, ndim, shape (valid during the call only) and device:
  * the model's GPU if an input lies there, else the CPU; store
  * the address of a row-major array of that size in *out_data, aligned to at least one element.
- * Return 0, or anything else to stop the run.  Called on the thread that runs. */
+ * Return 0, or anything else to stop the run.  Called on the thread that runs.
+ * Outputs of strings and lists always come from it, after all else is computed: `wanted` is then one
+ * dimension of bytes, to be aligned to 64.  All of the output is written there: a tcc_tensor that
+ * describes it (a copy of which becomes the output tensor, if some were passed), and all that this
+ * points to.  It may be given to a run as an input. */
 typedef struct tcc_allocator {
     void *context;
     int (*allocate)(void *context, int32_t output, const tcc_tensor *wanted, void **out_data);

@@ -110,6 +110,15 @@ static tcc_status get_model(tcc_model **out_model) {
                                          __ATOMIC_ACQUIRE))
             tcc_model_release(model);
     }
+    const tcc_program *program = &model->program;
+    for (int32_t i = 0; i < program->n_inputs + program->n_outputs; i++) {
+        const tcc_port_info *info = i < program->n_inputs ? &program->inputs[i]
+                                                          : &program->outputs[i - program->n_inputs];
+        if (tcc_is_opaque(info->port.dtype))
+            return tcc_fail(TCC_UNSUPPORTED,
+                            "'%.128s': strings and lists cannot be exchanged through tvm-ffi",
+                            info->port.name);
+    }
     *out_model = model;
     return TCC_OK;
 }

@@ -54,6 +54,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->shape, program->max_rank, sizeof(int64_t)},
         {(void **)&instance->bound, program->n_inputs, sizeof(tcc_span)},
         {(void **)&instance->output_done, program->n_outputs, sizeof(bool)},
+        {(void **)&instance->handles, program->n_outputs, sizeof(tcc_span)},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
@@ -116,6 +117,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->shape);
     tcc_free(instance->bound);
     tcc_free(instance->output_done);
+    tcc_free(instance->handles);
     tcc_free(instance->times);
     tcc_free(instance);
 }
@@ -164,10 +166,12 @@ tcc_status tcc_instance_prepare(tcc_run *run) {
 static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(set_threads(instance));
+    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, &instance->pool));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     TCC_RETURN_IF_ERROR(make_arena(instance));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));
-    return tcc_ports_check_outputs_written(run);
+    TCC_RETURN_IF_ERROR(tcc_ports_check_outputs_written(run));
+    return tcc_values_give(run);
 }
 
 tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, int32_t n_inputs,

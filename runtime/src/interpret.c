@@ -166,6 +166,8 @@ static tcc_status fill_tensor(const tcc_instance *instance, const tcc_tensor_ref
     if (__builtin_mul_overflow(count, ref->dtype.bits, &bits) || !span->data ||
         bits / 8 + (bits % 8 != 0) > span->size)
         return broken("gives a function an array larger than its memory");
+    uintptr_t unaligned = ref->dtype.bits >= 64 ? 7 : ref->dtype.bits >= 16 ? ref->dtype.bits / 8u - 1 : 0;
+    if ((uintptr_t)span->data & unaligned) return broken("gives a function an array that is not aligned");
     *out_tensor = (tcc_op_tensor){span->data, ref->dtype, ref->ndim, dims, count};
     return TCC_OK;
 }
@@ -188,6 +190,7 @@ static tcc_status call(tcc_run *run, const tcc_code *code) {
                              .results = instance->results,
                              .n_results = code->as.call.n_results,
                              .pool = &instance->pool,
+                             .heap = &instance->heap,
                              .crew = &run->crew,
                              .threads = instance->threads};
     TCC_RETURN_IF_ERROR(instance->executor

@@ -4,14 +4,27 @@
 
 #include "runtime.h"
 
+/* DLPack's codes from 7 on are floats of a byte and less. */
+static const char *const narrow_names[] = {
+    "f8e3m4",     "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2",
+    "f8e5m2fnuz", "f8e8m0", "f6e2m3",        "f6e3m2",   "f4e2m1"};
+enum { FIRST_NARROW = 7, NARROW = sizeof narrow_names / sizeof *narrow_names };
+
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]) {
+    if (dtype.code >= FIRST_NARROW && dtype.code < FIRST_NARROW + NARROW) {
+        snprintf(text, 16, "%s", narrow_names[dtype.code - FIRST_NARROW]);
+        return text;
+    }
     const char *stem = dtype.code == 0   ? "i"
                        : dtype.code == 1 ? "u"
                        : dtype.code == 2 ? "f"
                        : dtype.code == 4 ? "bf"
+                       : dtype.code == 3 ? (dtype.bits == 128 ? "string" : "list")
                                          : "type";
     if (dtype.code == 6 && dtype.bits == 8)
         snprintf(text, 16, "bool");
+    else if (dtype.code == TCC_OPAQUE)
+        snprintf(text, 16, "%s", stem);
     else
         snprintf(text, 16, "%s%d", stem, dtype.bits);
     return text;
@@ -33,8 +46,7 @@ static tcc_status wrong_shape(const char *kind, const tcc_port *port, const int6
                     port->name, port->text, got);
 }
 
-/* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
-static int64_t byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype) {
+int64_t tcc_ports_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype) {
     int64_t total = dtype.bits;
     bool empty = false;
     for (int32_t i = 0; i < ndim; i++) {
@@ -45,7 +57,7 @@ static int64_t byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype) {
     return empty ? 0 : total / 8 + (total % 8 != 0);
 }
 
-static bool is_row_major(const tcc_tensor *tensor) {
+bool tcc_ports_is_row_major(const tcc_tensor *tensor) {
     if (!tensor->strides) return true;
     int64_t expected = 1;
     for (int32_t i = tensor->ndim - 1; i >= 0; i--) {
@@ -103,6 +115,10 @@ static void gather(char *target, const char *source, const tcc_tensor *tensor, i
         gather(target + i * inner, source + i * step, tensor, dim + 1, element);
 }
 
+void tcc_ports_gather(char *target, const char *source, const tcc_tensor *tensor, int64_t element) {
+    gather(target, source, tensor, 0, element);
+}
+
 bool tcc_ports_feeds_state(const tcc_program *program, int32_t input) {
     for (int32_t i = 0; i < program->n_outputs; i++)
         if (program->outputs[i].port.state == input) return true;
@@ -117,7 +133,8 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     const tcc_tensor *tensor = &run->inputs[index];
     const tcc_port *port = &program->inputs[index].port;
     TCC_RETURN_IF_ERROR(check_descriptor(instance, "input", port, tensor));
-    int64_t bytes = byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    if (port->dtype.code == TCC_OPAQUE) return tcc_values_bind(run, index, out_span);
+    int64_t bytes = tcc_ports_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     if (bytes < 0) return wrong_shape("input", port, tensor->shape, tensor->ndim);
     *out_span = (tcc_span){nothing, 0};
     if (bytes == 0) return TCC_OK;
@@ -127,7 +144,7 @@ static tcc_status bind_input(tcc_run *run, int32_t index, tcc_span *out_span) {
     int64_t element = tensor->dtype.bits / 8;
     bool aligned = element == 0 || (uintptr_t)data % (uintptr_t)element == 0;
     *out_span = (tcc_span){data, bytes};
-    if (is_row_major(tensor) && aligned) return TCC_OK;
+    if (tcc_ports_is_row_major(tensor) && aligned) return TCC_OK;
     if (instance->device && !tcc_gpu_is_host(tensor->device))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "input '%.128s': expected a row-major, aligned array, because it is on a "
@@ -193,10 +210,14 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
     const tcc_program *program = &run->instance->model->program;
     const tcc_port *port = &program->outputs[index].port;
     tcc_tensor *tensor = &run->outputs[index];
+    if (port->dtype.code == TCC_OPAQUE)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "output '%.128s': strings and lists come from the allocator: leave data NULL",
+                        port->name);
     TCC_RETURN_IF_ERROR(check_descriptor(run->instance, "output", port, tensor));
-    int64_t bytes = byte_count(tensor->shape, tensor->ndim, tensor->dtype);
+    int64_t bytes = tcc_ports_byte_count(tensor->shape, tensor->ndim, tensor->dtype);
     char *data = (char *)tensor->data + tensor->byte_offset;
-    if (bytes < 0 || !is_row_major(tensor) ||
+    if (bytes < 0 || !tcc_ports_is_row_major(tensor) ||
         (port->dtype.bits >= 8 && (uintptr_t)data % (port->dtype.bits / 8u)))
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "output '%.128s': expected a row-major array aligned to one element",
@@ -213,7 +234,7 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
                             port->name, program->inputs[i].port.name);
     for (int32_t i = 0; i < index; i++) {
         const tcc_tensor *other = &run->outputs[i];
-        int64_t size = other->data ? byte_count(other->shape, other->ndim, other->dtype) : 0;
+        int64_t size = other->data ? tcc_ports_byte_count(other->shape, other->ndim, other->dtype) : 0;
         if (overlap(data, bytes, (char *)other->data + other->byte_offset, size))
             return tcc_fail(TCC_INVALID_ARGUMENT,
                             "output '%.128s' shares memory with output '%.128s': pass another array",
@@ -237,8 +258,8 @@ tcc_status tcc_ports_bind_outputs(tcc_run *run) {
     return TCC_OK;
 }
 
-static tcc_status ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
-                                char **out_data) {
+tcc_status tcc_ports_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
+                                   char **out_data) {
     const tcc_port *port = &run->instance->model->program.outputs[index].port;
     void *data = NULL;
     if (!run->allocator || !run->allocator->allocate)
@@ -266,7 +287,9 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
     const tcc_port *port = &info->port;
     int64_t *shape = instance->shape;
     for (int32_t i = 0; i < port->ndim; i++) shape[i] = instance->registers[info->dims[i]];
-    int64_t bytes = byte_count(shape, port->ndim, port->dtype);
+    bool opaque = port->dtype.code == TCC_OPAQUE;
+    tcc_dtype stored = opaque ? (tcc_dtype){1, 64, 1} : port->dtype; /* handles */
+    int64_t bytes = tcc_ports_byte_count(shape, port->ndim, stored);
     if (bytes < 0 || size > bytes)
         return tcc_fail(TCC_INTERNAL, "output '%.128s' has %lld bytes by its shape, %lld by its size",
                         port->name, (long long)bytes, (long long)size);
@@ -278,6 +301,12 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
         return tcc_fail(TCC_INTERNAL, "output '%.128s' is allocated twice", port->name);
     instance->output_done[index] = true;
     char *data = NULL;
+    if (opaque) {
+        void *memory = NULL;
+        TCC_RETURN_IF_ERROR(tcc_pool_take(&instance->pool, (size_t)bytes, &memory));
+        *span = instance->handles[index] = (tcc_span){memory, bytes};
+        return TCC_OK;
+    }
     if (run->outputs && run->outputs[index].data) {
         const tcc_tensor *given = &run->outputs[index];
         for (int32_t i = 0; i < port->ndim; i++)
@@ -293,7 +322,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
     } else {
         tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
-        TCC_RETURN_IF_ERROR(ask_allocator(run, index, &wanted, &data));
+        TCC_RETURN_IF_ERROR(tcc_ports_ask_allocator(run, index, &wanted, &data));
     }
     if (bytes == 0)
         data = nothing;

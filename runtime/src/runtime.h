@@ -71,6 +71,59 @@ void tcc_pool_reset(tcc_pool *pool);
 /* Gives free blocks back to the system. */
 void tcc_pool_trim(tcc_pool *pool);
 
+/* ---- heap.c: strings and lists of one run ---------------------------------------------------------- */
+
+/* Programs hold strings and lists as handles: words that name entries of the run's heap.  Equal
+ * strings have equal handles; 0 is the empty string, and the empty list.  All of it, and what it
+ * points to, lives until the run ends.  Used by the thread that runs alone. */
+
+struct tcc_op_tensor;
+
+/* The first `count` of entries that lists share: none of them ever changes. */
+typedef struct tcc_entries {
+    struct tcc_op_tensor *items; /* strings and lists as handles, whatever their dtype's bits */
+    int64_t used, room;
+} tcc_entries;
+
+typedef struct tcc_list_value {
+    tcc_entries *entries; /* NULL: none */
+    int64_t count;
+} tcc_list_value;
+
+typedef struct tcc_heap {
+    tcc_pool *pool;
+    tcc_string *strings;
+    int64_t n_strings, string_room;
+    int64_t *slots; /* of strings by hash, -1 where free */
+    int64_t n_slots;
+    tcc_list_value *lists;
+    int64_t n_lists, list_room;
+    int64_t n_entries; /* of all lists */
+    char *chunk;
+    size_t chunk_left;
+} tcc_heap;
+
+/* An empty heap, in memory of the pool. */
+tcc_status tcc_heap_begin(tcc_heap *heap, tcc_pool *pool);
+/* `bytes` on a multiple of 64. */
+tcc_status tcc_heap_take(tcc_heap *heap, size_t bytes, void **out_memory);
+/* The handle of a string; its bytes must live as long as the heap. */
+tcc_status tcc_heap_intern(tcc_heap *heap, const char *data, int64_t size, uint64_t *out_handle);
+/* TCC_INTERNAL for what is no handle. */
+tcc_status tcc_heap_string(const tcc_heap *heap, uint64_t handle, tcc_string *out_string);
+tcc_status tcc_heap_list(const tcc_heap *heap, uint64_t handle, tcc_list_value *out_list);
+/* The list of `list`'s first `count` entries and one more, which takes over the memory of `item`. */
+tcc_status tcc_heap_append(tcc_heap *heap, tcc_list_value list, const struct tcc_op_tensor *item,
+                           tcc_list_value *out_list);
+tcc_status tcc_heap_name_list(tcc_heap *heap, tcc_list_value list, uint64_t *out_handle);
+/* A copy that lives as long as the heap. */
+tcc_status tcc_heap_copy(tcc_heap *heap, const struct tcc_op_tensor *tensor,
+                         struct tcc_op_tensor *out_tensor);
+bool tcc_is_opaque(tcc_dtype dtype);
+bool tcc_is_string(tcc_dtype dtype);
+/* Bytes of `count` elements as the heap holds them; -1 if that overflows. */
+int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
+
 /* ---- cpus.c: how many threads --------------------------------------------------------------------- */
 
 /* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else
@@ -355,6 +408,8 @@ struct tcc_instance {
     int64_t *shape;  /* of the output being allocated */
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
     bool *output_done;
+    tcc_heap heap;        /* of the run in progress */
+    tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     tcc_time *times; /* by step's number; NULL: nobody asked */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
@@ -417,6 +472,19 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
 /* An output is that input, updated in place. */
 bool tcc_ports_feeds_state(const tcc_program *program, int32_t input);
 tcc_status tcc_ports_check_outputs_written(const tcc_run *run);
+/* Copies a strided array to row-major order; elements have `element` bytes. */
+void tcc_ports_gather(char *target, const char *source, const tcc_tensor *tensor, int64_t element);
+/* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
+int64_t tcc_ports_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
+bool tcc_ports_is_row_major(const tcc_tensor *tensor);
+tcc_status tcc_ports_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
+                                   char **out_data);
+
+/* values.c: strings and lists between callers and the run's heap. */
+/* Handles of an input, whose descriptor fits its port. */
+tcc_status tcc_values_bind(tcc_run *run, int32_t index, tcc_span *out_span);
+/* Writes all outputs of strings and lists to memory of the allocator. */
+tcc_status tcc_values_give(tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 
 /* variants.c: what of an artifact runs here. */
@@ -454,6 +522,7 @@ typedef struct tcc_op_call {
     tcc_pool *pool; /* for temporaries */
     tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
     int32_t threads;
+    tcc_heap *heap; /* of strings and lists; NULL on a GPU */
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */

@@ -45,12 +45,39 @@ class Samples(torch.nn.Module):
         for leaves, spec in self.flat:
             own = [next(given) if isinstance(v, torch.Tensor) else v for v in leaves]
             first, args, kwargs = pytree.tree_unflatten(own, spec)
-            named = dict(zip((port.name for port in module.inputs), inputs, strict=True))
+            found = self.op(first, *args, **kwargs)
+            results += [v for v in pytree.tree_leaves(found) if v is not None]
+        return results
+
+
+def operators() -> dict[str, Any]:
+    """The operators that take f32, by name and variant."""
+    found = (op for op in op_db if torch.float32 in op.dtypes)
+    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in found}
+
+
+def check(op: Any) -> tuple[str, str]:
+    """`pass`, `refused`, `mismatch` or `crash`, and why."""
+    torch.manual_seed(0)
+    samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
+    model = Samples(op.op, [(s.input, s.args, s.kwargs) for s in samples])
+    inputs = model.tensors()
+    with torch.no_grad():
+        try:
+            expected = model(*(t.clone() for t in inputs))
+        except Exception as error:
+            return "refused", f"eager fails: {brief(error)}"
+        try:
+            module = tcc.compile(model, inputs=inputs, jobs=1)
+        except UserError as error:
+            return "refused", brief(error)
+        except TccError as error:
+            return "crash", brief(error)
+        named = dict(zip((port.name for port in module.inputs), inputs, strict=True))
         try:
             found = list(module.run(named).values())
         except UserError as error:  # the program asserts what does not hold
             return "refused", brief(error)
-
     return compare(expected, found, op.name not in UNDEFINED)
 
 

@@ -92,9 +92,9 @@ def twin_item(item: Item) -> Item:
     return replace(item, options={**item.options, "gpu_kernels": "triton"}, facts=facts)
 
 
-def _may_be_gluon(kernel: Kernel, archs: Sequence[str]) -> bool:
-    halves = kernel.dtype in ("bf16", "f16")
-    return "sm_90" in archs and halves and kernel.group in ("matrix", "other")
+def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
+    halves = facts["precision"] in ("bf16", "f16")
+    return "sm_90" in archs and halves and facts["group"] in ("matrix", "other", "model")
 
 
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
@@ -199,13 +199,18 @@ def _items(
     chosen = tuple(names) or ("",)
     for kernel in kernels(sizes):
         if kernel.name.startswith(chosen):
-            yield kernel_item(kernel)
-            if _may_be_gluon(kernel, archs):
-                yield twin_item(kernel_item(kernel))
+            yield from _with_twin(kernel_item(kernel), archs)
     for model in models:
         for precision in ("bf16", "f32"):
             if f"{model}_{precision}".startswith(chosen):
-                yield from model_items(model, (precision,))
+                for item in model_items(model, (precision,)):
+                    yield from _with_twin(item, archs)
+
+
+def _with_twin(item: Item, archs: Sequence[str]) -> Iterator[Item]:
+    yield item
+    if _may_be_gluon(item.facts, archs):
+        yield twin_item(item)
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
         "weights_sha256": digest.hex(),
         "parts": [asdict(part) for part in parts],
     }
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as file:
+    with zipfile.ZipFile(out, "w") as file:
         for name, content in (
             ("head", data[:offset]),
             ("mask", rest.mask),
@@ -49,8 +49,8 @@ def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
             ("trailer", data[-_TRAILER.size :]),
             ("recipe.json", json.dumps(facts)),
         ):
-            # a ZipInfo of its own has a fixed date
-            file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_LZMA)
+            # a ZipInfo of its own has a fixed date; not every Python has LZMA
+            file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
     return len(rest.lines)
 
 

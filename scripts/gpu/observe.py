@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tcc import gpu_code
+from tcc.backends.gpu.code import Job
 from tcc.backends.gpu.code_rules import Compiled, breaches
 from tcc.backends.gpu.machine_code import machine_code
 from tcc.backends.gpu.source import CompiledKernel
@@ -43,13 +44,11 @@ def observed() -> Iterator[list[Observed]]:
         finally:
             sources.clear()
 
-    def watched_blocks(
-        kernels: Any, names: Any, schedules: Any, alignments: Any, target: Any, **how: Any
-    ) -> Any:
-        code = compile_blocks(kernels, names, schedules, alignments, target, **how)
-        dot = "ieee" if how["precision"] == "f32" else how["precision"]
+    def watched_blocks(job: Job, compilers: Any, **how: Any) -> Any:
+        code = compile_blocks(job, compilers, **how)
+        dot = "ieee" if job.precision == "f32" else job.precision
         for made in code.kernels if sources else ():  # others were compiled to be compared
-            rows = zip(sources, kernels, made, alignments, strict=True)
+            rows = zip(sources, job.kernels, made, job.alignments, strict=True)
             found.extend(Observed(s, k, m, tuple(a), dot) for s, k, m, a in rows)
         return code
 

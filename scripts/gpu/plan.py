@@ -18,10 +18,10 @@ class Kind:
 
 
 KINDS = {
-    "device": Kind(90.0, 10.0, 15.0),
-    "model": Kind(60.0, 10.0, 8.0),
-    "kernel": Kind(30.0, 5.0, 2.5),
-    "compiled": Kind(75.0, 20.0, 25.0),
+    "device": Kind(120.0, 10.0, 15.0),
+    "model": Kind(75.0, 10.0, 8.0),
+    "kernel": Kind(30.0, 5.0, 2.0),
+    "compiled": Kind(110.0, 20.0, 25.0),
     "autotuned": Kind(150.0, 40.0, 75.0),
     "jax": Kind(60.0, 15.0, 15.0),
 }
@@ -40,21 +40,45 @@ class Step:
 
 
 def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
-    """All steps, the most important first: what may be left out when time is short comes last."""
+    """All steps, the most important first: what may be left out when time is short comes last.
+
+    Of kernels in Gluon, and of their twins in Triton, one of each group goes first: they tell
+    early whether such kernels run.
+    """
     models = [item for item in items if item["kind"] == "model"]
     kernels = [item for item in items if item["kind"] == "kernel"]
     urgent, others = (
         [i for i in models if (i["precision"] == "bf16") == wanted] for wanted in (True, False)
     )
+    first = _scouts(kernels)
+    rest = [item for item in kernels if item not in first]
+    compared = [item for item in urgent if "twin_of" not in item]
     yield Step("device", {})
+    yield from (Step("kernel", item) for item in first)
     yield from (Step("model", item) for item in urgent)
-    yield from (Step("kernel", item) for item in kernels if _is_urgent(item))
+    yield from (Step("kernel", item) for item in rest if _is_urgent(item))
     yield from (Step("model", item) for item in others)
-    yield from (Step("compiled", item) for item in urgent)
-    yield from (Step("kernel", item) for item in kernels if not _is_urgent(item))
-    yield from (Step("jax", item) for item in (*urgent, *kernels) if _is_for_jax(item))
-    yield from (Step("autotuned", item) for item in urgent)
+    yield from (Step("compiled", item) for item in compared)
+    yield from (Step("kernel", item) for item in rest if not _is_urgent(item))
+    yield from (Step("jax", item) for item in (*compared, *kernels) if _is_for_jax(item))
+    yield from (Step("autotuned", item) for item in compared)
     yield from (Step("compiled", item) for item in others)
+
+
+def with_twins(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
+    """The names of items that have a twin without the kernels that are new: those in Gluon."""
+    return frozenset(item["twin_of"] for item in items if "twin_of" in item)
+
+
+def _scouts(kernels: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first kernel of each group that has a twin, and these."""
+    doubled = with_twins(kernels)
+    found: dict[str, Mapping[str, Any]] = {}
+    for item in kernels:
+        if item["name"] in doubled:
+            found.setdefault(item["group"], item)
+    names = {item["name"] for item in found.values()}
+    return [k for k in kernels if k["name"] in names or k.get("twin_of") in names]
 
 
 def _is_urgent(item: Mapping[str, Any]) -> bool:

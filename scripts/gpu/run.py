@@ -1,4 +1,7 @@
-"""The half of `gpu_check` that needs a GPU: bounded steps, results after each one."""
+"""The half of `gpu_check` that needs a GPU: bounded steps, results after each one.
+
+It and the worker run with the Python that is there: 3.10 or newer.
+"""
 
 from __future__ import annotations
 
@@ -9,53 +12,91 @@ import selectors
 import signal
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpu.budget import Budget
-from gpu.plan import KINDS, Step, forecast, plan
+from gpu.plan import KINDS, Step, forecast, plan, with_twins
 from gpu.report import failures, table
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-_PROBE_SECONDS = 60.0
+# Reading torch for the first time takes long where files come over a network.
+_PROBE_SECONDS = 150.0
+_END_SECONDS = 10.0
+# So many items with new kernels may hang or crash before the others of them have to wait.
+_FEW = 2
 
 
 class Steps(Protocol):
     """What answers requests."""
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """`{"result": ...}`, or `{"failed": why}` after at most `seconds`."""
+        """`{"result": ...}`, or `{"failed": why}` after at most `seconds`; with "broken" where its
+        process hung or ended."""
 
 
 def carry_out(
     folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
 ) -> dict[str, Any]:
-    """Takes all steps within the budget; the results, which are in `out` after every step."""
+    """Takes all steps within the budget; the results, which are in `out` after every step.
+
+    Where items that have a twin break their process again and again, those that are left come
+    last: each costs its whole time.
+    """
     results: dict[str, Any] = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"), "rehearsal": is_rehearsal(index),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+        "rehearsal": is_rehearsal(index),
         "tcc": index["tcc"], "archs": index["archs"], "refused": index["refused"],
         "device": {}, "items": {i["name"]: {"facts": i} for i in index["items"]}, "skipped": [],
     }  # fmt: skip
-    for step in plan(index["items"]):
+    unproven = with_twins(index["items"])
+    waiting, late = deque(plan(index["items"])), deque[Step]()
+    broken = 0
+    while waiting or late:
+        step = waiting.popleft() if waiting else late.popleft()
         if step.task == "jax" and not results["device"].get("jax"):
             continue
-        kind = KINDS[step.task]
-        seconds = budget.grant(kind.most, kind.least)
-        if seconds is None:
-            results["skipped"].append(f"{step.task} {step.name}")
-        else:
-            request = {"task": step.task, "item": step.item, "folder": str(folder)}
-            answer = steps.ask({**request, "device": index["device"]}, seconds)
-            _keep(results, step, answer)
-            print(f"{budget.spent():6.1f} s  {step.task} {step.name}: {_line(answer)}", flush=True)
+        new = step.task in ("kernel", "model") and step.name in unproven
+        if new and broken >= _FEW and waiting:
+            late.append(step)
+            continue
+        answer = _take(step, results, index, folder, steps, budget)
+        broken += new and answer is not None and bool(answer.get("broken"))
         results["spent_seconds"] = budget.spent()
-        beside = out.with_name(f".{out.name}.part")
-        beside.write_text(json.dumps(results, indent=1) + "\n")
-        beside.replace(out)
+        _write(results, out)
     return results
+
+
+def _take(
+    step: Step, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
+    budget: Budget,
+) -> dict[str, Any] | None:  # fmt: skip
+    """The answer to a step, which is noted; None where there is no time for it."""
+    kind = KINDS[step.task]
+    seconds = budget.grant(kind.most, kind.least)
+    if seconds is None:
+        results["skipped"].append(f"{step.task} {step.name}")
+        return None
+    request = {"task": step.task, "item": step.item, "folder": str(folder)}
+    answer = steps.ask({**request, "device": index["device"]}, seconds)
+    _keep(results, step, answer)
+    print(f"{budget.spent():6.1f} s  {step.task} {step.name}: {_line(answer)}", flush=True)
+    return answer
+
+
+def _write(results: Mapping[str, Any], out: Path) -> None:
+    """The results, and the table that is made of them, whole at every moment."""
+    for path, text in (
+        (out, json.dumps(results, indent=1) + "\n"),
+        (out.with_suffix(".txt"), table(results)),
+    ):
+        beside = path.with_name(f".{path.name}.part")
+        beside.write_text(text)
+        beside.replace(path)
 
 
 def is_rehearsal(index: Mapping[str, Any]) -> bool:
@@ -89,23 +130,31 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        try:
+            answer = self._answer(request, seconds)
+        except (OSError, ValueError) as error:  # no process, or half an answer
+            answer = {"failed": f"{type(error).__name__}: {error}", "broken": True}
+        # where something failed, a recording too, the device's context may be broken
+        if "failed" in answer or "events" in answer["result"].values():
+            self.close()
+        return answer
+
+    def _answer(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        answer: dict[str, Any] = {"failed": f"took more than {seconds:.0f} s"}
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            with selectors.DefaultSelector() as ready:
-                ready.register(process.stdout, selectors.EVENT_READ)
-                if ready.select(seconds):
-                    line = process.stdout.readline()
-                    answer = json.loads(line) if line else {"failed": self._end(process)}
         except BrokenPipeError:
-            answer = {"failed": self._end(process)}
-        if "failed" in answer:
-            self.close()  # the device's context may be broken
-        return answer
+            return self._ended(process)
+        with selectors.DefaultSelector() as ready:
+            ready.register(process.stdout, selectors.EVENT_READ)
+            if not ready.select(seconds):
+                return {"failed": f"took more than {seconds:.0f} s", "broken": True}
+        line = process.stdout.readline()
+        found: dict[str, Any] = json.loads(line) if line else self._ended(process)
+        return found
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
@@ -119,16 +168,22 @@ class Worker:
             )
         return self._process
 
-    def _end(self, process: subprocess.Popen[bytes]) -> str:
-        return f"the process ended with code {process.wait()} (see {self._log.name})"
+    def _ended(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        try:
+            how = f"ended with code {process.wait(_END_SECONDS)}"
+        except subprocess.TimeoutExpired:
+            how = "does not end"
+        return {"failed": f"the process {how} (see {self._log.name})", "broken": True}
 
     def close(self) -> None:
-        """Ends the process and those that it started."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):  # where it has ended by itself
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
-            self._process = None
+        """Ends the process and those that it started; one that a driver holds back is left."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):  # where it has ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_END_SECONDS)
 
 
 def why_no_gpu() -> str | None:
@@ -166,9 +221,7 @@ def main() -> int:
         results = carry_out(chosen.folder.resolve(), index, worker, budget, chosen.json)
     finally:
         worker.close()
-    text = table(results)
-    chosen.json.with_suffix(".txt").write_text(text)
-    print(text)
+    print(table(results))
     return 1 if failures(results) else 0
 
 

@@ -1,9 +1,11 @@
 """Runs a few units of every kernel of a model in Triton's interpreter and in the tile evaluator.
 
-    python -m gpu.sample_units MODEL TARGET PRECISION UNITS SECONDS SEED
+    python -m gpu.sample_units MODEL TARGET PRECISION UNITS SECONDS SEED SCHEDULES
 
 Both get the same random data; a line of JSON for each different kernel says how far apart they
-are, the last one how many kernels there was no time for.  Needs tcc, triton, torch.
+are, the last one how many kernels there was no time for.  SCHEDULES are "chosen", those that a
+compile ends with, or "first", those before compilers told what registers they take.  Needs tcc,
+triton, torch.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ sys.path.insert(0, str(ROOT / "tests" / "backends" / "gpu"))
 
 import interpret  # before anything else imports Triton
 import numpy as np
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.print import triton_source
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
@@ -42,18 +45,24 @@ _UNWRITTEN, _TYPICAL = 77, 64
 _POOL = 1 << 20  # different numbers in a long buffer
 
 
-def kernels(model: Path, target: str, precision: str) -> dict[str, tuple[str, TileKernel]]:
+def kernels(
+    model: Path, target: str, precision: str, schedules: str
+) -> dict[str, tuple[str, TileKernel]]:
     """The different kernels of a compile by their text, each with the nodes that it computes."""
     options = read_options({"target": target, "precision": precision})
     graph = load_model(model, {})
-    codes = variant_codes(resolve_targets(options), options, constant_bytes(graph))
-    found = {}
+    found: dict[str, tuple[str, TileKernel]] = {}
     trace = Trace(None, None)
-    for code, own in zip(codes, optimise(graph, codes, options, trace), strict=True):
-        lowered = code.lower(own)
-        for source, kernel in zip(lowered.table.locs, lowered.kernels, strict=True):
-            text = triton_source(kernel, "kernel", dot=dot_of(precision))
-            found.setdefault(text, (source.strip(), kernel))
+    with Compilers(options.jobs) as compilers:
+        targets, given = resolve_targets(options), constant_bytes(graph)
+        codes = variant_codes(targets, options, given, compilers)
+        for code, own in zip(codes, optimise(graph, codes, options, trace), strict=True):
+            lowered = code.lower(own)
+            if schedules == "chosen":
+                lowered = code.fitted(lowered, [f"kernel{n}" for n in range(len(lowered.kernels))])
+            for source, kernel in zip(lowered.table.locs, lowered.kernels, strict=True):
+                text = triton_source(kernel, "kernel", dot=dot_of(precision))
+                found.setdefault(text, (source.strip(), kernel))
     return found
 
 
@@ -137,8 +146,8 @@ def run(found: dict[str, tuple[str, TileKernel]], units: int, seconds: float, se
 
 
 def main(arguments: Sequence[str]) -> None:
-    model, target, precision, units, seconds, seed = arguments
-    found = kernels(Path(model), target, precision)
+    model, target, precision, units, seconds, seed, schedules = arguments
+    found = kernels(Path(model), target, precision, schedules)
     left = run(found, int(units), float(seconds), int(seed))
     print(json.dumps({"left": left}))
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
-from tcc.cli.verify import compare
+from tcc.cli.compare import compare
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,11 +56,12 @@ def model_of(
     constants: Mapping[str, Array] | None = None,
     *,
     opset: int = 21,
+    domains: Sequence[str] = (),
 ) -> onnx.ModelProto:
-    """A checked model; `constants` become initialisers."""
+    """A checked model; `constants` become initialisers, `domains` are others than ONNX's own."""
     initial = [onnx.numpy_helper.from_array(a, n) for n, a in (constants or {}).items()]
     graph = helper.make_graph(list(nodes), "test", list(inputs), list(outputs), initial)
-    imports = [helper.make_opsetid("", opset)]
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in domains)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     onnx.checker.check_model(model)
     return model

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
 import tcc
 from onnx import helper
+from tcc.cpu_code import CpuCode
+from tcc.debug import Trace
+from tcc.driver import resolve_targets
+from tcc.frontends import load_model
+from tcc.options import read_options
+from tcc.passes.pipeline import run_pipeline
 
 from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
@@ -58,3 +67,72 @@ def test_experts_agree(tokens: int) -> None:
     x = np.random.default_rng(tokens).standard_normal((tokens, DEPTH)).astype(np.float32)
     got = tcc.compile(model, target="cpu").run({"x": x})
     assert_agree(got, expected(session(model), {"x": x}))
+
+
+def layer(tokens: int | str, depth: int, width: int, wide: int = 1, **how: Any) -> onnx.ModelProto:
+    """ONNX Runtime's operator with biases; the first product makes `wide` parts of `width`."""
+    weights = {
+        "up": _weights(1, EXPERTS, depth, wide * width).swapaxes(1, 2).copy(),
+        "up_bias": _weights(2, EXPERTS, wide * width),
+        "down": _weights(3, EXPERTS, width, depth).swapaxes(1, 2).copy(),
+        "down_bias": _weights(4, EXPERTS, depth),
+    }
+    node = helper.make_node(
+        "MoE", ["x", "scores", *weights], ["y"], domain="com.microsoft", k=TOP, **how
+    )
+    inputs = [value("x", FLOAT, [tokens, depth]), value("scores", FLOAT, [tokens, EXPERTS])]
+    outputs = [value("y", FLOAT, [tokens, depth])]
+    return model_of([node], inputs, outputs, weights, opset=18, domains=["com.microsoft"])
+
+
+def drawn(tokens: int, depth: int) -> dict[str, Array]:
+    rng = np.random.default_rng(tokens)
+    shapes = {"x": (tokens, depth), "scores": (tokens, EXPERTS)}
+    return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+
+
+@pytest.mark.parametrize("how", [
+    {"activation_type": "gelu"},
+    {"activation_type": "silu", "normalize_routing_weights": 1},
+    {"activation_type": "swiglu", "swiglu_fusion": 1, "swiglu_limit": 0.5, "wide": 2,
+     "activation_alpha": 1.702, "activation_beta": 1.0},
+])  # fmt: skip
+def test_the_operator_of_experts_agrees(how: dict[str, Any]) -> None:
+    model, feeds = layer(5, DEPTH, WIDTH, **how), drawn(5, DEPTH)
+    got = tcc.compile(model, target="cpu").run(feeds)
+    assert_agree(got, expected(session(model), feeds))
+
+
+def test_many_tokens_read_each_expert_once_a_tile(tmp_path: Path) -> None:
+    """One artifact for any number of tokens: by tiles, the same bits with one thread and with two,
+    and of bytes what weights and rows are."""
+    model = layer("n", 256, 320, activation_type="relu")
+    made = tcc.compile(model, target="cpu")
+    made.save(tmp_path / "m.so")
+    alone = tcc.load(tmp_path / "m.so", threads=1)
+    for tokens in (1, 3, 150, 1100):
+        feeds = drawn(tokens, 256)
+        got = made.run(feeds)
+        assert_agree(got, expected(session(model), feeds))
+        np.testing.assert_array_equal(alone.run(feeds)["y"], got["y"])
+
+
+def test_experts_of_one_token_are_read_where_they_lie() -> None:
+    """Rows are ordered by expressions; a host's function finds the best experts."""
+    options = read_options({"target": "cpu", "cpu": "x86-64-v4"})
+    code = CpuCode(resolve_targets(options)[0], options, 1 << 22)
+
+    def orders(tokens: int) -> int:
+        graph = load_model(layer(tokens, 256, 320), {})
+        made = run_pipeline(graph, 2, Trace(None, None), asked=code.asked)
+        return sum(n.op.name == "expression" for n in made.nodes)
+
+    assert orders(1) == 0
+    assert orders(256) == 4
+
+
+def test_quantised_experts_are_refused_by_name() -> None:
+    model = layer(5, DEPTH, WIDTH)
+    model.graph.node[0].op_type = "QMoE"
+    with pytest.raises(tcc.UserError, match="QMoE cannot be imported"):
+        tcc.compile(model, target="cpu")

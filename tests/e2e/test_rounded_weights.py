@@ -12,7 +12,7 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
-from tcc.cli.verify import compare
+from tcc.cli.compare import compare
 
 from tests.e2e.agreement import INT64, assert_agree, expected, model_of, session, value
 

@@ -64,7 +64,7 @@ CASES = {
     "compile-text-file": Case(("compile", "m.onnx"), (("m.onnx", b"not a model at all\n"),)),
     "compile-truncated": Case(("compile", "m.onnx"), (("m.onnx", GOOD[:-9]),)),
     "compile-unknown-ops": Case(("compile", "m.onnx"), (("m.onnx", UNKNOWN),)),
-    "compile-old-opset": Case(("compile", "m.onnx"), (("m.onnx", model(opset=3)),)),
+    "compile-old-opset": Case(("compile", "m.onnx"), (("m.onnx", model(opset=0)),)),
     "compile-new-opset": Case(("compile", "m.onnx"), (("m.onnx", model(opset=999)),)),
     "compile-undefined-value": Case(
         ("compile", "m.onnx"), (("m.onnx", model(node("Relu", "nothing", "y", "relu"))),)

@@ -46,7 +46,7 @@ def _opset(version: int) -> bytes:
         (_bytes(ir_version=999), "IR version 999 is not supported"),
         (_bytes(ir_version=1), "IR version 1 is not supported"),
         (_opset(9999), "opset 9999 is not supported"),
-        (_opset(6), "opset 6 is not supported"),
+        (_opset(0), "opset 0 is not supported"),
         (b"\x0a" * 5000, "not an ONNX model"),
     ],
 )

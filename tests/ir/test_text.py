@@ -93,7 +93,7 @@ def test_golden_graph(ops: Ops) -> None:
         ("in [1,64]", "in [1,1]", "line 1, column 8", "more than one value"),
         ("[b,4], %", "[c,4], %", "line 3, column 21", "no size"),
         ("return %z, %p\n}", "return %z, %p", "line 15, column 1", "'}' is due|',' is due"),
-        ("size b", "size ? b", "line 1, column 6", "no token"),
+        ("size b", "size $ b", "line 1, column 6", "no token"),
     ],
 )
 def test_errors_say_where(ops: Ops, old: str, new: str, where: str, what: str) -> None:

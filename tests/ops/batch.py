@@ -6,7 +6,7 @@ A case whose compilation fails is found by halving and reported as what it raise
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from tcc import driver, runtime
 from tcc.errors import TccError
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.types import BF16, TensorType
+from tcc.ops.lists import pack
 from tcc.options import read_options
 
 from .cases import Array, Case, symbolic
@@ -88,32 +89,49 @@ def from_storage(array: Array, type: TensorType) -> Array:
     return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
+def _packed(found: Any) -> Any:
+    """Lists as references give them."""
+    if found is None or isinstance(found, list):
+        return pack(found or ())
+    return found
+
+
+Together = Callable[[Sequence[Case], str, Mapping[str, Variant]], Mapping[str, Any]]
+
+
 def run_batch(
-    cases: Sequence[Case], cpu: str = "host", variants: Mapping[str, Variant] | None = None
+    cases: Sequence[Case],
+    cpu: str = "host",
+    variants: Mapping[str, Variant] | None = None,
+    together: Together | None = None,
 ) -> Results:
-    """Compiles and runs the cases; names must be distinct."""
+    """Compiles and runs the cases; names must be distinct.  `together` runs them elsewhere."""
     results = Results()
-    _run(cases, cpu, variants or {}, results)
+    _run(cases, cpu, variants or {}, results, together or _run_together)
     return results
 
 
 def _run(
-    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant], results: Results
+    cases: Sequence[Case],
+    cpu: str,
+    variants: Mapping[str, Variant],
+    results: Results,
+    together: Together,
 ) -> None:
     try:
-        outputs = _run_together(cases, cpu, variants)
+        outputs = together(cases, cpu, variants)
     except (TccError, runtime.RuntimeFailure, AssertionError, LookupError, ValueError) as error:
         if len(cases) == 1:
             results.failures[cases[0].name] = error
             return
         middle = len(cases) // 2
-        _run(cases[:middle], cpu, variants, results)
-        _run(cases[middle:], cpu, variants, results)
+        _run(cases[:middle], cpu, variants, results, together)
+        _run(cases[middle:], cpu, variants, results, together)
         return
     for n, case in enumerate(cases):
         types = case.op.infer(case.types, case.sample.attrs)
         results.outputs[case.name] = tuple(
-            from_storage(outputs[f"o{n}.{k}"], t) for k, t in enumerate(types)
+            from_storage(_packed(outputs[f"o{n}.{k}"]), t) for k, t in enumerate(types)
         )
 
 

@@ -60,7 +60,8 @@ def cases() -> Iterator[Case]:
         for sample in op.samples(rng):
             yield Case(op, sample)
             floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
-            fixed = op.name == "expression"  # its attributes say what the operands' types are
+            # Attributes of these say what the operands' types are.
+            fixed = op.name == "expression" or Trait.LISTS in op.traits
             if (
                 BF16 in op.dtypes
                 and not fixed

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Sample
-from tcc.ir.types import DType, TensorType
+from tcc.ir.types import DType, TensorType, dtype_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OPSET = 23
@@ -38,6 +38,16 @@ ELEMENT_TYPES = MappingProxyType(
         "bf16": TensorProto.BFLOAT16,
         "f32": TensorProto.FLOAT,
         "f64": TensorProto.DOUBLE,
+        "string": TensorProto.STRING,
+        "i2": TensorProto.INT2,
+        "i4": TensorProto.INT4,
+        "u2": TensorProto.UINT2,
+        "u4": TensorProto.UINT4,
+        "f4e2m1": TensorProto.FLOAT4E2M1,
+        "f8e4m3fn": TensorProto.FLOAT8E4M3FN,
+        "f8e4m3fnuz": TensorProto.FLOAT8E4M3FNUZ,
+        "f8e5m2": TensorProto.FLOAT8E5M2,
+        "f8e5m2fnuz": TensorProto.FLOAT8E5M2FNUZ,
     }
 )
 
@@ -116,12 +126,12 @@ def model_of(made: OnnxNode, outputs: Sequence[TensorType]) -> onnx.ModelProto:
     ]
     nodes, values = [proto], []
     for n, t in enumerate(outputs):
-        # NumPy has no bf16: such results leave the model as f32, which holds them exactly.
-        bf16 = t.dtype.name == "bf16"
-        name = f"f{n}" if bf16 else f"y{n}"
-        if bf16:
-            nodes.append(helper.make_node("Cast", [f"y{n}"], [name], to=TensorProto.FLOAT))
-        element = ELEMENT_TYPES["f32" if bf16 else t.dtype.name]
+        # NumPy has no bf16 and less: such results leave the model as what holds them exactly.
+        carried = t.dtype.name == "bf16" or t.dtype.is_narrow
+        name = f"f{n}" if carried else f"y{n}"
+        element = ELEMENT_TYPES[dtype_of(np.empty(0, t.dtype.carrier)).name]
+        if carried:
+            nodes.append(helper.make_node("Cast", [f"y{n}"], [name], to=element))
         values.append(helper.make_tensor_value_info(name, element, [None] * t.rank))
     graph = helper.make_graph(nodes, made.name, inputs, values)
     opsets = [helper.make_opsetid("", made.opset or OPSET)]
@@ -172,6 +182,28 @@ def _reduction(name: str) -> NodeOf:
     return make
 
 
+def _string_split(s: Sample) -> OnnxNode:
+    most = {"maxsplit": s.attrs.most} if s.attrs.most >= 0 else {}
+    return OnnxNode("StringSplit", s.inputs, {"delimiter": s.attrs.delimiter, **most}, outputs=2)
+
+
+def _tf_idf(s: Sample) -> OnnxNode:
+    x, pool = s.inputs
+    assert pool is not None
+    words = pool.dtype == object
+    attrs = {
+        "mode": s.attrs.mode,
+        "min_gram_length": s.attrs.least,
+        "max_gram_length": s.attrs.most,
+        "max_skip_count": s.attrs.skips,
+        "ngram_counts": s.attrs.counts,
+        "ngram_indexes": s.attrs.places,
+        "pool_strings" if words else "pool_int64s": pool.tolist(),
+    }
+    weights = {"weights": s.attrs.weights} if s.attrs.weights else {}
+    return OnnxNode("TfIdfVectorizer", (x,), {**attrs, **weights})
+
+
 def _arg(name: str) -> NodeOf:
     def make(s: Sample) -> OnnxNode:
         last = {"select_last_index": int(s.attrs.select_last)}
@@ -200,10 +232,18 @@ def _running(name: str, opset: int = 0) -> NodeOf:
 
 def _quantize(s: Sample) -> OnnxNode:
     """The zero point's type is that of the result; without one an attribute says it."""
-    attrs = attributes(s.attrs, "to")
+    attrs = attributes(s.attrs, "to", "precision")
     if len(s.inputs) < 3:
         attrs["output_dtype"] = plain(s.attrs.to)
-    return OnnxNode("QuantizeLinear", s.inputs, attrs)
+    return OnnxNode("QuantizeLinear", s.inputs, attrs, opset=25 if s.attrs.to.bits < 4 else 0)
+
+
+def _to_narrow(s: Sample) -> OnnxNode | None:
+    """onnx.reference keeps to its own rules for f8e8m0, not to those of the operator's page."""
+    if s.attrs.to.name == "f8e8m0":
+        return None
+    attrs = {"to": plain(s.attrs.to), "saturate": int(s.attrs.saturate)}
+    return OnnxNode("Cast", s.inputs, attrs, opset=25)
 
 
 def _trilu(s: Sample) -> OnnxNode:
@@ -214,6 +254,10 @@ def _trilu(s: Sample) -> OnnxNode:
 MODELS: Mapping[str, NodeOf] = MappingProxyType(
     {
         "cast": node("Cast"),
+        "string_concat": node("StringConcat"),
+        "string_split": _string_split,
+        "tf_idf": _tf_idf,
+        "to_narrow": _to_narrow,
         "mod": _mod,
         "reduce_sum": _reduction("ReduceSum"),
         "reduce_mean": _reduction("ReduceMean"),

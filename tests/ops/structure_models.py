@@ -86,8 +86,9 @@ def _one_hot(s: Sample) -> OnnxNode:
 
 
 def _resize(s: Sample) -> OnnxNode:
-    a, (x,) = s.attrs, s.inputs
+    a, (x, scales, given) = s.attrs, (*s.inputs, None, None)[:3]
     attrs = {
+        "antialias": int(a.taps is not None),
         "mode": a.mode,
         "coordinate_transformation_mode": a.coordinate_mode,
         "nearest_mode": a.nearest_mode,
@@ -96,8 +97,11 @@ def _resize(s: Sample) -> OnnxNode:
         "extrapolation_value": a.extrapolation_value,
     }
     roi = np.array([*(r[0] for r in a.roi), *(r[1] for r in a.roi)], np.float32)
-    if None not in a.scales:
-        return OnnxNode("Resize", (x, roi, np.array(a.scales, np.float32)), attrs)
+    roi = roi if given is None else np.float32(given)
+    if scales is None and None not in a.scales:
+        scales = np.array(a.scales, np.float32)
+    if scales is not None:
+        return OnnxNode("Resize", (x, roi, np.float32(scales)), attrs)
     return OnnxNode("Resize", (x, roi, None, i64(*a.sizes)), attrs)
 
 
@@ -140,14 +144,16 @@ def _dft(s: Sample) -> OnnxNode:
 
 def _stft(s: Sample) -> OnnxNode:
     window = s.inputs[1] if len(s.inputs) > 1 else None
-    inputs = (s.inputs[0], np.array(s.attrs.step), window, np.array(s.attrs.length))
+    step, length = (np.array(plain(size)) for size in (s.attrs.step, s.attrs.length))
+    inputs = (s.inputs[0], step, window, length)
     return OnnxNode("STFT", inputs, {"onesided": int(s.attrs.onesided)})
 
 
 def _mel(s: Sample) -> OnnxNode:
     a = s.attrs
-    integers = (np.array(v) for v in (a.bins, a.length, a.sample_rate))
-    floats = (np.array(v, np.float32) for v in (a.lower, a.upper))
+    rate, *edges = s.inputs
+    integers = (np.array(plain(a.bins)), np.array(plain(a.length)), np.array(int(rate)))
+    floats = (np.array(edge, np.float32) for edge in edges)
     return OnnxNode("MelWeightMatrix", (*integers, *floats), {"output_datatype": plain(a.to)})
 
 
@@ -173,6 +179,12 @@ DEPARTS = {
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
     "conv_transpose-wider-f32": "ONNX says this with output_shape, never with negative pads",
     "one_hot-scalar-f32": "ONNX Runtime refuses scalar indices",
+    "resize-scales-aligned-f32": "ONNX Runtime aligns corners of whole sizes only",
+    **{
+        f"resize-{mode}-antialias{how}-f32": "ONNX Runtime leaves out what lies past the edge"
+        for mode in ("linear", "cubic")
+        for how in ("", "-sizes")
+    },
 }
 
 MODELS: Mapping[str, NodeOf] = MappingProxyType(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tcc.ir.lists import ListType
 from tcc.ir.op import Tolerance
 from tcc.ir.types import DType
 
@@ -17,6 +18,12 @@ _FORMATS = {
     "bf16": (2.0**-7, 2.0**-126),
     "f32": (2.0**-23, 2.0**-126),
     "f64": (2.0**-52, 2.0**-1022),
+    "f8e4m3fn": (2.0**-3, 2.0**-6),
+    "f8e4m3fnuz": (2.0**-3, 2.0**-7),
+    "f8e5m2": (2.0**-2, 2.0**-14),
+    "f8e5m2fnuz": (2.0**-2, 2.0**-15),
+    "f8e8m0": (1.0, 2.0**-127),
+    "f4e2m1": (0.5, 1.0),
 }
 
 
@@ -52,6 +59,11 @@ def check(actual: Array, expected: Array, dtype: DType, allowed: Callable[[Array
     `allowed` gets the finite expected values (0 in place of others) and gives the error allowed.
     """
     assert actual.shape == expected.shape
+    if isinstance(dtype, ListType):
+        assert len(actual[()]) == len(expected[()])
+        for a, e in zip(actual[()], expected[()], strict=True):
+            check(a, e, dtype.item, allowed)
+        return
     if not dtype.is_float:
         np.testing.assert_array_equal(actual, expected)
         return

@@ -8,7 +8,10 @@ const tcc_artifact tcc_artifact_info = {.name = "harness"};
 int harness_call(const char *name, tcc_op_call *call, tcc_pool *pool) {
     tcc_op op = tcc_op_find(name);
     tcc_crew crew = {0};
+    tcc_heap heap;
     call->pool = pool;
+    call->heap = &heap;
+    if (tcc_heap_begin(&heap, pool)) return TCC_INTERNAL;
     if (call->threads) {
         tcc_crew_enter(&crew);
         call->crew = &crew;

@@ -1,7 +1,8 @@
 /* Reads a file of records (size, program bytes), decodes each, and runs each that decodes on zeroed
- * inputs with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers.
+ * inputs (strings and lists have contents) with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers.
  * With a third argument each record is tried again and again while the first, second, ... allocation
  * fails, until none does; every failure must be reported as such. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,8 @@ static int allocate(void *context, int32_t output, const tcc_tensor *wanted, voi
         if (wanted->shape[i] > 1 << 20 || bytes > 1 << 24) return 1;
         bytes *= wanted->shape[i];
     }
-    void **block = malloc((size_t)bytes + 64);
-    if (!block) return 1;
+    void **block = NULL;
+    if (posix_memalign((void **)&block, 64, (size_t)bytes + 64)) return 1;
     block[0] = *kept;
     *kept = block;
     *out_data = (char *)block + 64;
@@ -40,6 +41,17 @@ static void free_all(void *kept) {
     }
 }
 
+/* "a", "" and "bc", and a list of these and of three numbers. */
+static const tcc_string strings[3] = {{"a", 1}, {NULL, 0}, {"bc", 2}};
+static const int64_t numbers[3] = {1, 2, 3};
+static int64_t three[1] = {3};
+static const tcc_tensor items[2] = {
+    {(void *)strings, {1, 0}, 1, {3, 128, 1}, three, NULL, 0},
+    {(void *)numbers, {1, 0}, 1, {0, 64, 1}, three, NULL, 0},
+};
+static const tcc_list list = {2, items};
+static const tcc_list *const listed = &list;
+
 static tcc_status run(tcc_model *model) {
     static int64_t data[1 << 16];
     tcc_instance *instance = NULL;
@@ -49,7 +61,10 @@ static tcc_status run(tcc_model *model) {
     tcc_tensor *inputs = calloc((size_t)n + 1, sizeof *inputs);
     for (int32_t i = 0; i < n; i++) {
         const tcc_port *port = &model->program.inputs[i].port;
-        inputs[i] = (tcc_tensor){data, {1, 0}, port->ndim, port->dtype, calloc(64, 8), NULL, 0};
+        void *contents = data;
+        if (port->dtype.code == TCC_OPAQUE)
+            contents = port->dtype.bits == 128 ? (void *)strings : (void *)&listed;
+        inputs[i] = (tcc_tensor){contents, {1, 0}, port->ndim, port->dtype, calloc(64, 8), NULL, 0};
         for (int32_t dim = 0; dim < port->ndim; dim++)
             inputs[i].shape[dim] = port->shape[dim] < 0 || port->shape[dim] > 3 ? 3 : port->shape[dim];
     }

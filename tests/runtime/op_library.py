@@ -38,6 +38,7 @@ class OpCall(ctypes.Structure):
         ("pool", ctypes.c_void_p),
         ("crew", ctypes.c_void_p),
         ("threads", ctypes.c_int32),
+        ("heap", ctypes.c_void_p),
     )
 
 
@@ -109,6 +110,7 @@ class Ops:
             None,
             None,
             threads,
+            None,
         )
         pool = ctypes.c_void_p(self.library.harness_pool())
         if self.library.harness_call(name.encode(), ctypes.byref(call), pool):

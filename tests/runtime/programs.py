@@ -13,6 +13,7 @@ from tcc.backends.host import encode_program
 from tcc.backends.link import link_artifact
 from tcc.backends.section import BytesLike
 from tcc.backends.variant import Variant
+from tcc.ir.lists import sequence_of
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -262,4 +263,78 @@ def doubling() -> Program:
     x, y = b.buffer(Input(0)), b.output("y", "f32", [n], "[n]")
     b.allocate(y, size)
     b.launch("add", n, [x, x, y])
+    return b.program()
+
+
+def handles() -> Program:
+    """Every function on strings and lists, given three strings and a list."""
+    b = Builder()
+    three, eight, bytes_ = b.const(3), b.const(8), b.const(24)
+    table, classes = b.const(4), b.const(256)
+    one, none = b.const(1), b.const(0)
+    given = b.let(IntOp.DIM, 0, 0)
+    b.input("s", "string", [three], "[3]")
+    b.inputs.append(Port("l", sequence_of(DTYPES["i64"]), (), "sequence(i64)"))
+    b.body.append(Check(Relation.EQ, given, three, "three strings"))
+    word, string = DTYPES["u64"], 3 << 8 | 128
+    s = TensorRef(b.buffer(Input(0)), word, (three,))
+    first = TensorRef(b.buffer(Input(1)), word, ())
+    y = b.output("y", "string", [three], "[3]")
+    b.outputs.append(Port("m", sequence_of(DTYPES["i64"]), (), "sequence(i64)"))
+    m = b.buffer(Output(1), "m")
+    zeros = b.buffer(Weight(0, 4096))
+    b.allocate(y, bytes_)
+    b.allocate(m, eight)
+
+    def made(
+        dims: tuple[Register, ...] = (three,), dtype: str = "u64", size: Register = -1
+    ) -> TensorRef:
+        buffer = b.buffer(Dynamic())
+        b.allocate(buffer, size if size >= 0 else bytes_ if dims else eight)
+        return TensorRef(buffer, DTYPES[dtype], dims)
+
+    def call(
+        op: str, inputs: Sequence[TensorRef], outputs: Sequence[TensorRef], *ints: int
+    ) -> None:
+        b.body.append(CallOp(op, tuple(inputs), tuple(outputs), ints))
+
+    def counted(op: str, inputs: Sequence[TensorRef], *ints: int) -> Register:
+        found = b.register()
+        b.body.append(CallOp(op, tuple(inputs), (), ints, (found,)))
+        return found
+
+    def zero(dtype: str, *dims: Register) -> TensorRef:
+        return TensorRef(zeros, DTYPES[dtype], dims)
+
+    both, ranks, ordered = made(), made(dtype="i64"), made()
+    call("string_concat", (s, s), (both,))
+    pieces = counted("string_split_count", (both,), -1, ord("b"))
+    room = b.let(IntOp.MUL, pieces, bytes_)
+    counts = made(dtype="i64")
+    call("string_split", (both,), (made((three, pieces), size=room), counts), -1, ord("b"))
+    call("string_rank", (s,), (ranks, ordered))
+    left = counted("string_remove_count", (s, s, ordered))
+    call("string_remove", (s, s, ordered), (made((left,)),))
+    call("string_case", (s, zero("i32", table, table)), (TensorRef(y, word, (three,)),))
+    automaton = zero("u8", classes), zero("i32", one, one), zero("u8", one)
+    call("string_match", (s, *automaton), (made(dtype="bool"),))
+    call("string_decode", (zero("u8", table), zero("i64", three)), (made(),))
+    text = made()
+    call("string_format", (ranks,), (text,))
+    call("string_parse", (text,), (made(dtype="i64"),))
+    columns = made((one,), "f32")
+    tables = zero("i64", one), zero("i64", three), zero("f32", none)
+    call("tf_idf", (counts, ranks, *tables), (columns,), 2, 1, 1, 0)
+    more, less, length = made(()), made(()), made((), "i64")
+    call("list_insert", (first, both, zero("i64")), (more,), string)
+    call("list_erase", (more,), (less,))
+    call("list_length", (more,), (length,))
+    size = counted("list_shape", (less, zero("i64")), string, 1, -1)
+    call("list_at", (less, zero("i64")), (made((size,)),), string, 1, -1)
+    cut, same = made(()), made(())
+    call("list_split", (ranks, length), (cut,), 0, 1, 64)
+    call("list_expect", (cut,), (same,), 2, 0, 64, 1, -1)
+    extent = counted("list_concat_shape", (same,), 0, 0, 64)
+    call("list_concat", (same,), (made((extent,), "i64"),), 0, 0, 64)
+    call("list_make", (less, more), (TensorRef(m, word, ()),), 3 << 8 | 64)
     return b.program()

@@ -14,6 +14,7 @@ import programs
 import pytest
 from tcc.backends.host import HEADER_WORDS, encode_program
 from tcc.backends.toolchain import runtime_folder, runtime_sources
+from tcc.ir.program import Program
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
@@ -90,7 +91,7 @@ def test_every_word_replaced_never_crashes(hostile: Path) -> None:
     """Loops are left out: a damaged trip count is a long run, not a crash."""
     values = (0, 1, 2, 7, 60, -1, -2, 1 << 20, 1 << 31, (1 << 62) + 3, (1 << 63) - 1, -(1 << 63))
     records = []
-    for program in (programs.mlp()[0], programs.no_loops()):
+    for program in (programs.mlp()[0], programs.no_loops(), programs.handles()):
         words, strings = parts(encode_program(program))
         for at in range(HEADER_WORDS, len(words)):
             for value in values:
@@ -118,13 +119,30 @@ def test_random_damage_never_crashes(hostile: Path) -> None:
     assert run(hostile, records)[2] == 3000
 
 
+def test_random_damage_of_strings_and_lists_never_crashes(hostile: Path) -> None:
+    rng = random.Random(3)
+    words, strings = parts(encode_program(programs.handles()))
+    records = [sealed(list(words), strings)]
+    for _ in range(3000):
+        damaged = list(words)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(HEADER_WORDS, len(words))
+            damaged[at] = rng.choice((damaged[rng.randrange(5, len(words))], rng.randrange(-3, 30)))
+        records.append(sealed(damaged, strings))
+    assert run(hostile, records[:1]) == (1, 1, 1)
+    assert 1 < run(hostile, records)[1] < 3000
+
+
 def test_deep_nesting_is_refused(hostile: Path) -> None:
     deep = programs.nested(60), programs.nested(200)
     assert run(hostile, [encode_program(program) for program in deep])[0] == 1
 
 
-def test_every_failing_allocation_is_reported_and_leaks_nothing(hostile: Path) -> None:
-    record = encode_program(programs.mlp()[0])
+@pytest.mark.parametrize("program", [programs.mlp()[0], programs.handles()], ids=["mlp", "handles"])
+def test_every_failing_allocation_is_reported_and_leaks_nothing(
+    hostile: Path, program: Program
+) -> None:
+    record = encode_program(program)
     decoded, ran, of = run(hostile, [record], "fail")
     assert ran == 1
     assert of - decoded > 10  # so many allocations of decoding failed, each in its own try

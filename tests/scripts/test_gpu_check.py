@@ -339,6 +339,37 @@ def test_failures_stop_nothing_and_time_runs_out_on_the_least_important(tmp_path
     assert "net_bf16" in report.table(results)
 
 
+class Hanging:
+    """Every item that has a twin hangs."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        name = request["item"].get("name", "device")
+        self.asked.append(name)
+        if name.startswith("new"):
+            return {"failed": "took more than 30 s", "broken": True}
+        return {"result": {"error": 1e-3, "seconds": 1e-4}}
+
+
+def test_items_like_those_that_hang_come_last(tmp_path: Path) -> None:
+    items = []
+    for kind, names in (("kernel", "abc"), ("model", "m")):
+        for name in names:
+            items.append(row(f"new_{name}", kind, "bf16"))
+            items.append(row(f"old_{name}", kind, "bf16", twin_of=f"new_{name}"))
+    index = {"tcc": "0", "archs": ["sm_90"], "device": "cuda", "refused": {}, "items": items}
+    worker = Hanging()
+    results = run.carry_out(tmp_path, index, worker, Budget(1000.0), tmp_path / "out.json")
+    assert worker.asked == [
+        "device", "new_a", "old_a", "new_m", "old_m", "old_b", "old_c",
+        "new_m", "new_m", "new_b", "new_c",
+    ]  # fmt: skip
+    assert len(report.failures(results)) == 4
+    assert (tmp_path / "out.txt").read_text() == report.table(results)
+
+
 def test_errors_are_judged_by_the_tolerance_or_by_torchs_own() -> None:
     facts = {"facts": row("n", "model", "bf16")}
     items = {
@@ -356,10 +387,11 @@ def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
     items += [{**item, "twin_of": item["name"]} for item in items if item["precision"] != "f32"]
     models = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
     items += [row(f"{m}_{p}", "model", p) for m in models for p in ("bf16", "f32")]
+    items += [row(f"{m}_triton", "model", "bf16", twin_of=f"{m}_bf16") for m in models]
     steps = list(plan(items))
     tasks = [step.task for step in steps]
     assert tasks.count("kernel") == 52 + 26
-    assert tasks.count("model") == tasks.count("compiled") == 10
+    assert (tasks.count("model"), tasks.count("compiled")) == (15, 10)
     assert tasks.count("autotuned") == 5
     last = max(i for i, task in enumerate(tasks) if task in report.OURS)
     assert sum(KINDS[task].expected for task in tasks[: last + 1]) < 470
@@ -542,7 +574,7 @@ def test_a_worker_answers_and_ends_when_it_takes_too_long(folder: Path, tmp_path
     worker = run.Worker(folder, tmp_path / "log")
     try:
         slow = worker.ask({"task": "device", "item": {}}, 0.0)
-        assert slow == {"failed": "took more than 0 s"}
+        assert slow == {"failed": "took more than 0 s", "broken": True}
         answer = worker.ask({"task": "nonsense", "item": {}, "device": "cpu"}, 120.0)
         assert answer == {"failed": "KeyError: 'nonsense'"}
     finally:

@@ -11,6 +11,29 @@ tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t output
     return tcc_fail(TCC_INTERNAL, "%s: called with other operands than it has", op);
 }
 
+static bool has_type(tcc_dtype dtype, char type) {
+    switch (type) {
+    case 'h': return dtype.code == 1 && dtype.bits == 64;
+    case 'i': return dtype.code == 0 && dtype.bits == 64;
+    case 'w': return dtype.code == 0 && dtype.bits == 32;
+    case 'b': return dtype.code == 1 && dtype.bits == 8;
+    case 'f': return dtype.code == 2 && dtype.bits == 32;
+    case 'q': return dtype.code == 6 && dtype.bits == 8;
+    default: return true;
+    }
+}
+
+tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const char *op) {
+    int32_t count = call->n_inputs + call->n_outputs, i = 0;
+    for (; i < count && types[i]; i++) {
+        int32_t output = i - call->n_inputs;
+        const tcc_op_tensor *tensor = output < 0 ? &call->inputs[i] : &call->outputs[output];
+        if (!has_type(tensor->dtype, types[i])) break;
+    }
+    if (i == count && !types[i]) return TCC_OK;
+    return tcc_fail(TCC_INTERNAL, "%s: called with operands of other types than it has", op);
+}
+
 tcc_status tcc_order_check(tcc_dtype dtype, const char *op) {
     bool whole = dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
     bool known = dtype.code <= 1 || dtype.code == 6 || (dtype.code == 2 && dtype.bits >= 16) ||

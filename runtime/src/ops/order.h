@@ -38,6 +38,10 @@ tcc_status tcc_axis_split(const tcc_op_tensor *tensor, int64_t axis, tcc_axis *o
 tcc_status tcc_op_expect(const tcc_op_call *call, int32_t inputs, int32_t outputs, int32_t ints,
                          int32_t results, const char *op);
 
+/* Fails with TCC_INTERNAL unless inputs and then outputs have these element types, a letter each: h
+ * handles, i i64, w i32, b u8, f f32, q bool, . any. */
+tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const char *op);
+
 /* A part of an op: units begin to end - 1 of the work that `context` describes, with `room` bytes of
  * its thread's own. */
 typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);
@@ -51,6 +55,17 @@ tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_det(tcc_op_call *call);
 tcc_status tcc_op_fill_halo(tcc_op_call *call);
+tcc_status tcc_op_index_range(tcc_op_call *call);
+tcc_status tcc_op_list_at(tcc_op_call *call);
+tcc_status tcc_op_list_concat(tcc_op_call *call);
+tcc_status tcc_op_list_concat_shape(tcc_op_call *call);
+tcc_status tcc_op_list_erase(tcc_op_call *call);
+tcc_status tcc_op_list_expect(tcc_op_call *call);
+tcc_status tcc_op_list_insert(tcc_op_call *call);
+tcc_status tcc_op_list_length(tcc_op_call *call);
+tcc_status tcc_op_list_make(tcc_op_call *call);
+tcc_status tcc_op_list_shape(tcc_op_call *call);
+tcc_status tcc_op_list_split(tcc_op_call *call);
 tcc_status tcc_op_max_roi_pool(tcc_op_call *call);
 tcc_status tcc_op_max_unpool(tcc_op_call *call);
 tcc_status tcc_op_nms(tcc_op_call *call);
@@ -62,6 +77,18 @@ tcc_status tcc_op_running(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
 tcc_status tcc_op_sort(tcc_op_call *call);
+tcc_status tcc_op_string_case(tcc_op_call *call);
+tcc_status tcc_op_string_concat(tcc_op_call *call);
+tcc_status tcc_op_string_decode(tcc_op_call *call);
+tcc_status tcc_op_string_format(tcc_op_call *call);
+tcc_status tcc_op_string_match(tcc_op_call *call);
+tcc_status tcc_op_string_parse(tcc_op_call *call);
+tcc_status tcc_op_string_rank(tcc_op_call *call);
+tcc_status tcc_op_string_remove(tcc_op_call *call);
+tcc_status tcc_op_string_remove_count(tcc_op_call *call);
+tcc_status tcc_op_string_split(tcc_op_call *call);
+tcc_status tcc_op_string_split_count(tcc_op_call *call);
+tcc_status tcc_op_tf_idf(tcc_op_call *call);
 tcc_status tcc_op_thin(tcc_op_call *call);
 tcc_status tcc_op_top_k(tcc_op_call *call);
 tcc_status tcc_op_unique(tcc_op_call *call);

@@ -15,6 +15,7 @@ from tcc.backends.cpu.inprocess import LoadedCode
 from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import extent
 from tcc.ir.index import evaluate
+from tcc.ir.narrow import decode, encode
 from tcc.ir.tile import Scope, TileKernel
 from tcc.ir.types import BF16, DType
 from tcc.target import Target, parse_target
@@ -34,6 +35,8 @@ def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 def to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
     """`array` as it lies in memory."""
+    if dtype.is_narrow:
+        array = encode(array, dtype)
     if dtype is BF16:
         array = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     stored = aligned(array.shape, array.dtype)
@@ -42,6 +45,8 @@ def to_bytes(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def from_bytes(stored: np.ndarray, dtype: DType) -> np.ndarray:
+    if dtype.is_narrow:
+        return decode(stored, dtype)
     if dtype is BF16:
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored

@@ -20,6 +20,7 @@ from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
+from tcc.ir.narrow import decode, encode
 from tcc.ir.tile import Scope, TileKernel
 from tcc.ir.types import BF16, BOOL, F16, DType
 
@@ -90,19 +91,31 @@ class Interpreter:
     def run(self, job: Job, dot: str = "ieee") -> list[np.ndarray]:
         """All buffers after the job's launch."""
         source = triton_source(job.kernel, "kernel", dot=dot)
-        types = [b.dtype.name for b in job.kernel.buffers]
+        dtypes = [b.dtype for b in job.kernel.buffers]
+        types = [t.name for t in dtypes]
         sizes = [job.sizes[v.name] for v in job.kernel.sizes]
-        request = source, "kernel", list(zip(types, job.arrays, strict=True)), sizes, job.units
+        arrays = [_stored(a, t) for a, t in zip(job.arrays, dtypes, strict=True)]
+        request = source, "kernel", list(zip(types, arrays, strict=True)), sizes, job.units
         asked, answers = self._process.stdin, self._process.stdout
         assert asked is not None
         assert answers is not None
         try:
             pickle.dump(request, asked)
             asked.flush()
-            return [array for _, array in pickle.load(answers)]
+            found = [array for _, array in pickle.load(answers)]
+            return [_carried(a, t) for a, t in zip(found, dtypes, strict=True)]
         except (EOFError, BrokenPipeError):
             self._errors.seek(0)
             raise AssertionError(self._errors.read()[-4000:]) from None
+
+
+def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """An array as a device has it: narrow floats as bytes."""
+    return encode(array, dtype) if dtype.is_narrow and dtype.is_float else array
+
+
+def _carried(array: np.ndarray, dtype: DType) -> np.ndarray:
+    return decode(array, dtype) if dtype.is_narrow and dtype.is_float else array
 
 
 def interpreted(jobs: Sequence[Job]) -> list[list[np.ndarray]]:

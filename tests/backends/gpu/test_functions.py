@@ -10,6 +10,7 @@ import pytest
 from tcc.backends.gpu.print import triton_source
 from tcc.errors import UserError
 from tcc.ir.index import const, iterator, var_of
+from tcc.ir.narrow import decode
 from tcc.ir.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, DType
@@ -20,6 +21,7 @@ pytestmark = NEEDS_TRITON
 RNG = np.random.default_rng(11)
 COUNT = 1024
 BOUNDED = 1 << 13
+COMMON = [t for t in DTYPES.values() if not t.is_narrow]
 
 
 def elementwise(bodies: Sequence[Scalar], args: Sequence[DType], count: int) -> TileKernel:
@@ -64,6 +66,8 @@ def interesting(dtype: DType) -> np.ndarray:
     picked = chosen[RNG.integers(0, len(edges), COUNT)]
     with np.errstate(all="ignore"):
         array = np.where(RNG.random(COUNT) < 0.4, picked, usual).astype(dtype.carrier)
+    if dtype.is_narrow:
+        array = decode(RNG.integers(0, 256, COUNT).astype(np.uint8), dtype)
     if dtype is BF16:
         array = (array.view(np.uint32) & 0xFFFF0000).view(np.float32)
     return array
@@ -87,7 +91,7 @@ APPROXIMATE = (
 EXACT_TYPES = [
     *((t, EXACT_NARROW) for t in (F16, BF16, F32)),
     (F64, EXACT),
-    *((t, INTEGER) for t in DTYPES.values() if t.is_integer),
+    *((t, INTEGER) for t in COMMON if t.is_integer),
     (BOOL, BOOLEAN),
 ]
 
@@ -120,7 +124,7 @@ def assert_equal(job: Job, got: Sequence[np.ndarray]) -> None:
 def all_exact() -> list[Job]:
     """Every function on every type, shifts and powers of integers within what NumPy defines."""
     jobs = [job for dtype, names in EXACT_TYPES for job in exact_jobs(dtype, names)]
-    for dtype in (t for t in DTYPES.values() if t.is_integer):
+    for dtype in (t for t in COMMON if t.is_integer):
         bodies = [applied(n, dtype)[0] for n in ("pow", "shift_left", "shift_right")]
         second = RNG.integers(0, 7, COUNT).astype(dtype.carrier)
         jobs.append(job_of(bodies, [interesting(dtype), second], [dtype, dtype]))
@@ -138,7 +142,7 @@ def casts() -> list[Job]:
 def literals() -> list[Job]:
     """A literal has the type of what it meets."""
     jobs = []
-    for dtype in (t for t in DTYPES.values() if t is not BOOL):
+    for dtype in (t for t in COMMON if t is not BOOL):
         a, one = argument(0, dtype), literal(1, dtype)
         bodies = [
             apply("add", a, one),

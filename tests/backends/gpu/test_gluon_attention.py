@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -79,6 +80,35 @@ def test_walks_may_be_of_different_length(order: str) -> None:
         got, want = launch(kernel, made, made.text, programs, 1, order)
         np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
         np.testing.assert_allclose(got[-1], whole[-1], rtol=2e-2, atol=2e-2)
+
+
+def seen_rows(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of causal attention that see no key of the second half, when that holds NaN: what
+    the kernel `text` gives, and what it is to give."""
+    kernel = attention(256, 256, causal=True)
+    made = source(kernel).hopper
+    assert made is not None
+    job = job_of(kernel)
+    want = evaluated(job)[-1]
+    arrays = [a.copy() for a in job.arrays]
+    for operand in arrays[1:3]:
+        operand.reshape(2, 256, 64)[:, 128:] = np.nan
+    pairs = [(b.dtype.name, a) for b, a in zip(kernel.buffers, arrays, strict=True)]
+    gluon.run(text, "k", pairs, made.maps, programs=1, seed=0, order=gluon.ORDERS[0])
+    shown = [a.reshape(2, 256, 64)[:, :128] for a in (arrays[-1], want)]
+    return shown[0], shown[1]
+
+
+def test_hidden_keys_are_not_read() -> None:
+    """A share of zero times NaN is NaN: whoever walks over all keys sees the poison."""
+    made = source(attention(256, 256, causal=True)).hopper
+    assert made is not None
+    got, want = seen_rows(made.text)
+    np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
+    whole = re.sub(r"range\(0, p_\w+ \* 2 \+ 2, 1\)", "range(0, 4, 1)", made.text)
+    assert whole.count("range(0, 4, 1)") == 2, "keys are brought, and used"
+    got, _ = seen_rows(whole)
+    assert np.isnan(got).all()
 
 
 FAULTS: dict[str, Callable[[str], str]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 import tcc
@@ -18,7 +17,7 @@ from tcc.errors import UserError
 from tcc.options import read_options
 
 from tests.backends.gpu.running import NEEDS_TRITON
-from tests.e2e.agreement import FLOAT, INT64, model_of, value
+from tests.e2e.agreement import FLOAT, model_of, value
 
 from .small_models import MODELS
 
@@ -97,22 +96,21 @@ def test_other_precisions_compile(precision: str, tmp_path: Path) -> None:
     assert manifest["precision"] == precision
 
 
-def largest() -> onnx.ModelProto:
+def determinant() -> onnx.ModelProto:
     return model_of(
-        [helper.make_node("TopK", ["x", "k"], ["y", "i"], name="best")],
-        [value("x", FLOAT, [64])],
-        [value("y", FLOAT, [20]), value("i", INT64, [20])],
-        {"k": np.array([20])},
+        [helper.make_node("Det", ["x"], ["y"], name="volume")],
+        [value("x", FLOAT, [4, 3, 3])],
+        [value("y", FLOAT, [4])],
     )
 
 
 def test_functions_of_the_host_are_refused_by_name_unless_allowed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cuda cannot run") as caught:
-        made(largest(), tmp_path / "m.so", target="cuda:sm_90")
-    assert "top_k at best" in caught.value.why
+        made(determinant(), tmp_path / "m.so", target="cuda:sm_90")
+    assert "det at volume" in caught.value.why
     assert "--allow-host" in caught.value.hint
-    manifest = made(largest(), tmp_path / "m.so", target="cuda:sm_90", allow_host=True)
-    assert "top_k" in manifest["variants"][0]["steps"]
+    manifest = made(determinant(), tmp_path / "m.so", target="cuda:sm_90", allow_host=True)
+    assert "det" in manifest["variants"][0]["steps"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def interpreter() -> Iterator[Interpreter]:
 def test_model_agrees(name: str, precision: str, interpreter: Interpreter) -> None:
     options = read_options({"target": TARGETS[precision], "precision": precision})
     graph = run_pipeline(load_model(MODELS[name], {}), options.level, Trace(None, None))
-    made = GpuCode(resolve_targets(options)[0], options, 0).lower(graph)
+    made = GpuCode(resolve_targets(options)[0], options).lower(graph)
     ran: dict[int, None] = {}
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:

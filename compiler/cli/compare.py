@@ -1,0 +1,40 @@
+"""How far a result may lie from what is expected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.op import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one output compares: `error` is the largest difference over the largest expected
+    magnitude (for other than floats: the share of elements that differ)."""
+
+    output: str
+    error: float
+    ok: bool
+    why: str = ""
+
+
+def compare(output: str, got: Array, want: Array, tolerance: float) -> Difference:
+    """Floats agree within `tolerance` of the largest finite expected value and have NaN and
+    infinities at the same places; all else is equal."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        why = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+        return Difference(output, float("inf"), False, why)
+    if want.dtype.kind != "f":
+        error = float(np.mean(got != want)) if want.size else 0.0
+        return Difference(output, error, error == 0.0, "elements differ" if error else "")
+    finite = np.isfinite(want)
+    if not np.array_equal(got[~finite], want[~finite], equal_nan=True) or not np.all(
+        np.isfinite(got[finite])
+    ):
+        return Difference(output, float("inf"), False, "NaN or infinity at other places")
+    expected = want[finite].astype(np.float64)
+    largest = float(np.max(np.abs(expected), initial=0.0))
+    distance = float(np.max(np.abs(got[finite].astype(np.float64) - expected), initial=0.0))
+    error = distance / largest if largest else distance
+    return Difference(output, error, error <= tolerance)

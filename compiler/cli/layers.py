@@ -1,0 +1,381 @@
+"""A model against a reference, layer by layer.
+
+The graph's nodes are taken in batches, each as large as the memory allows and compiled once with
+all its values as outputs.  Every batch begins with the reference's values, so errors do not travel
+from one to the next.  A value that is off although what its node reads is right is looked at again:
+the node alone is compiled, and where that agrees, its inputs' rounding was the cause.  Where all
+nodes agree and the model does not, the fault lies in how nodes are joined: the shortest run of them
+that disagrees is searched for, by halving.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from tcc.cli.compare import Difference, compare
+from tcc.cli.layer_results import Finding, Piece, Report
+from tcc.cli.peer import Peer
+from tcc.driver import compile_model, evaluate_model
+from tcc.errors import TccError, ToolError, UserError
+from tcc.frontends.onnx_pieces import Layer, PieceModel
+from tcc.ir.op import Array, Tolerance
+from tcc.options import Options
+
+_MOST = 500  # layers of one batch: what one compile may become
+_COPIES = 4  # of a value at once: in both runtimes, as they answer
+# Errors of one node alone, in units of its type's rounding, over the largest value.
+_UNITS: Mapping[Tolerance, float] = {
+    Tolerance.EXACT: 0,
+    Tolerance.ELEMENTWISE: 16,
+    Tolerance.ACTIVATION: 16,
+    Tolerance.ACCUMULATE: 800,
+}
+
+
+@dataclass(slots=True)
+class LayerCheck:
+    """Checks one model; `folder` is for its own files.
+
+    `memory` bounds the bytes of values that are held at once, `allowed` an error over the largest
+    value.  With `keep_going` a wrong node does not end the check.
+    """
+
+    model: PieceModel
+    inputs: Mapping[str, Array]
+    options: Options
+    allowed: float
+    memory: int
+    threads: int
+    folder: Path
+    keep_going: bool = False
+    progress: Callable[[str], None] = lambda stage: None
+    _values: dict[str, Array] = field(default_factory=dict)
+    _findings: list[Finding] = field(default_factory=list)
+    _references: dict[str, None] = field(default_factory=dict)
+    _fault: Piece | None = None
+    _compiles: int = 0
+
+    def run(self) -> Report:
+        """Raises UserError where not even one layer fits the memory."""
+        self._values.update(self.inputs)
+        begin, count = 0, len(self.model.layers)
+        while begin < count and (self._fault is None or self.keep_going):
+            end = self._batch_end(begin)
+            begin = self._check(range(begin, end))
+            self._forget(begin)
+        joined: tuple[str, ...] = ()
+        if begin == count and self._fault is None:
+            joined = self._joined()
+        return Report(
+            tuple(self._findings), joined, self._fault, tuple(self._references), self._compiles
+        )
+
+    # ---- batches ----------------------------------------------------------------------------
+
+    def _batch_end(self, begin: int) -> int:
+        """Where the batch from `begin` on ends: within the memory, where all values can be cut."""
+        held = sum(value.nbytes for value in self._values.values())
+        end, last = begin, begin
+        while end < len(self.model.layers) and end - begin < _MOST:
+            held += _COPIES * sum(map(self.model.bytes_of, self.model.layers[end].writes))
+            if held > self.memory and last > begin:
+                break
+            end += 1
+            if self._can_end(begin, end):
+                last = end
+        if last == begin:  # nothing fits, or no value can be cut: as few as there can be
+            last = begin + 1
+            while last < len(self.model.layers) and not self._can_end(begin, last):
+                last += 1
+        return last
+
+    def _can_end(self, begin: int, end: int) -> bool:
+        return all(map(self.model.seen, self._leaving(range(begin, end))))
+
+    def _leaving(self, span: range) -> tuple[str, ...]:
+        """The values of the span that are read behind it or are outputs of the model."""
+        made = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
+        after = {n for layer in self.model.layers[span.stop :] for n in layer.reads}
+        after.update(self.model.outputs)
+        return tuple(name for name in made if name in after)
+
+    def _forget(self, begin: int) -> None:
+        """Drops what no layer from `begin` on reads."""
+        live = {name for layer in self.model.layers[begin:] for name in layer.reads}
+        for name in [name for name in self._values if name not in live]:
+            del self._values[name]
+
+    # ---- one batch --------------------------------------------------------------------------
+
+    def _check(self, span: range) -> int:
+        """Checks the layers of `span`, or the first of them, and returns where to go on."""
+        layers = self.model.layers
+        self.progress(f"layer {span.start + 1} of {len(layers)}")
+        outputs = tuple(n for i in span for n in layers[i].writes if self.model.seen(n))
+        if not outputs:
+            return span.stop
+        fixed = self._sizes(span)
+        try:
+            want = self._reference(span, outputs, fixed)
+            got = self._compiled(span, outputs, fixed)
+        except TccError as error:
+            middle = self._middle(span)
+            if middle is not None:
+                return self._check(range(span.start, middle))
+            return self._alone_failed(span, outputs, error)
+        self._values.update(want)
+        return self._judge(span, got, want)
+
+    def _middle(self, span: range) -> int | None:
+        """Where the span can be halved."""
+        half = span.start + len(span) // 2
+        places = (p for p in span[1:] if self._can_end(span.start, p))
+        return min(places, key=lambda p: abs(p - half), default=None)
+
+    def _judge(self, span: range, got: Mapping[str, Array], want: Mapping[str, Array]) -> int:
+        """Adds the findings of a span and returns where to go on: behind a node whose fault must
+        not be carried further, else behind the span."""
+        wrong: set[str] = set()
+        for number in span:
+            layer = self.model.layers[number]
+            inputs_right = wrong.isdisjoint(layer.reads)
+            rows = []
+            for name in layer.writes:
+                if name not in want:
+                    rows.append(_unseen(number, layer, name, inputs_right))
+                    continue
+                allowed = max(self.allowed, _UNIT.get(want[name].dtype.str[1:], 0) * 8)
+                found = compare(name, got[name], want[name], allowed)
+                verdict = "ok" if found.ok else "wrong" if inputs_right else "follows"
+                rows.append(_finding(number, layer, found, allowed, inputs_right, verdict))
+            off = [row for row in rows if row.verdict in ("wrong", "follows")]
+            wrong.update(layer.writes if off or not inputs_right else ())
+            alone = inputs_right and bool(off)
+            self._findings.extend(self._alone(number, rows) if alone else rows)
+            if alone and (self._can_end(span.start, number + 1) or number + 1 == span.stop):
+                return number + 1
+        return span.stop
+
+    def _alone(self, number: int, rows: Sequence[Finding]) -> list[Finding]:
+        """The findings of a node that was off, by what it does alone with the right values."""
+        layer = self.model.layers[number]
+        span = range(number, number + 1)
+        outputs = tuple(row.output for row in rows if row.verdict != "unseen")
+        if not all(name in self._values for name in layer.reads):
+            return list(rows)  # it reads what cannot be handed over: the batch's word counts
+        fixed: frozenset[str] = frozenset()
+        try:
+            want = self._reference(span, outputs, fixed)
+            try:
+                got = self._compiled(span, outputs, fixed)
+            except UserError:  # it needs some of what it reads when it is compiled
+                fixed = self._sizes(span)
+                got = self._compiled(span, outputs, fixed)
+        except TccError as error:
+            return [replace(row, verdict="failed", why=str(error)) for row in rows]
+        found, limits = [], []
+        for row in rows:
+            if row.verdict == "unseen":
+                found.append(row)
+                continue
+            allowed = self._allowed_alone(layer, want[row.output])
+            again = compare(row.output, got[row.output], want[row.output], allowed)
+            verdict = "wrong" if not again.ok else "ok" if row.verdict == "ok" else "rounding"
+            limits.append(allowed)
+            found.append(_finding(number, layer, again, allowed, True, verdict))
+        if self._fault is None and any(row.verdict == "wrong" for row in found):
+            self._fault = self._piece(span, outputs, fixed, max(limits))
+        return found
+
+    def _alone_failed(self, span: range, outputs: tuple[str, ...], error: TccError) -> int:
+        """One layer, or layers that cannot be cut apart, that do not compile or run."""
+        verdict = "refused" if isinstance(error, UserError) else "failed"
+        if isinstance(error, _NoReferenceError):
+            verdict = "unseen"
+        layer = self.model.layers[span.start]
+        nothing = Difference(outputs[0], float("nan"), False, str(error))
+        self._findings.append(_finding(span.start, layer, nothing, self.allowed, True, verdict))
+        if verdict == "unseen":
+            raise ToolError(
+                "no reference runs this node, so none that follows can be checked",
+                where=f"node {layer.name} ({layer.op})",
+                why=str(error),
+            ) from error
+        if self._fault is None:
+            self._fault = self._piece(span, outputs, self._sizes(span), self.allowed)
+        self._values.update(self._reference(span, self._leaving(span), self._sizes(span)))
+        return span.stop
+
+    def _allowed_alone(self, layer: Layer, want: Array) -> float:
+        if want.dtype.kind != "f":
+            return 0.0
+        units = _UNITS[layer.tolerance or Tolerance.ACCUMULATE]
+        unit = _UNIT[want.dtype.str[1:]]
+        own = min(units, 16) * unit if want.dtype == np.float16 else units * unit
+        return own if self.options.precision == "f32" and not self.options.weights else self.allowed
+
+    # ---- what is joined ---------------------------------------------------------------------
+
+    def _joined(self) -> tuple[str, ...]:
+        """The layers that disagree only together; sets the fault.  Empty: the whole agrees."""
+        count = len(self.model.layers)
+        if not self._differs(0, count):
+            return ()
+        cuts = [p for p in range(1, count) if self._can_end(0, p)]
+        ends = [*cuts, count]
+        end = ends[_first(ends, lambda place: self._differs(0, place))]
+        begins = [p for p in reversed(cuts) if p < end]
+        kept = _first([*begins, 0], lambda place: self._differs(place, end))
+        begin = [*begins, 0][kept]
+        span = range(begin, end)
+        outputs = tuple(filter(self.model.seen, self._leaving(span)))
+        self._begin_at(begin)
+        self._fault = self._piece(span, outputs, self._sizes(span), self.allowed)
+        return tuple(self.model.layers[number].name for number in span)
+
+    def _differs(self, begin: int, end: int) -> bool:
+        """Whether the layers compiled as they would be in the model give other results."""
+        self.progress(f"layers {begin + 1} to {end} joined")
+        self._begin_at(begin)
+        span = range(begin, end)
+        outputs = tuple(filter(self.model.seen, self._leaving(span)))
+        if not outputs:
+            return False
+        fixed = self._sizes(span)
+        want = self._reference(span, outputs, fixed)
+        try:
+            got = self._compiled(span, outputs, fixed)
+        except TccError:
+            return True
+        return not all(compare(n, got[n], want[n], self.allowed).ok for n in outputs)
+
+    def _begin_at(self, begin: int) -> None:
+        """Holds the reference's values of what the layers from `begin` on read."""
+        self._values = dict(self.inputs)
+        if begin:
+            span = range(begin)
+            self._values.update(self._reference(span, self._leaving(span), frozenset()))
+            self._forget(begin)
+
+    # ---- both sides -------------------------------------------------------------------------
+
+    def _sizes(self, span: range) -> frozenset[str]:
+        """What the span reads that becomes a constant of it: sizes, which the whole model knows
+        when it is compiled, and what depends on no input."""
+        reads = {n for i in span for n in self.model.layers[i].reads if n in self._values}
+        return frozenset(
+            name
+            for name in reads - self.inputs.keys()
+            if name in self.model.constant or _like_sizes(self._values[name])
+        )
+
+    def _piece(
+        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str], allowed: float
+    ) -> Piece:
+        reads = {n for i in span for n in self.model.layers[i].reads}
+        arrays = {name: value for name, value in self._values.items() if name in reads}
+        return Piece(span.start, span.stop, outputs, arrays, fixed, allowed)
+
+    def _reference(
+        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
+    ) -> dict[str, Array]:
+        path = self.folder / "reference.onnx"
+        names = self.model.write(path, span, self._values, outputs, fixed)
+        feeds = {name: self._values[name] for name in names}
+        runs: dict[str, Callable[[], Mapping[str, Array]]] = {}
+        if find_spec("onnxruntime") is not None:
+            peer = partial(Peer, "ort-plain", path, feeds, self.threads)
+            runs["ONNX Runtime without optimisations"] = partial(_outputs_of, peer)
+        runs["the reference evaluator"] = partial(evaluate_model, path, feeds)
+        reasons = []
+        for name, run in runs.items():
+            try:
+                found = dict(run())
+            except TccError as error:
+                reasons.append(f"{name}: {error}")
+                if len(span) > 1:
+                    break  # first find out which layer it is
+            else:
+                self._references[name] = None
+                return found
+        raise _NoReferenceError("no reference runs this", why="; ".join(reasons))
+
+    def _compiled(
+        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
+    ) -> Mapping[str, Array]:
+        path = self.folder / "layers.onnx"
+        names = self.model.write(path, span, self._values, outputs, fixed)
+        feeds = {name: self._values[name] for name in names}
+        self._compiles += 1
+        compiled = compile_model(path, self.options, self.folder / "layers.so")
+        return _outputs_of(partial(Peer, "tcc", compiled.path, feeds, self.threads))
+
+
+class _NoReferenceError(ToolError):
+    """Neither ONNX Runtime nor the evaluator runs a piece."""
+
+
+# The rounding unit of each type, by NumPy's letters for it.
+_UNIT = {"f2": 2.0**-11, "f4": 2.0**-24, "f8": 2.0**-53}
+
+
+def check_layers(
+    path: Path,
+    inputs: Mapping[str, Array],
+    options: Options,
+    allowed: float,
+    folder: Path,
+    *,
+    memory: int,
+    threads: int | None = None,
+    keep_going: bool = False,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> tuple[PieceModel, Report]:
+    """Checks the ONNX file at `path` layer by layer; `LayerCheck` says how.
+
+    Raises UserError where the model cannot be read, ToolError where no reference runs a node.
+    """
+    model = PieceModel(path, {name: value.shape for name, value in inputs.items()})
+    count = threads or len(os.sched_getaffinity(0))
+    check = LayerCheck(model, inputs, options, allowed, memory, count, folder, keep_going, progress)
+    return model, check.run()
+
+
+def _outputs_of(start: Callable[[], Peer]) -> Mapping[str, Array]:
+    with start() as peer:
+        return peer.outputs()
+
+
+def _like_sizes(value: Array) -> bool:
+    return value.dtype.kind in "iu" and value.ndim <= 1 and value.size <= 64
+
+
+def _first(places: Sequence[int], bad: Callable[[int], bool]) -> int:
+    """The index of the first place that is bad, by halving; the last one is known to be."""
+    low, high = 0, len(places) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if bad(places[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def _finding(
+    number: int, layer: Layer, found: Difference, allowed: float, right: bool, verdict: str
+) -> Finding:
+    return Finding(
+        number, layer.name, layer.op, found.output, found.error, allowed, right, verdict, found.why
+    )
+
+
+def _unseen(number: int, layer: Layer, output: str, right: bool) -> Finding:
+    why = "not an array of a type that NumPy has"
+    return Finding(number, layer.name, layer.op, output, 0.0, 0.0, right, "unseen", why)

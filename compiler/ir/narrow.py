@@ -1,0 +1,155 @@
+"""Floats of 8 and 4 bits and integers of 4 and 2: their values, codes and packed bytes.
+
+A narrow float is sign, exponent, fraction: `FORMATS` says how wide and what its last codes mean.
+Rounding is to nearest, ties to the even code; beyond the largest value lies infinity, NaN, or,
+where the type has neither, the largest value.  f8e8m0 is a power of two without sign or fraction;
+values are rounded towards zero to it and lose their sign, and infinities are NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tcc.ir.types import F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_EXPONENT = 127  # f32's bias: what f8e8m0 has too
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFormat:
+    """A narrow float of `bits`: `fraction` bits of it are behind the point.
+
+    `top` is the code of the largest value, `over` that of what lies beyond it and `nan` that of
+    NaN, all without sign.  With `signless_nan` NaN has one code and there is no negative zero.
+    """
+
+    bits: int
+    fraction: int
+    bias: int
+    top: int
+    over: int
+    nan: int
+    signless_nan: bool = False
+
+    @property
+    def sign(self) -> int:
+        """The bit of the sign."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value."""
+        return self.value(self.top)
+
+    def value(self, code: int) -> float:
+        """The value of a code without sign that is not above `top`, and of the one behind it."""
+        exponent, fraction = divmod(code, 1 << self.fraction)
+        if exponent == 0:
+            return fraction * 2.0 ** (1 - self.bias - self.fraction)
+        return (1 + fraction / (1 << self.fraction)) * 2.0 ** (exponent - self.bias)
+
+
+# f4e2m1 has no NaN: it becomes the negative zero.
+FORMATS = MappingProxyType(
+    {
+        F8E4M3FN: FloatFormat(8, 3, 7, 0x7E, 0x7F, 0x7F),
+        F8E4M3FNUZ: FloatFormat(8, 3, 8, 0x7F, 0x80, 0x80, True),
+        F8E5M2: FloatFormat(8, 2, 15, 0x7B, 0x7C, 0x7E),
+        F8E5M2FNUZ: FloatFormat(8, 2, 16, 0x7F, 0x80, 0x80, True),
+        F4E2M1: FloatFormat(4, 1, 1, 0x7, 0x7, 0x8),
+    }
+)
+
+
+def encode(values: Any, dtype: DType) -> Array:
+    """The codes (u8) of carried values of a narrow type, rounded to it; integers wrap."""
+    data = np.asarray(values)
+    if not dtype.is_float:
+        return np.asarray(data.astype(np.uint8) & np.uint8((1 << dtype.bits) - 1))
+    narrow = FORMATS.get(dtype)
+    bits = np.ascontiguousarray(data, np.float32).reshape(data.shape).view(np.uint32)
+    if narrow is None:
+        return np.asarray((bits >> 23 & 0xFF).astype(np.uint8))
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        size = np.abs(data.astype(np.float64))
+    code = np.searchsorted(_between(narrow), size, "left").astype(np.int64)
+    ties = _between(narrow)[np.minimum(code, narrow.top)] == size
+    code += ties & (code % 2 == 1)
+    code = np.where(code > narrow.top, narrow.over, code)
+    negative = bits >> 31 != 0
+    if narrow.signless_nan:
+        negative &= (code != 0) & (code <= narrow.top)
+    code = np.where(negative, code | narrow.sign, code)
+    nan = narrow.nan | np.where(negative & (narrow.nan < narrow.sign), narrow.sign, 0)
+    return np.asarray(np.where(np.isnan(data), nan, code).astype(np.uint8))
+
+
+@cache
+def _between(narrow: FloatFormat) -> Array:
+    """Halfway from each value to the next one; behind the largest lies what would follow it."""
+    values = np.array([narrow.value(code) for code in range(narrow.top + 2)])
+    return np.asarray((values[1:] + values[:-1]) / 2)
+
+
+def decode(codes: Array, dtype: DType) -> Array:
+    """The values of codes (u8, bits above the type's are ignored) in the type's carrier."""
+    return np.asarray(_values(dtype)[codes & np.uint8((1 << dtype.bits) - 1)])
+
+
+@cache
+def _values(dtype: DType) -> Array:
+    codes = np.arange(1 << dtype.bits)
+    if not dtype.is_float:
+        signed = dtype.carrier.kind == "i"
+        half = 1 << (dtype.bits - 1)
+        return np.asarray((codes + half) % (2 * half) - half if signed else codes).astype(
+            dtype.carrier
+        )
+    narrow = FORMATS.get(dtype)
+    if narrow is None:
+        powers = np.ldexp(np.float64(1), codes - _EXPONENT)
+        return np.append(powers[:-1], np.nan).astype(np.float32)
+    return np.array([_value(narrow, int(code)) for code in codes], np.float32)
+
+
+def _value(narrow: FloatFormat, code: int) -> float:
+    size = code & (narrow.sign - 1)
+    sign = -1.0 if code & narrow.sign else 1.0
+    if narrow.signless_nan:
+        return float("nan") if code == narrow.nan else sign * narrow.value(size)
+    if size <= narrow.top:
+        return sign * narrow.value(size)
+    infinite = narrow.over != narrow.nan and size == narrow.over
+    return float(np.copysign(np.inf if infinite else np.nan, sign))
+
+
+def rounded(values: Any, dtype: DType) -> Array:
+    """Carried values rounded to a narrow type; integers wrap."""
+    return decode(encode(values, dtype), dtype)
+
+
+def packed_size(count: int, dtype: DType) -> int:
+    """Bytes of `count` packed elements."""
+    return -(-count * dtype.bits // 8)
+
+
+def pack(codes: Array, dtype: DType) -> Array:
+    """Codes in row-major order as bytes, the first element in the lowest bits."""
+    share = 8 // dtype.bits
+    flat = np.zeros(packed_size(codes.size, dtype) * share, np.uint8)
+    flat[: codes.size] = codes.reshape(-1) & np.uint8((1 << dtype.bits) - 1)
+    shifts = np.arange(share, dtype=np.uint8) * np.uint8(dtype.bits)
+    return np.asarray(np.bitwise_or.reduce(flat.reshape(-1, share) << shifts, axis=1))
+
+
+def unpack(data: Array, count: int, dtype: DType) -> Array:
+    """The codes of `count` packed elements; `data` has their `packed_size` bytes."""
+    shifts = np.arange(8 // dtype.bits, dtype=np.uint8) * np.uint8(dtype.bits)
+    codes = data.reshape(-1, 1) >> shifts & np.uint8((1 << dtype.bits) - 1)
+    return np.asarray(codes.reshape(-1)[:count])

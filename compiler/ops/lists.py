@@ -1,0 +1,362 @@
+"""Lists: sequences and optionals of tensors, whose number and sizes the run decides.
+
+Each op is a C function of the runtime on handles.  Lists never change: an op that inserts or erases
+gives another.  `item` in the attributes is the element type of the entries and `type` that of the
+tensor that comes out; its dimensions that are symbols are bound when the op runs, others are
+checked.  A position counts from the end where it is negative; without one it is the last place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.index import as_int
+from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
+from tcc.ir.op import Array, NoAttrs, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F32, I64, DType, TensorType
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require
+from tcc.ops.shapes import ALL, optional, required
+
+
+@dataclass(frozen=True, slots=True)
+class ListMakeAttrs:
+    """`item` is the element type of the entries."""
+
+    item: DType
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListItemAttrs:
+    """`item` is the element type of the entries."""
+
+    item: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ListAtAttrs:
+    """`type` is that of the entry."""
+
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ListExpectAttrs:
+    """`type` is what every entry must fit."""
+
+    type: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ListConcatAttrs:
+    """Entries are joined along `axis` of the result, which is new where `new_axis`."""
+
+    axis: int
+    new_axis: bool
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class ListSplitAttrs:
+    """x is cut along `axis` into pieces of the sizes in the second operand (a scalar: the last
+    piece may be smaller); `keep` False drops that axis of pieces of one."""
+
+    axis: int
+    keep: bool
+    item: DType
+
+
+# ---- types ---------------------------------------------------------------------------------------
+
+
+def list_type(types: Types, number: int = 0) -> ListType:
+    """The list type of an operand; raises ValueError where it is no list."""
+    found = required(types, number).dtype
+    if not isinstance(found, ListType):
+        raise ValueError(f"operand {number} is {found.name}, not a sequence or an optional")
+    return found
+
+
+def _scalar(dtype: DType) -> TensorType:
+    return TensorType(dtype, ())
+
+
+def _position(types: Types, number: int) -> None:
+    found = optional(types, number)
+    fits = found is None or (found.dtype is I64 and found.rank == 0)
+    require(fits, f"the position {found!r} must be one i64")
+
+
+def _make_infer(types: Types, attrs: ListMakeAttrs) -> tuple[TensorType, ...]:
+    require(not attrs.optional or len(types) <= 1, "an optional has one entry at most")
+    make = optional_of if attrs.optional else sequence_of
+    found: DType = make(attrs.item, NOTHING)
+    for number in range(len(types)):
+        own = required(types, number)
+        wider = joined(found, make(own.dtype, dims_of(own)))
+        require(wider is not None, f"{own!r} cannot be an entry of {found.name}")
+        found = wider or found
+    return (_scalar(found),)
+
+
+def _insert_infer(types: Types, attrs: ListItemAttrs) -> tuple[TensorType, ...]:
+    own, x = list_type(types), required(types, 1)
+    _position(types, 2)
+    found = joined(own, sequence_of(x.dtype, dims_of(x)))
+    require(found is not None, f"{x!r} cannot be an entry of {own.name}")
+    require(own.item is attrs.item, f"entries of {own.name} are not {attrs.item.name}")
+    return (_scalar(found or own),)
+
+
+def _erase_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    own = list_type(types)
+    _position(types, 1)
+    require(not own.optional, f"nothing can be taken out of {own.name}")
+    return (_scalar(own),)
+
+
+def _length_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    list_type(types)
+    return (_scalar(I64),)
+
+
+def _at_infer(types: Types, attrs: ListAtAttrs) -> tuple[TensorType, ...]:
+    own = list_type(types)
+    _position(types, 1)
+    require(fits(own.item, attrs.type.dtype), f"an entry of {own.name} is no {attrs.type!r}")
+    known = own.dims is not None and own.dims != NOTHING
+    require(not known or len(own.dims or ()) == attrs.type.rank, f"{own.name} has other ranks")
+    return (attrs.type,)
+
+
+def _expect_infer(types: Types, attrs: ListExpectAttrs) -> tuple[TensorType, ...]:
+    own = list_type(types)
+    require(fits(own, attrs.type), f"{own.name} is not {attrs.type.name}")
+    return (_scalar(attrs.type),)
+
+
+def _concat_infer(types: Types, attrs: ListConcatAttrs) -> tuple[TensorType, ...]:
+    own, rank = list_type(types), attrs.type.rank
+    require(own.item is attrs.type.dtype, f"entries of {own.name} do not make {attrs.type!r}")
+    known = own.dims is not None and own.dims != NOTHING
+    fitting = not known or len(own.dims or ()) + attrs.new_axis == rank
+    require(fitting, f"entries of {own.name} have another rank than {attrs.type!r}")
+    require(0 <= attrs.axis < rank, f"axis {attrs.axis} of rank {rank}")
+    return (attrs.type,)
+
+
+def _split_infer(types: Types, attrs: ListSplitAttrs) -> tuple[TensorType, ...]:
+    x, cut = required(types, 0), required(types, 1)
+    require(0 <= attrs.axis < x.rank, f"{x!r} has no axis {attrs.axis}")
+    require(cut.dtype is I64 and cut.rank <= 1, f"the sizes {cut!r} must be i64")
+    require(x.dtype is attrs.item, f"pieces of {x!r} are no {attrs.item.name}")
+    dims = list(dims_of(x))
+    dims[attrs.axis] = None
+    if not attrs.keep:
+        del dims[attrs.axis]
+    return (_scalar(sequence_of(x.dtype, tuple(dims))),)
+
+
+# ---- references ----------------------------------------------------------------------------------
+
+
+def pack(entries: Sequence[Array]) -> Array:
+    """A list as it is carried: an object scalar that holds a tuple."""
+    out = np.empty((), object)
+    out[()] = tuple(entries)
+    return out
+
+
+def entries_of(arrays: Arrays, number: int = 0) -> tuple[Array, ...]:
+    """The entries of a list operand."""
+    found: Any = array(arrays, number)[()]
+    return tuple(found)
+
+
+def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
+    given = maybe_array(arrays, number)
+    at = most if given is None else int(given)
+    at += count if at < 0 else 0
+    if not 0 <= at <= most:
+        raise IndexError(f"position {at} of {count} entries")
+    return at
+
+
+def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> tuple[Array, ...]:
+    return (pack([array(arrays, n) for n in range(len(arrays))]),)
+
+
+def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> tuple[Array, ...]:
+    found = list(entries_of(arrays))
+    found.insert(_place(arrays, 2, len(found), len(found)), array(arrays, 1))
+    return (pack(found),)
+
+
+def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    found = list(entries_of(arrays))
+    del found[_place(arrays, 1, len(found), len(found) - 1)]
+    return (pack(found),)
+
+
+def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    return (np.array(len(entries_of(arrays)), np.int64),)
+
+
+def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> tuple[Array, ...]:
+    found = entries_of(arrays)
+    entry = found[_place(arrays, 1, len(found), len(found) - 1)]
+    known = [as_int(d) for d in attrs.type.shape]
+    same = len(known) == entry.ndim and all(
+        n in (None, size) for n, size in zip(known, entry.shape, strict=True)
+    )
+    require(same, f"an entry of shape {entry.shape} is no {attrs.type!r}")
+    return (entry,)
+
+
+def _expect_reference(arrays: Arrays, _attrs: ListExpectAttrs) -> tuple[Array, ...]:
+    return (array(arrays, 0),)
+
+
+def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> tuple[Array, ...]:
+    join = np.stack if attrs.new_axis else np.concatenate
+    return (join(entries_of(arrays), axis=attrs.axis),)
+
+
+def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> tuple[Array, ...]:
+    x, cut = array(arrays, 0), array(arrays, 1)
+    extent = x.shape[attrs.axis]
+    if cut.ndim:
+        sizes = [int(n) for n in cut]
+    else:
+        require(int(cut) > 0, "pieces have at least one element")
+        sizes = [min(int(cut), extent - at) for at in range(0, extent, int(cut))]
+    require(min(sizes, default=0) >= 0 and sum(sizes) == extent, f"pieces {sizes} of {extent}")
+    ends = np.cumsum(sizes)[:-1]
+    pieces = np.split(x, ends, attrs.axis) if sizes else []
+    return (pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces]),)
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+def _tensors() -> tuple[Array, Array, Array]:
+    return (
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(3, dtype=np.float32).reshape(1, 3),
+        np.zeros((0, 3), np.float32),
+    )
+
+
+def _make_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample(_tensors(), ListMakeAttrs(F32, False), "three")
+    yield Sample(_tensors()[:1], ListMakeAttrs(F32, True), "optional")
+
+
+def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x = _tensors()[0]
+    yield Sample((x, np.array(2)), ListSplitAttrs(1, True, F32), "equal")
+    yield Sample((x, np.array([1, 2])), ListSplitAttrs(1, True, F32), "sizes")
+    yield Sample((x, np.array(1)), ListSplitAttrs(0, False, F32), "drop")
+
+
+def _no_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    """None: an operand is a list, which the tests make by `list_make`."""
+    yield from ()
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_OPAQUE = frozenset({Trait.OPAQUE, Trait.LISTS})
+_MANY = 1 << 16
+
+
+def _row(
+    name: str,
+    attrs: type,
+    arity: tuple[int, int],
+    infer: object,
+    reference: object,
+    doc: str,
+    samples: object = _no_samples,
+) -> OpSpec:
+    return OpSpec(
+        name,
+        attrs,
+        arity,
+        infer,  # type: ignore[arg-type]
+        reference,  # type: ignore[arg-type]
+        samples,  # type: ignore[arg-type]
+        ALL,
+        Tolerance.EXACT,
+        doc,
+        call=name,
+        traits=_OPAQUE,
+    )
+
+
+OPS: tuple[OpSpec, ...] = (
+    _row(
+        "list_make",
+        ListMakeAttrs,
+        (0, _MANY),
+        _make_infer,
+        _make_reference,
+        "The list of the operands; of none the empty one.",
+        _make_samples,
+    ),
+    _row(
+        "list_insert",
+        ListItemAttrs,
+        (2, 3),
+        _insert_infer,
+        _insert_reference,
+        "The list with one entry more, before a position; operands (list, entry, position).",
+    ),
+    _row(
+        "list_erase",
+        NoAttrs,
+        (1, 2),
+        _erase_infer,
+        _erase_reference,
+        "The list without the entry at a position.",
+    ),
+    _row(
+        "list_length", NoAttrs, (1, 1), _length_infer, _length_reference, "The number of entries."
+    ),
+    _row(
+        "list_at",
+        ListAtAttrs,
+        (1, 2),
+        _at_infer,
+        _at_reference,
+        "The entry at a position.",
+    ),
+    _row(
+        "list_expect",
+        ListExpectAttrs,
+        (1, 1),
+        _expect_infer,
+        _expect_reference,
+        "The list itself; the run ends where an entry is of another type.",
+    ),
+    _row(
+        "list_concat",
+        ListConcatAttrs,
+        (1, 1),
+        _concat_infer,
+        _concat_reference,
+        "The entries side by side along an axis.",
+    ),
+    _row(
+        "list_split",
+        ListSplitAttrs,
+        (2, 2),
+        _split_infer,
+        _split_reference,
+        "Pieces of a tensor along an axis; operands (x, sizes).",
+        _split_samples,
+    ),
+)

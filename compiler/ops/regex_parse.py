@@ -1,0 +1,384 @@
+"""Reads regular expressions of RE2's syntax: a tree of sets of characters, choices and repeats.
+
+Whether repeats are lazy makes no difference where a text is matched as a whole.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+LAST_CODE = sys.maxunicode
+BEGIN, END, BOUNDARY, INSIDE = "begin", "end", "boundary", "inside"
+_MOST_REPEATS = 1000
+_DEEPEST = 50
+_LONGEST = 10_000
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character of a set: ranges of code points that rise and do not meet."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Nothing, but only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE` of
+    words or of what is between them."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`most` None: any number."""
+
+    part: Node
+    least: int
+    most: int | None
+
+
+Node: TypeAlias = Chars | Mark | Row | Choice | Repeat
+
+_ALL: Ranges = ((0, LAST_CODE),)
+_DIGITS = ((48, 57),)
+WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
+_SPACE = ((9, 10), (12, 13), (32, 32))
+_SETS = {"d": _DIGITS, "w": WORD, "s": _SPACE}
+_OCTAL = tuple("01234567")
+_CONTROLS = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
+_POSIX: dict[str, Ranges] = {
+    "alnum": ((48, 57), (65, 90), (97, 122)),
+    "alpha": ((65, 90), (97, 122)),
+    "ascii": ((0, 127),),
+    "blank": ((9, 9), (32, 32)),
+    "cntrl": ((0, 31), (127, 127)),
+    "digit": _DIGITS,
+    "graph": ((33, 126),),
+    "lower": ((97, 122),),
+    "print": ((32, 126),),
+    "punct": ((33, 47), (58, 64), (91, 96), (123, 126)),
+    "space": ((9, 13), (32, 32)),
+    "upper": ((65, 90),),
+    "word": WORD,
+    "xdigit": ((48, 57), (65, 70), (97, 102)),
+}
+
+
+def parse_pattern(pattern: str) -> Node:
+    """The tree of a pattern; raises ValueError with what is wrong and where."""
+    if len(pattern) > _LONGEST:
+        raise ValueError(f"the pattern is longer than {_LONGEST} characters")
+    reader = _Reader(pattern)
+    node = reader.choice(0)
+    if reader.at < len(pattern):
+        raise reader.error("')' closes nothing")
+    return node
+
+
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same characters as ranges that rise and do not meet."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
+def _without(ranges: Ranges) -> Ranges:
+    """All other characters."""
+    found, start = [], 0
+    for low, high in joined_ranges(ranges):
+        if start < low:
+            found.append((start, low - 1))
+        start = high + 1
+    return (*found, *(((start, LAST_CODE),) if start <= LAST_CODE else ()))
+
+
+@cache
+def _case_partners() -> dict[int, tuple[int, ...]]:
+    """The other cases of each character that has some."""
+    groups: dict[str, list[int]] = {}
+    for code in range(LAST_CODE + 1):
+        folded = chr(code).casefold()
+        if len(folded) == 1 and (folded != chr(code) or chr(code).upper() != chr(code)):
+            groups.setdefault(folded, []).append(code)
+    return {c: tuple(group) for group in groups.values() for c in group if len(group) > 1}
+
+
+@cache
+def _category(name: str) -> Ranges:
+    """The characters of a general category of Unicode, by its one or two letters."""
+    codes = (c for c in range(LAST_CODE + 1) if unicodedata.category(chr(c)).startswith(name))
+    return joined_ranges((code, code) for code in codes)
+
+
+@dataclass(slots=True)
+class _Flags:
+    fold: bool = False  # i
+    dot_all: bool = False  # s
+
+
+class _Reader:
+    """A place in a pattern, and the flags there."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.flags = _Flags()
+
+    def error(self, what: str) -> ValueError:
+        return ValueError(f"{what} (character {self.at} of the pattern {self.text[:80]!r})")
+
+    def peek(self) -> str:
+        return self.text[self.at] if self.at < len(self.text) else ""
+
+    def take(self, text: str) -> bool:
+        found = self.text.startswith(text, self.at)
+        self.at += len(text) if found else 0
+        return found
+
+    def next(self) -> str:
+        if self.at >= len(self.text):
+            raise self.error("the pattern ends too early")
+        self.at += 1
+        return self.text[self.at - 1]
+
+    def until(self, end: str) -> str:
+        stop = self.text.find(end, self.at)
+        if stop < 0:
+            raise self.error(f"{end!r} is missing")
+        found, self.at = self.text[self.at : stop], stop + len(end)
+        return found
+
+    # ---- structure
+
+    def choice(self, depth: int) -> Node:
+        if depth > _DEEPEST:
+            raise self.error(f"groups nest more than {_DEEPEST} deep")
+        flags = _Flags(self.flags.fold, self.flags.dot_all)
+        parts = [self.row(depth)]
+        while self.take("|"):
+            parts.append(self.row(depth))
+        self.flags = flags
+        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+
+    def row(self, depth: int) -> Node:
+        parts: list[Node] = []
+        while self.peek() not in ("", "|", ")"):
+            if self.take("\\Q"):
+                stop = self.text.find("\\E", self.at)
+                quoted = self.text[self.at : stop if stop >= 0 else len(self.text)]
+                self.at += len(quoted) + (2 if stop >= 0 else 0)
+                parts += [self._set(((ord(c), ord(c)),)) for c in quoted]
+                continue
+            part = self.item(depth)
+            if part is not None:
+                parts.append(self.repeated(part))
+        return Row(tuple(parts))
+
+    def repeated(self, part: Node) -> Node:
+        count = 0
+        while True:
+            bounds = self._bounds()
+            if bounds is None:
+                return part
+            least, most = bounds
+            count += 1
+            if max(least, most or 0) > _MOST_REPEATS or count > 4:
+                raise self.error(f"more than {_MOST_REPEATS} repeats")
+            if most is not None and most < least:
+                raise self.error(f"repeats from {least} to {most}")
+            self.take("?")
+            part = Repeat(part, least, most)
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        for mark, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self.take(mark):
+                return bounds
+        if self.peek() != "{":
+            return None
+        stop = self.text.find("}", self.at)
+        low, comma, high = self.text[self.at + 1 : max(stop, 0)].partition(",")
+        digits = low.isascii() and low.isdigit() and len(low) < 6
+        if not digits or not (high == "" or (high.isascii() and high.isdigit() and len(high) < 6)):
+            return None  # RE2 takes it as it stands
+        self.at = stop + 1
+        return int(low), (int(high) if high else None) if comma else int(low)
+
+    def item(self, depth: int) -> Node | None:
+        char = self.next()
+        match char:
+            case "(":
+                return self._group(depth)
+            case "[":
+                return self._set(self._class())
+            case ".":
+                return Chars(_ALL if self.flags.dot_all else _without(((10, 10),)))
+            case "^":
+                return Mark(BEGIN)
+            case "$":
+                return Mark(END)
+            case "\\":
+                return self._escape()
+            case "*" | "+" | "?":
+                raise self.error(f"'{char}' repeats nothing")
+        return self._set(((ord(char), ord(char)),))
+
+    def _group(self, depth: int) -> Node | None:
+        if not self.take("?"):
+            return self._inside(depth)
+        if self.take("P<") or self.take("<"):
+            if self.peek() in ("=", "!"):
+                raise self.error("looking around is not supported")
+            if not self.until(">").isidentifier():
+                raise self.error("a group has no proper name")
+            return self._inside(depth)
+        outer, on = _Flags(self.flags.fold, self.flags.dot_all), True
+        while True:
+            char = self.next()
+            if char == ")":
+                return None  # holds to the end of the group around it
+            if char == ":":
+                found = self._inside(depth)
+                self.flags = outer
+                return found
+            on = self._flag(char, on)
+
+    def _flag(self, char: str, on: bool) -> bool:
+        match char:
+            case "-":
+                return False
+            case "i":
+                self.flags.fold = on
+            case "s":
+                self.flags.dot_all = on
+            case "U":
+                pass
+            case _:
+                raise self.error(f"'(?{char}' is not supported")
+        return on
+
+    def _inside(self, depth: int) -> Node:
+        found = self.choice(depth + 1)
+        if not self.take(")"):
+            raise self.error("a group is not closed")
+        return found
+
+    # ---- characters
+
+    def _set(self, ranges: Ranges) -> Chars:
+        if not self.flags.fold:
+            return Chars(joined_ranges(ranges))
+        partners = _case_partners()
+        more = [
+            (other, other)
+            for low, high in ranges
+            for code in (range(low, high + 1) if high - low < len(partners) else partners)
+            if low <= code <= high
+            for other in partners.get(code, ())
+        ]
+        return Chars(joined_ranges((*ranges, *more)))
+
+    def _escape(self) -> Node:
+        char = self.peek()
+        kind = {"A": BEGIN, "z": END, "b": BOUNDARY, "B": INSIDE}.get(char)
+        if kind is not None:
+            self.at += 1
+            return Mark(kind)
+        return self._set(self._escaped())
+
+    def _escaped(self) -> Ranges:
+        """The characters of an escape, behind its backslash."""
+        char = self.next()
+        if char.lower() in _SETS:
+            found = _SETS[char.lower()]
+            return _without(found) if char.isupper() else found
+        if char in ("p", "P"):
+            return self._unicode(char == "P")
+        if char == "x":
+            code = self._hex()
+        elif char in _CONTROLS:
+            code = _CONTROLS[char]
+        elif char in _OCTAL and (char == "0" or self.peek() in _OCTAL):
+            code = int(char + "".join(self.next() for _ in range(2) if self.peek() in _OCTAL), 8)
+        elif char.isascii() and (char.isalnum()):
+            raise self.error(f"'\\{char}' is not supported")
+        else:
+            code = ord(char)
+        return ((code, code),)
+
+    def _hex(self) -> int:
+        digits = self.until("}") if self.take("{") else self.next() + self.next()
+        try:
+            code = int(digits, 16)
+        except ValueError:
+            raise self.error(f"{digits[:20]!r} is no hexadecimal number") from None
+        if not 0 <= code <= LAST_CODE:
+            raise self.error("there is no such character")
+        return code
+
+    def _unicode(self, negated: bool) -> Ranges:
+        name = self.until("}") if self.take("{") else self.next()
+        if name.startswith("^"):
+            name, negated = name[1:], not negated
+        found = _ALL if name == "Any" else _category(name) if 1 <= len(name) <= 2 else ()
+        if not found:
+            raise self.error(f"the class of characters {name[:20]!r} is not supported")
+        return _without(found) if negated else found
+
+    def _class(self) -> Ranges:
+        """The characters of a bracket, behind its beginning."""
+        negated = self.take("^")
+        found: list[tuple[int, int]] = []
+        first = True
+        while first or self.peek() != "]":
+            first = False
+            if self.take("[:"):
+                found += self._posix()
+                continue
+            low = self._class_item()
+            if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
+                self.at += 1
+                found.append(self._range(low, self._class_item()))
+            else:
+                found += low
+        self.at += 1
+        ranges = self._set(tuple(found)).ranges  # other cases come before the negation
+        return _without(ranges) if negated else ranges
+
+    def _range(self, low: Ranges, high: Ranges) -> tuple[int, int]:
+        """From one character to another."""
+        (start, first), (last, end) = low[0], high[0]
+        if len(low) > 1 or len(high) > 1 or start != first or last != end or last < start:
+            raise self.error("a range of characters is no range")
+        return start, end
+
+    def _class_item(self) -> Ranges:
+        char = self.next()
+        return self._escaped() if char == "\\" else ((ord(char), ord(char)),)
+
+    def _posix(self) -> Ranges:
+        name = self.until(":]")
+        found = _POSIX.get(name.removeprefix("^"))
+        if found is None:
+            raise self.error(f"the class of characters [:{name[:20]}:] is not supported")
+        return _without(found) if name.startswith("^") else found

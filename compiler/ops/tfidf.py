@@ -1,0 +1,140 @@
+"""Counts of n-grams: how often the runs of a pool occur in rows of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from tcc.ir.index import const
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance
+from tcc.ir.types import F32, I32, I64, STRING, TensorType
+from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.shapes import required
+
+MODES = ("TF", "IDF", "TFIDF")
+
+
+@dataclass(frozen=True, slots=True)
+class TfIdfAttrs:
+    """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
+    the g-th n-gram, `weights[g]` what IDF and TFIDF multiply by (none: 1).  Tokens of one n-gram
+    stand up to `skips` + 1 places apart, all equally far."""
+
+    mode: str
+    least: int
+    most: int
+    skips: int
+    counts: tuple[int, ...]
+    places: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def columns(self) -> int:
+        return max(self.places, default=-1) + 1
+
+
+def grams(attrs: TfIdfAttrs, tokens: int) -> Iterator[tuple[int, int]]:
+    """Where each n-gram of a pool of `tokens` begins, and its length, in order."""
+    ends = (*attrs.counts[1:], tokens)
+    for size, (begin, end) in enumerate(zip(attrs.counts, ends, strict=True), 1):
+        for start in range(begin, end - size + 1, size):
+            yield start, size
+
+
+def check(attrs: TfIdfAttrs, tokens: int) -> None:
+    """Raises ValueError where the attributes do not fit each other."""
+    require(attrs.mode in MODES, f"no mode is called {attrs.mode}")
+    require(1 <= attrs.least <= attrs.most, f"n-grams of {attrs.least} to {attrs.most} tokens")
+    require(attrs.skips >= 0, f"{attrs.skips} skips")
+    bounds = (0, *attrs.counts, tokens)
+    rising = all(a <= b for a, b in pairwise(bounds))
+    require(bool(attrs.counts) and rising, f"parts {attrs.counts} of {tokens} tokens")
+    require(attrs.most <= len(attrs.counts), f"there are no n-grams of {attrs.most} tokens")
+    ends = (*attrs.counts[1:], tokens)
+    whole = all(
+        (e - b) % n == 0 for n, (b, e) in enumerate(zip(attrs.counts, ends, strict=True), 1)
+    )
+    require(whole, "a part of the pool does not consist of whole n-grams")
+    found = sum(1 for _ in grams(attrs, tokens))
+    require(len(attrs.places) == found, f"{len(attrs.places)} columns for {found} n-grams")
+    require(all(0 <= p < 1 << 31 for p in attrs.places), "a column is negative or too large")
+    require(len(attrs.weights) in (0, found), f"{len(attrs.weights)} weights for {found} n-grams")
+
+
+def _infer(types: Types, attrs: TfIdfAttrs) -> tuple[TensorType, ...]:
+    x, pool = required(types, 0), required(types, 1)
+    require(x.rank in (1, 2), f"{x!r} is neither a row nor rows of tokens")
+    fits = pool.dtype is (STRING if x.dtype is STRING else I64) and pool.rank == 1
+    require(fits and x.dtype in (STRING, I32, I64), f"tokens {x!r} and a pool {pool!r}")
+    known = pool.static_shape
+    require(known is not None, "the pool has no known size")
+    check(attrs, known[0] if known else 0)
+    return (TensorType(F32, (*x.shape[:-1], const(attrs.columns))),)
+
+
+def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> tuple[Array, ...]:
+    x, pool = array(arrays, 0), array(arrays, 1).tolist()
+    wanted = {}
+    for number, (start, size) in enumerate(grams(attrs, len(pool))):
+        if attrs.least <= size <= attrs.most:
+            wanted[tuple(pool[start : start + size])] = number
+    rows = x.reshape(-1, x.shape[-1]).tolist()
+    out = np.zeros((len(rows), attrs.columns), np.float32)
+    for row, counts in zip(rows, out, strict=True):
+        for number in _found(row, wanted, attrs):
+            counts[attrs.places[number]] += 1
+    if attrs.mode != "TF":
+        _weigh(out, attrs)
+    return (out.reshape(*x.shape[:-1], attrs.columns),)
+
+
+def _found(
+    row: list[object], wanted: dict[tuple[object, ...], int], attrs: TfIdfAttrs
+) -> Iterator[int]:
+    for size in range(attrs.least, attrs.most + 1):
+        for step in range(1, 2 if size == 1 else min(attrs.skips + 1, len(row)) + 1):
+            for start in range(len(row) - (size - 1) * step):
+                number = wanted.get(tuple(row[start : start + (size - 1) * step + 1 : step]))
+                if number is not None:
+                    yield number
+
+
+def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
+    """Multiplies by the weights; IDF says only whether there is any."""
+    weights = np.ones(attrs.columns, np.float32)
+    for place, weight in zip(attrs.places, attrs.weights, strict=False):
+        weights[place] = weight
+    if attrs.mode == "IDF":
+        counts[:] = counts > 0
+    counts *= weights
+
+
+def _samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    pool = np.array([2, 3, 5, 4, 5, 6, 7, 8, 6, 7])
+    places, weights = (0, 1, 2, 3, 4, 5, 6), (1.0, 2.0, 3.0, 1.5, 0.5, 1.0, 1.0)
+    rows = np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]])
+    for mode in MODES:
+        attrs = TfIdfAttrs(mode, 1, 2, 5, (0, 4), places, weights)
+        yield Sample((rows, pool), attrs, mode)
+    yield Sample((rows[0].astype(np.int32), pool), TfIdfAttrs("TF", 2, 2, 0, (0, 4), places, ()))
+    words = np.array(["a", "b", "a", "b"], object)
+    attrs = TfIdfAttrs("TF", 1, 2, 1, (0, 2), (0, 1, 2), ())
+    yield Sample((np.array(["b", "a", "b"], object), words), attrs, "strings")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "tf_idf",
+        TfIdfAttrs,
+        (2, 2),
+        _infer,
+        _reference,
+        _samples,
+        (I32, I64, STRING),
+        Tolerance.EXACT,
+        "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
+        call="tf_idf",
+    ),
+)

@@ -1,0 +1,49 @@
+"""Reads of stages beyond axes of one element, which have no loop that could tell.
+
+    s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
+
+Requires nothing.  Establishes that every read of a stage is inside its axes of one element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.index import Index, as_int, const, free_vars, within
+from tcc.ir.scalar import Read, Scalar, StageRef, apply, index_value, literal, read, transform
+from tcc.ir.types import I64
+
+
+def read_inside(expr: Expr) -> tuple[Stage, ...]:
+    """The stages of `expr`, with the fill chosen by comparison where an axis has one element."""
+
+    def leaf(node: Scalar) -> Scalar:
+        if not isinstance(node, Read) or not isinstance(node.source, StageRef):
+            return node
+        return _inside(node, expr.stages[node.source.stage])
+
+    return tuple(
+        replace(stage, body=tuple(transform(s, leaf) for s in stage.body)) for stage in expr.stages
+    )
+
+
+def _inside(node: Read, source: Stage) -> Scalar:
+    bound = {v for v, _ in node.indirect}
+    beyond = [
+        axis
+        for axis, (index, var) in enumerate(zip(node.indices, source.iters, strict=True))
+        if as_int(extent(var)) == 1
+        and not within(index, const(1))
+        and bound.isdisjoint(free_vars(index))
+    ]
+    if not beyond or node.fill is None:
+        return node
+    at: list[Index] = list(node.indices)
+    for axis in beyond:
+        at[axis] = const(0)
+    found: Scalar = read(node.source, at, node.dtype, fill=node.fill, indirect=node.indirect)
+    for axis in beyond:
+        first = apply("eq", index_value(node.indices[axis], I64), literal(0, I64))
+        found = apply("select", first, found, literal(node.fill, node.dtype))
+    return found

@@ -1,0 +1,62 @@
+"""Arrays whose elements have less than a byte: one for each in NumPy, packed in the C interface.
+
+The first element lies in the lowest bits of the first byte; the last byte is filled with zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tcc.runtime import abi
+
+Array = np.ndarray[Any, Any]
+
+LIMITS = {"i2": (-2, 1), "i4": (-8, 7), "u2": (0, 3), "u4": (0, 15), "f4e2m1": (0, 15)}
+
+
+def is_packed(dtype: str) -> bool:
+    """Whether elements of type `dtype` share bytes in the C interface."""
+    return dtype in LIMITS
+
+
+def pack(array: Array, dtype: str) -> Array:
+    """The bytes of an array of `abi.numpy_dtype(dtype)`, or of bytes that hold such values.
+
+    Raises TypeError for another element type and ValueError for values beyond the range.
+    """
+    if array.dtype != abi.numpy_dtype(dtype):
+        if array.dtype != abi.plain_dtype(dtype):
+            raise TypeError(f"expected element type {dtype}, got {array.dtype}")
+        low, high = LIMITS[dtype]
+        if array.size and not low <= int(array.min()) <= int(array.max()) <= high:
+            raise ValueError(f"the values do not fit in {dtype}")
+    bits = abi.DTYPE_CODES[dtype][1]
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
+    share = 8 // bits
+    flat = np.zeros(-(-codes.size // share) * share, np.uint8)
+    flat[: codes.size] = codes
+    return np.asarray(np.bitwise_or.reduce(flat.reshape(-1, share) << _shifts(bits), axis=1))
+
+
+def unpack(data: Array, shape: tuple[int, ...], dtype: str) -> Array:
+    """The array of `abi.numpy_dtype(dtype)` whose bytes `data` are."""
+    code, bits = abi.DTYPE_CODES[dtype]
+    codes = (data.reshape(-1, 1) >> _shifts(bits)).reshape(-1)[
+        : int(np.prod(shape, dtype=np.int64))
+    ]
+    codes = codes & np.uint8((1 << bits) - 1)
+    if code == 0:
+        half = 1 << (bits - 1)
+        codes = ((codes.astype(np.int8) + np.int8(half)) & np.int8(2 * half - 1)) - np.int8(half)
+        return codes.reshape(shape).astype(abi.numpy_dtype(dtype))
+    return codes.reshape(shape).view(abi.numpy_dtype(dtype))
+
+
+def packed_size(shape: tuple[int, ...], dtype: str) -> int:
+    """The bytes of an array of `shape`."""
+    return -(-int(np.prod(shape, dtype=np.int64)) * abi.DTYPE_CODES[dtype][1] // 8)
+
+
+def _shifts(bits: int) -> Array:
+    return np.arange(0, 8, bits, dtype=np.uint8)

@@ -1,0 +1,135 @@
+"""Strings, sequences and optionals: from Python's objects to the structs of tcc.h, and back.
+
+Strings are NumPy arrays of `str` or `bytes` (fixed width, variable width or objects), sequences are
+lists, an optional is its element or None.  Results are object arrays of `str`, lists and None;
+bytes that are no UTF-8 are kept by surrogate escapes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.runtime import abi
+from tcc.runtime.arrays import Array, view_of
+from tcc.runtime.devices import Given
+
+_ALIGNMENT = 64
+
+
+def is_value(dtype: str) -> bool:
+    """Whether a port of this element type takes strings or a list."""
+    return dtype == "string" or is_list(dtype)
+
+
+def is_list(dtype: str) -> bool:
+    """Whether a port of this element type takes a sequence or an optional."""
+    return dtype.startswith(("sequence(", "optional("))
+
+
+def describe(value: Any, dtype: str) -> Given:
+    """The descriptor of a value for a port of element type `dtype`.
+
+    Raises TypeError, ValueError, OverflowError or BufferError for what is no such value.
+    """
+    if dtype == "string":
+        return _describe_strings(value)
+    if not is_list(dtype):
+        return view_of(value, dtype, False)
+    inner = entry_type(dtype)
+    if dtype.startswith("optional("):
+        items = [] if value is None else [describe(value, inner)]
+    else:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"expected a list of arrays, got {type(value).__name__}")
+        items = [describe(item, inner) for item in value]
+    tensors = (abi.Tensor * max(1, len(items)))(*(item.tensor for item in items))
+    listed = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.Tensor)))
+    slot = ctypes.pointer(listed)
+    tensor = abi.make_tensor(ctypes.addressof(slot), abi.LIST, (), None)
+    return Given(tensor, (items, tensors, listed, slot))
+
+
+def entry_type(dtype: str) -> str:
+    """The element type of a list's entries, without their sizes."""
+    inner = dtype[len("optional(") : -1]
+    return inner if is_list(inner) else inner.partition("[")[0]
+
+
+def _describe_strings(value: Any) -> Given:
+    array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(object)  # an empty list
+    if array.dtype.kind not in "USOT":
+        raise TypeError(f"expected an array of strings, got {array.dtype}")
+    texts = [_encoded(text) for text in array.reshape(-1).tolist()]
+    data = ctypes.create_string_buffer(b"".join(texts), sum(map(len, texts)) + 1)
+    records = np.zeros((max(1, len(texts)), 2), np.int64)
+    sizes = np.array([len(text) for text in texts], np.int64)
+    records[: len(texts), 0] = ctypes.addressof(data) + np.cumsum(sizes) - sizes
+    records[: len(texts), 1] = sizes
+    tensor = abi.make_tensor(records.ctypes.data, abi.DTYPE_CODES["string"], array.shape, None)
+    return Given(tensor, (data, records))
+
+
+def _encoded(text: object) -> bytes:
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogateescape")
+    if isinstance(text, bytes):
+        return text
+    raise TypeError(f"expected strings, got {type(text).__name__}")
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Memory of a result as the runtime writes it."""
+
+    memory: Array
+    address: int
+
+
+def make_block(size: int) -> Block:
+    """Room for `size` bytes; raises MemoryError and ValueError as NumPy does."""
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -int(memory.ctypes.data) % _ALIGNMENT
+    return Block(memory, int(memory.ctypes.data) + start)
+
+
+def read_block(address: int, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
+    """The value that the runtime wrote at `address`; its arrays are copies, each as `finish` makes
+    it of a NumPy array and its element type."""
+    return _read(abi.Tensor.from_address(address), dtype, finish)
+
+
+def _read(tensor: abi.Tensor, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if dtype == "string":
+        return _read_strings(tensor, shape)
+    if not is_list(dtype):
+        element = abi.numpy_dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * element.itemsize
+        data = ctypes.string_at(tensor.data, size) if size else b""
+        return finish(np.frombuffer(bytearray(data), element).reshape(shape), dtype)
+    (place,) = (ctypes.c_void_p * 1).from_address(tensor.data or 0)
+    listed = abi.List.from_address(place or 0)
+    inner = entry_type(dtype)
+    items = [_read(listed.items[n], inner, finish) for n in range(listed.count)]
+    if dtype.startswith("optional("):
+        return items[0] if items else None
+    return items
+
+
+def _read_strings(tensor: abi.Tensor, shape: tuple[int, ...]) -> Array:
+    count = int(np.prod(shape, dtype=np.int64))
+    records = (ctypes.c_int64 * (2 * count)).from_address(tensor.data) if count else ()
+    out = np.empty(count, object)
+    for n in range(count):
+        data = ctypes.string_at(records[2 * n], records[2 * n + 1]) if records[2 * n + 1] else b""
+        out[n] = data.decode("utf-8", "surrogateescape")
+    return out.reshape(shape)

@@ -1,0 +1,215 @@
+"""The cases of ONNX's own backend suite, with their inputs and expected outputs.  Needs onnx."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, TypeProto, numpy_helper
+from onnx.backend.test.case import node
+from onnx.backend.test.loader import DATA_DIR, load_model_tests
+from onnx.backend.test.runner import Runner
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
+_BF16_RTOL = 2.0**-6  # what ONNX's runner allows for two steps of bfloat16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case; a node case carries its model, the others name a folder or a file."""
+
+    name: str
+    kind: str
+    rtol: float
+    atol: float
+    source: Any
+
+    def load(self) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+        """The model and its data sets: inputs in the order of the model's, expected outputs.
+
+        Values are arrays, lists of values for sequences, None for an absent optional.
+        """
+        if self.kind == "node":
+            return self.source.model, [
+                ([_value(v) for v in inputs], [_value(v) for v in outputs])
+                for inputs, outputs in self.source.data_sets
+            ]
+        return _light(self.source) if self.kind == "real" else _folder(self.source)
+
+
+def load_cases(kinds: Sequence[str] = KINDS) -> tuple[Case, ...]:
+    """All cases of the kinds, sorted by kind, then name."""
+    found = []
+    for kind in kinds:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # NumPy's, while ONNX computes expected outputs
+            listed = load_model_tests(kind=kind)
+        found += [
+            Case(_unique(each.name, kind), kind, each.rtol, each.atol, _source(each))
+            for each in sorted(listed, key=lambda each: each.name)
+        ]
+    return tuple(found)
+
+
+def node_cases(modules: Sequence[str]) -> tuple[Case, ...]:
+    """The node cases that these modules of ONNX's suite define, and those already made here."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for name in modules:
+            import_module(f"{node.__name__}.{name}")
+    made = sorted(node._NodeTestCases, key=lambda each: each.name)
+    return tuple(Case(each.name, "node", each.rtol, each.atol, each) for each in made)
+
+
+def node_modules() -> tuple[str, ...]:
+    """The modules of ONNX's suite that define node cases."""
+    return tuple(sorted(info.name for info in iter_modules(node.__path__)))
+
+
+def _unique(name: str, kind: str) -> str:
+    """Names of node cases are their own; others may meet them."""
+    return name if kind == "node" else f"{kind}/{name}"
+
+
+def _source(test: Any) -> Any:
+    if test.kind == "node":
+        return test
+    if test.url is not None:
+        return Path(DATA_DIR, "light", Path(test.url).name)
+    return Path(test.model_dir)
+
+
+def _value(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
+
+
+def _folder(folder: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    model = onnx.load(folder / "model.onnx")
+    data = []
+    for place in sorted(folder.glob("test_data_set_*")):
+        inputs = list(_read(place, "input", [v.type for v in model.graph.input]))
+        data.append((inputs, list(_read(place, "output", [v.type for v in model.graph.output]))))
+    return model, data
+
+
+def _read(place: Path, name: str, types: Sequence[TypeProto]) -> Iterator[Any]:
+    for number in range(len(list(place.glob(f"{name}_*.pb")))):
+        raw = (place / f"{name}_{number}.pb").read_bytes()
+        match types[number].WhichOneof("value"):
+            case "sequence_type":
+                yield numpy_helper.to_list(onnx.SequenceProto.FromString(raw))
+            case "optional_type":
+                yield numpy_helper.to_optional(onnx.OptionalProto.FromString(raw))
+            case _:
+                yield numpy_helper.to_array(TensorProto.FromString(raw))
+
+
+def _light(path: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
+    """A large network with constant weights; the inputs are what ONNX's runner makes for it."""
+    model = onnx.load(path)
+    fixed = {t.name for t in model.graph.initializer}
+    given = [v for v in model.graph.input if v.name not in fixed]
+    inputs = [Runner.generate_dummy_data(v, seed=0, name=path.stem) for v in given]
+    files = [path.with_name(f"{path.stem}_output_{n}.pb") for n in range(len(model.graph.output))]
+    outputs = [numpy_helper.to_array(TensorProto.FromString(f.read_bytes())) for f in files]
+    return model, [(inputs, outputs)]
+
+
+def mismatch(found: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:
+    """What differs between a run's outputs and the expected ones by ONNX's rules; '' if nothing."""
+    if len(found) != len(expected):
+        return f"{len(found)} outputs, {len(expected)} expected"
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        why = _difference(one, other, rtol, atol)
+        if why:
+            return f"output {number}: {why}"
+    return ""
+
+
+def largest_difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """The largest absolute difference of an element; infinite where shapes or types differ."""
+    if len(found) != len(expected):
+        return float("inf")
+    largest = 0.0
+    for one, other in zip(found, expected, strict=True):
+        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        if not arrays or one.shape != other.shape or one.dtype != other.dtype:
+            return float("inf")
+        if one.dtype.kind in "OSU" or not one.size:
+            continue
+        apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
+        largest = max(largest, float("inf") if np.isnan(apart).any() else float(apart.max()))
+    return largest
+
+
+def _difference(found: Any, expected: Any, rtol: float, atol: float) -> str:
+    if isinstance(expected, list | tuple):
+        if not isinstance(found, list | tuple):
+            return f"{type(found).__name__} instead of a sequence"
+        return mismatch(found, expected, rtol, atol)
+    if expected is None or found is None:
+        return "" if found is expected else "one of the two is absent"
+    if not isinstance(found, np.ndarray):
+        return f"{type(found).__name__} instead of an array"
+    expected = np.asarray(expected)
+    if found.shape != expected.shape:
+        return f"shape {found.shape}, {expected.shape} expected"
+    if expected.dtype.kind in "OSU":
+        return "" if np.array_equal(found, expected) else "strings differ"
+    if found.dtype != expected.dtype:
+        return f"element type {found.dtype}, {expected.dtype} expected"
+    if expected.dtype.kind not in "biufc":  # ml_dtypes, with which NumPy's comparison cannot do
+        rtol = max(rtol, _BF16_RTOL) if expected.dtype.name == "bfloat16" else rtol
+        found, expected = found.astype(np.float32), expected.astype(np.float32)
+    try:
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+    except AssertionError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return "; ".join(lines[1:6])[:300]
+    return ""
+
+
+# ---- categories --------------------------------------------------------------------------------
+
+_NARROW = {
+    TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2,
+    TensorProto.FLOAT8E5M2FNUZ, TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E8M0,
+    TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2,
+}  # fmt: skip
+_RANDOM = re.compile(
+    r"bernoulli|training_dropout(?!.*zero)|dropout.*_random|random_(uniform|normal)"
+)
+
+
+def category(case: Case, model: onnx.ModelProto) -> str:
+    """The group of a case in the summary: by what it needs, the rarest first."""
+    if case.kind != "node":
+        return case.kind
+    domains = {each.domain for each in model.graph.node}
+    if domains - {"", "ai.onnx"}:
+        return sorted(domains - {"", "ai.onnx"})[0]
+    if "image_decoder" in case.name:
+        return "image decoder"
+    if _RANDOM.search(case.name):
+        return "random"
+    types = [value.type for value in (*model.graph.input, *model.graph.output)]
+    if any(t.WhichOneof("value") != "tensor_type" for t in types):
+        return "sequence, optional"
+    elements = {t.tensor_type.elem_type for t in types}
+    if TensorProto.STRING in elements:
+        return "string"
+    if elements & _NARROW:
+        return "narrow types"
+    if {each.op_type for each in model.graph.node} & {"If", "Loop", "Scan"}:
+        return "control flow"
+    if TensorProto.BFLOAT16 in elements:
+        return "bf16"
+    return "f16" if TensorProto.FLOAT16 in elements else "core"

@@ -1,0 +1,103 @@
+"""One case compiled, run and compared.  Needs tcc; the calling process may die of it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from tcc import onnx_backend
+from tcc.backends.cpu import compile as cpu_compile
+from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.workers import WorkerFailedError
+from tcc.errors import ToolError, UserError
+
+from onnx_suite.cases import Case, category, largest_difference, mismatch
+from onnx_suite.modes import MODES
+
+# What became of a case, from good to bad.
+OUTCOMES = MappingProxyType(
+    {
+        "pass": "agrees with the stored outputs",
+        "refused": "a clear error of the user's kind",
+        "wrong": "other values, shapes or types",
+        "internal": "an internal error or a traceback",
+        "hang": "not done in time",
+        "crash": "the process died",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a case in one mode; `why` is what was said, in one line, and `apart` the
+    largest difference of an element where results are wrong (-1 elsewhere)."""
+
+    name: str
+    category: str
+    outcome: str
+    seconds: float
+    why: str = ""
+    apart: float = -1.0
+
+
+class CodeHere:
+    """Stands for a pool of code generators: this process may die, and starting others takes as
+    long as a small case."""
+
+    def __init__(self, module: str, jobs: int) -> None:
+        self._objects: list[bytes] = []
+
+    def submit(self, request: Any) -> None:
+        text, target, _ = request
+        try:
+            self._objects.append(compile_object(text, target))
+        except RuntimeError as error:
+            raise WorkerFailedError(len(self._objects), str(error)) from error
+
+    def results(self) -> list[bytes]:
+        return self._objects
+
+    def abandon(self) -> None:
+        """No process is left behind."""
+
+
+def judge(case: Case, mode: str, level: int) -> Row:
+    """The row of a case; whatever Python raises is in it."""
+    started = time.perf_counter()
+    model, data = case.load()
+    apart = -1.0
+    try:
+        with np.errstate(all="ignore"), patch.object(cpu_compile, "WorkerPool", CodeHere):
+            outcome, why, apart = _compare(case, model, data, mode, level)
+    except UserError as error:
+        outcome, why = "refused", _line(error)
+    except Exception as error:
+        # A tool that fails on what tcc wrote is tcc's fault too.
+        kind = "ToolError" if isinstance(error, ToolError) else type(error).__name__
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
+        outcome, why = "internal", f"{kind} {place}: {_line(error)}"
+    return Row(case.name, category(case, model), outcome, time.perf_counter() - started, why, apart)
+
+
+def _compare(
+    case: Case, model: Any, data: Sequence[Any], mode: str, level: int
+) -> tuple[str, str, float]:
+    for inputs, expected in data:
+        changed, kept = MODES[mode](model, inputs)
+        prepared = onnx_backend.prepare(changed, level=level, jobs=1, threads=2)
+        found = prepared.run(kept)
+        why = mismatch(found, expected, case.rtol, case.atol)
+        if why:
+            return "wrong", why, largest_difference(found, expected)
+    return "pass", "", -1.0
+
+
+def _line(error: BaseException) -> str:
+    return " | ".join(line.strip() for line in str(error).splitlines())[:400]

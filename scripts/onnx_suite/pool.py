@@ -1,0 +1,109 @@
+"""Cases handed to processes that may die or hang: every one ends with a row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection, get_context
+from typing import Any
+
+from onnx_suite.cases import Case, category
+from onnx_suite.judge import Row
+
+_CASES_PER_PROCESS = 150  # loaded artifacts stay in a process until it ends
+_FORK = get_context("fork")  # the cases are made once, here
+
+
+class _Worker:
+    """A process that judges cases by number; `deadline` is for the one it has."""
+
+    def __init__(self, judge: Callable[[int], Row]) -> None:
+        self.pipe, other = _FORK.Pipe()
+        self.process = _FORK.Process(target=_serve, args=(other, self.pipe, judge), daemon=True)
+        self.process.start()
+        other.close()
+        self.number, self.deadline, self.done, self.started = -1, 0.0, 0, 0.0
+
+    def give(self, number: int, limit: float) -> None:
+        self.number, self.started = number, time.monotonic()
+        self.deadline = self.started + limit
+        self.done += 1
+        self.pipe.send(number)
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+def _serve(pipe: Any, parents: Any, judge: Callable[[int], Row]) -> None:
+    parents.close()
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 2)
+    while True:
+        try:
+            number = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(judge(number))
+
+
+def rows(
+    cases: Sequence[Case], judge: Callable[[Case], Row], jobs: int, limit: float
+) -> Iterator[Row]:
+    """A row of each case as it is done, in `jobs` processes, each case in at most `limit` seconds.
+
+    A process that dies or takes longer costs its own case only.
+    """
+    pending = deque(range(len(cases)))
+    workers: list[_Worker] = []
+    try:
+        while pending or workers:
+            while pending and len(workers) < jobs:
+                workers.append(_Worker(lambda number: judge(cases[number])))
+                workers[-1].give(pending.popleft(), limit)
+            first = min(worker.deadline for worker in workers)
+            ready = connection.wait(
+                [worker.pipe for worker in workers], max(first - time.monotonic(), 0)
+            )
+            for worker in list(workers):
+                row = _row(worker, cases, worker.pipe in ready)
+                if row is None:
+                    continue
+                yield row
+                ended = row.outcome in ("crash", "hang") or worker.done >= _CASES_PER_PROCESS
+                if ended or not pending:
+                    worker.end()
+                    workers.remove(worker)
+                else:
+                    worker.give(pending.popleft(), limit)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _row(worker: _Worker, cases: Sequence[Case], ready: bool) -> Row | None:
+    """What became of the worker's case; None while it is at it."""
+    if ready:
+        try:
+            row: Row = worker.pipe.recv()
+            return row
+        except (EOFError, ConnectionResetError):
+            worker.process.join()
+            return _lost(worker, cases, "crash", _death(worker.process.exitcode or 0))
+    if time.monotonic() < worker.deadline:
+        return None
+    return _lost(worker, cases, "hang", "over the time limit")
+
+
+def _lost(worker: _Worker, cases: Sequence[Case], outcome: str, why: str) -> Row:
+    case = cases[worker.number]
+    seconds = time.monotonic() - worker.started
+    return Row(case.name, category(case, case.load()[0]), outcome, seconds, why)
+
+
+def _death(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -1,0 +1,109 @@
+"""Results of the suite on disk, the expected failures, and the table.  Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+_SOURCES = ("compiler", "passes", "backends", "runtime", "scripts/onnx_suite")
+
+
+def code_key(root: Path) -> str:
+    """A hash of the sources of tcc and of the judge: results of other code do not count."""
+    found = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".c", ".h"):
+                found.update(path.relative_to(root).as_posix().encode() + b"\0")
+                found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
+    """The rows of a results file by name; none where the file is of other code."""
+    if not path.is_file():
+        return {}
+    head, *lines = path.read_text().splitlines()
+    if json.loads(head) != {"code": key}:
+        return {}
+    return {row["name"]: row for row in map(json.loads, lines)}
+
+
+def write_rows(path: Path, key: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the file beside and renames it: it is whole at any time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"code": key}), *(json.dumps(rows[name]) for name in sorted(rows))]
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text("\n".join(lines) + "\n")
+    beside.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What may fail in one mode and level: cases that are refused, and the largest difference of
+    those that are rounded otherwise."""
+
+    refused: frozenset[str]
+    rounded: Mapping[str, float]
+
+    def complaints(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """What is not as listed: failures that are not listed, passes that are."""
+        found = []
+        for name in sorted(rows):
+            row = rows[name]
+            listed = name in self.refused or name in self.rounded
+            if row["outcome"] == "pass" and listed:
+                found.append(f"{name}: passes, but is listed as a failure")
+            elif row["outcome"] != "pass" and not self._allows(name, row):
+                found.append(f"{name}: {row['outcome']}: {row['why']}")
+        return found
+
+    def _allows(self, name: str, row: Mapping[str, Any]) -> bool:
+        if row["outcome"] == "refused":
+            return name in self.refused
+        return row["outcome"] == "wrong" and row["apart"] <= self.rounded.get(name, -1)
+
+
+def read_expected(path: Path, mode: str, level: int) -> Expected:
+    """The list for a mode and level: groups without `modes` or `levels` hold in all of them.
+
+    Raises ValueError where a case is listed twice.
+    """
+    listed = tomllib.loads(path.read_text())
+    refused: dict[str, float] = {}
+    rounded: dict[str, float] = {}
+    groups = [(refused, group) for group in listed.get("refused", [])]
+    groups += [(rounded, group) for group in listed.get("rounding", [])]
+    for target, group in groups:
+        if mode in group.get("modes", [mode]) and level in group.get("levels", [level]):
+            for name in group["cases"]:
+                if name in refused or name in rounded:
+                    raise ValueError(f"{path}: {name} is listed twice")
+                target[name] = group.get("largest", 0.0)
+    return Expected(frozenset(refused), rounded)
+
+
+def table(rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str]) -> str:
+    """Counts by category and outcome."""
+    counts: dict[str, Counter[str]] = {}
+    for row in rows:
+        counts.setdefault(row["category"], Counter())[row["outcome"]] += 1
+    total: Counter[str] = sum(counts.values(), Counter())
+    lines = [f"{'category':28}{'cases':>7}" + "".join(f"{name:>10}" for name in outcomes)]
+    ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
+    for name, count in [*ordered, ("all", total)]:
+        cells = "".join(f"{count[outcome] or '-':>10}" for outcome in outcomes)
+        lines.append(f"{name:28}{count.total():7}{cells}")
+    return "\n".join(lines)
+
+
+def as_row(row: Any) -> dict[str, Any]:
+    """A row as it is stored."""
+    return {**asdict(row), "seconds": round(row.seconds, 3)}

@@ -1,0 +1,165 @@
+"""Faults put into the compiler on purpose, and what reducing models that meet them comes to.
+
+Each replaces the expression of one row of the op table by another row's: compiled code is wrong,
+references are not.  The models are seeded graphs of some thirty operators of many kinds.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from reduction import MODEL, Array, Candidate, Trials, reduce_model
+from tcc import runtime
+from tcc.cli.compare import compare
+from tcc.driver import compile_model, evaluate_model
+from tcc.errors import TccError
+from tcc.ops import OPS
+from tcc.options import read_options
+
+# The row whose expression becomes wrong, the row that it is taken from, the ONNX operator.
+FAULTS = (
+    ("sigmoid", "tanh", "Sigmoid"), ("tanh", "erf", "Tanh"), ("relu", "abs", "Relu"),
+    ("exp", "cosh", "Exp"), ("sin", "cos", "Sin"), ("cos", "sin", "Cos"),
+    ("abs", "neg", "Abs"), ("neg", "abs", "Neg"), ("floor", "ceil", "Floor"),
+    ("ceil", "floor", "Ceil"), ("erf", "tanh", "Erf"), ("softsign", "tanh", "Softsign"),
+    ("sign", "neg", "Sign"), ("round", "ceil", "Round"), ("add", "sub", "Add"),
+    ("sub", "add", "Sub"), ("mul", "add", "Mul"), ("max", "min", "Max"), ("min", "max", "Min"),
+    ("reduce_sum", "reduce_max", "ReduceSum"),
+)  # fmt: skip
+_SIZE = 6
+_SECONDS = 60
+
+
+@contextmanager
+def planted(row: str, other: str) -> Iterator[None]:
+    """Within, compiled code computes `other` where a model says `row`."""
+    right = OPS[row].expr
+    object.__setattr__(OPS[row], "expr", OPS[other].expr)
+    try:
+        yield
+    finally:
+        object.__setattr__(OPS[row], "expr", right)
+
+
+def example(seed: int, operator: str, nodes: int = 30) -> onnx.ModelProto:
+    """A model of so many nodes in a seeded order; `operator` is somewhere in the second half."""
+    rng = np.random.default_rng(seed)
+    made, values = [], ["x"]
+    kinds = [operator if n == nodes * 2 // 3 else _kind(rng, operator) for n in range(nodes)]
+    for number, kind in enumerate(kinds):
+        out = f"v{number}"
+        recent = values[-6:]
+        first = values[-1] if rng.random() < 0.6 else str(rng.choice(recent))
+        reads = [first]
+        if kind in ("Add", "Sub", "Mul", "Max", "Min"):
+            reads.append(str(rng.choice(recent)))
+        elif kind == "MatMul":
+            reads.append("w")
+        elif kind == "ReduceSum":
+            reads.append("axes")
+        attrs = {"perm": [1, 0]} if kind == "Transpose" else {}
+        made.append(helper.make_node(kind, reads, [out], name=f"node.{number}", **attrs))
+        if kind == "ReduceSum":  # back to the common size
+            made.append(helper.make_node("Add", [out, first], [f"{out}.wide"]))
+            out += ".wide"
+        values.append(out)
+    read = {name for node in made for name in node.input}
+    ends = [name for node in made for name in node.output if name not in read]
+    weights = rng.standard_normal((_SIZE, _SIZE)).astype(np.float32) / 3
+    graph = helper.make_graph(
+        made,
+        "planted",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [_SIZE, _SIZE])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ends],
+        [
+            onnx.numpy_helper.from_array(weights, "w"),
+            onnx.numpy_helper.from_array(np.array([1], np.int64), "axes"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _kind(rng: np.random.Generator, without: str) -> str:
+    kinds = ["Tanh", "Relu", "Neg", "Abs", "Sin", "Add", "Mul", "Sub", "Max", "MatMul"]
+    kinds += ["Transpose", "Softmax", "Sigmoid", "Identity"]
+    return str(rng.choice([kind for kind in kinds if kind != without]))
+
+
+def mismatch(folder: Path, row: str, other: str) -> bool:
+    """Whether the model in `folder` compiles to other results than the evaluator's while the fault
+    is there."""
+    model = folder / MODEL
+    names = [value.name for value in onnx.load(model).graph.input]
+    inputs = {name: np.load(folder / f"input{n}.npy") for n, name in enumerate(names)}
+    want = evaluate_model(model, inputs)
+    with planted(row, other):
+        compiled = compile_model(model, read_options({"jobs": 1}), folder / "model.so")
+    got = runtime.load(compiled.path, 1).run(inputs)
+    return not all(compare(name, got[name], want[name], 1e-4).ok for name in want)
+
+
+def in_a_process(folder: Path, row: str, other: str) -> bool:
+    """`mismatch` in a process of its own, which is ended after a minute."""
+    child = os.fork()
+    if child == 0:
+        verdict = 2
+        try:
+            verdict = int(mismatch(folder, row, other))
+        except (TccError, runtime.RuntimeFailure):
+            pass  # refused: another failure than the one looked for
+        finally:
+            os._exit(verdict)
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def reduce_planted(number: int, folder: Path) -> tuple[Candidate, int]:
+    """The model of fault `number`, reduced, and how many trials that took."""
+    row, other, operator = FAULTS[number]
+    path = folder / f"planted{number}.onnx"
+    onnx.save(example(number, operator), path)
+    inputs: dict[str, Array] = {
+        "x": np.random.default_rng(number).standard_normal((_SIZE, _SIZE)).astype(np.float32)
+    }
+    trials = Trials(
+        lambda made: in_a_process(made, row, other), folder / f"trials{number}", lambda line: None
+    )
+    return reduce_model(path, inputs, trials), trials.asked
+
+
+def planted_report(count: int, folder: Path) -> int:
+    """Reduces the first `count` faults and prints a line each; exit code 1 where more than a tenth
+    have over five nodes left.  Goes on where it was stopped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    small = 0
+    for number, (row, other, operator) in enumerate(FAULTS[:count]):
+        try:
+            with TemporaryDirectory(dir=folder):
+                reduced, asked = reduce_planted(number, folder)
+        except TccError as error:
+            print(f"{number:2} {row} as {other}: {error.what}", flush=True)
+            continue
+        left = [node.op_type for node in reduced.proto.graph.node]
+        good = len(left) <= 5 and operator in left
+        small += good
+        print(
+            f"{number:2} {row} as {other}: {len(left)} nodes left ({', '.join(left)}), "
+            f"{asked} trials",
+            flush=True,
+        )
+    print(f"{small} of {min(count, len(FAULTS))} reduced to five nodes or fewer")
+    return int(small * 10 < 9 * min(count, len(FAULTS)))

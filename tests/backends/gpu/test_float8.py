@@ -1,0 +1,82 @@
+"""Products of floats of a byte in Triton's interpreter, and the instructions that they become."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.source import kernel_source
+from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.narrow import decode
+from tcc.ir.types import (
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    FLOAT8,
+    DType,
+    tensor,
+)
+from tcc.ops import OPS
+from tcc.ops.levels import LevelsAttrs
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.lower_model import lower_for_gpu
+from tcc.passes.precision import FULL
+from tcc.schedule.blocks import BlockSchedule
+from tcc.target import GPUS
+
+from .running import NEEDS_TRITON, Job, interpreted
+
+pytestmark = NEEDS_TRITON
+# The matrix instruction of each architecture and kind, and its name in the assembly.
+UNITS = [
+    ("cuda:sm_80", F8E4M3FN, "HMMA", "mma.sync.aligned.m16n8k16"),
+    ("cuda:sm_89", F8E4M3FN, "QMMA", "mma.sync.aligned.m16n8k32"),
+    ("cuda:sm_90", F8E4M3FN, "QGMMA", "wgmma.mma_async.sync.aligned"),
+    ("rocm:gfx942", F8E4M3FNUZ, "v_mfma", "_fp8_fp8"),
+    ("rocm:gfx950", F8E5M2, "v_mfma", "f8f6f4|_bf8_bf8"),
+]
+
+
+def product(dtype: DType, rows: int, depth: int, columns: int) -> Graph:
+    b = GraphBuilder("product")
+    x, w = b.input("x", tensor(dtype, rows, depth)), b.input("w", tensor(dtype, depth, columns))
+    return b.finish(b.add(OPS["matmul_levels"], [x, w], LevelsAttrs(), names=["y"]))
+
+
+def job_of(dtype: DType) -> Job:
+    """Every finite value, many times."""
+    made = lower_for_gpu(product(dtype, 40, 96, 48), BlockPlanner(), FULL)
+    (kernel,) = made.kernels
+    codes = np.arange(256, dtype=np.uint8)
+    finite = codes[np.isfinite(decode(codes, dtype))]
+    rng = np.random.default_rng(7)
+    x, w = (decode(rng.choice(finite, n), dtype) for n in (40 * 96, 96 * 48))
+    return Job(kernel, [x, w, np.zeros(40 * 48, np.float32)])
+
+
+def test_the_interpreter_agrees_with_float64() -> None:
+    jobs = [job_of(dtype) for dtype in FLOAT8]
+    for job, got in zip(jobs, interpreted(jobs), strict=True):
+        x, w = job.arrays[0].reshape(40, 96), job.arrays[1].reshape(96, 48)
+        a, b = x.astype(np.float64), w.astype(np.float64)
+        scale = np.abs(a) @ np.abs(b)
+        assert np.all(np.abs(got[2].reshape(40, 48) - a @ b) <= 96 * 2.0**-23 * scale)
+
+
+@pytest.mark.parametrize(("target", "dtype", "family", "name"), UNITS, ids=str)
+def test_matrix_units_multiply_floats_of_a_byte(
+    target: str, dtype: DType, family: str, name: str
+) -> None:
+    made = lower_for_gpu(product(dtype, 512, 1024, 1024), BlockPlanner(), FULL)
+    (schedule,) = (b.schedule for b in made.table.bounds)
+    assert isinstance(schedule, BlockSchedule)
+    how = {"warps": schedule.warps, "stages": 1}
+    source = kernel_source(made.kernels[0], "k", dot="ieee", alignments=made.alignments[0], **how)
+    ((kernel,),) = compile_kernels([source], [GPUS[target]], 1)
+    facts = machine_code(kernel)
+    assert [f for f, _ in facts.matrix] == [family]
+    assert facts.private == 0
+    assert re.search(name, kernel.assembly)

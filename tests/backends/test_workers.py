@@ -1,0 +1,61 @@
+"""Pools of worker processes, with workers that only echo, fail or die."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tcc.backends.workers import WorkerFailedError, WorkerPool
+
+ECHO = """
+import os
+from tcc.backends.workers import serve
+
+def answer(request):
+    if request == "die":
+        os.abort()
+    return request, "it was told to" if request == "fail" else ""
+
+def main():
+    serve(answer)
+"""
+
+
+@pytest.fixture
+def echo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "echo_worker.py").write_text(ECHO)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return "echo_worker"
+
+
+def test_answers_come_as_they_are_asked_for_and_more_may_follow(echo: str) -> None:
+    pool = WorkerPool(echo, 2)
+    numbers = [pool.submit(word) for word in "abcd"]
+    assert pool.answers(numbers[2:]) == ["c", "d"]
+    assert pool.answers([pool.submit("e"), *numbers[:2]]) == ["e", "a", "b"]
+    assert pool.results() == list("abcde")
+
+
+@pytest.mark.parametrize(("word", "why"), [("fail", "it was told to"), ("die", "exit status -6")])
+def test_a_failure_ends_all_waiting(echo: str, word: str, why: str) -> None:
+    pool = WorkerPool(echo, 2)
+    pool.submit("a")
+    number = pool.submit(word)
+    later = [pool.submit("b") for _ in range(8)]
+    for asked in ([number], later):
+        with pytest.raises(WorkerFailedError, match=why) as error:
+            pool.answers(asked)
+        assert error.value.number == number
+    pool.abandon()
+
+
+def test_where_no_process_can_be_started_that_is_the_failure(
+    echo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", os.devnull)
+    pool = WorkerPool(echo, 2)
+    with pytest.raises(WorkerFailedError, match="no compiler process can be started"):
+        pool.answers([pool.submit("a")])
+    pool.abandon()

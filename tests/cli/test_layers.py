@@ -1,0 +1,215 @@
+"""`tcc verify --layers`: planted faults are found by name, and can be shown again."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from tcc import cli
+from tcc.cli import layers
+from tcc.driver import compile_model, load
+from tcc.frontends.onnx_pieces import PieceModel
+from tcc.ops import OPS
+
+SIZE = 12
+
+
+class Here:
+    """A peer in this process: starting one takes longer than these models do."""
+
+    def __init__(self, kind: str, model: Path, feeds: Mapping[str, np.ndarray], _: int) -> None:
+        self.kind, self.model, self.feeds = kind, model, dict(feeds)
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        if self.kind == "tcc":
+            return load(self.model, 1).run(self.feeds)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(self.model, options, ["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return dict(zip(names, session.run(names, self.feeds), strict=True))
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "Peer", Here)
+
+
+@contextmanager
+def planted(op: str, other: str) -> Iterator[None]:
+    """Within, compiled code computes `other` where the model says `op`; references do not."""
+    row = OPS[op]
+    right = row.expr
+    object.__setattr__(row, "expr", OPS[other].expr)
+    try:
+        yield
+    finally:
+        object.__setattr__(row, "expr", right)
+
+
+def chain(path: Path, ops: list[str], *, branch: bool = False) -> Path:
+    """Node i, called `layer.i`, reads the one before; a matmul with constant weights leads."""
+    weights = np.random.default_rng(0).standard_normal((SIZE, SIZE), np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["v0"], name="first")]
+    for number, op in enumerate(ops, 1):
+        reads = [f"v{number - 1}"] + (["v0"] if op in ("Add", "Mul") else [])
+        nodes.append(helper.make_node(op, reads, [f"v{number}"], name=f"layer.{number}"))
+    if branch:
+        nodes.append(helper.make_node("Shape", ["v1"], ["s"], name="shape"))
+        nodes.append(helper.make_node("Reshape", [f"v{len(ops)}", "s"], ["r"], name="reshape"))
+    last = "r" if branch else f"v{len(ops)}"
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, SIZE])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def verify(*words: str | Path) -> int:
+    return cli.execute(["verify", *map(str, words)])
+
+
+def test_a_planted_fault_is_found_by_name_and_can_be_shown_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = chain(tmp_path / "m.onnx", ["Relu", "Tanh", "Add", "Sigmoid", "Neg"])
+    folder = tmp_path / "fault"
+    with planted("sigmoid", "tanh"):
+        assert verify(model, "--layers", "--json", "--reproduce", folder) == 1
+        said = json.loads(capsys.readouterr().out)
+        monkeypatch.chdir(folder)
+        command = said["reproduce"].split()
+        assert cli.execute(command[1:]) == 1
+    capsys.readouterr()
+    assert cli.execute(command[1:]) == 0  # without the fault it agrees
+    first = said["first_wrong"]
+    assert (first["name"], first["op"], first["output"]) == ("layer.4", "Sigmoid", "v4")
+    assert first["inputs_right"]
+    assert first["error"] > 0.1 > first["allowed"]
+    before = [row["verdict"] for row in said["values"] if row["node"] < 4]
+    assert before == ["ok"] * 4
+    small = onnx.load(folder / "model.onnx").graph
+    assert [node.op_type for node in small.node] == ["Sigmoid"]
+    assert (folder / "command.txt").read_text() == said["reproduce"] + "\n"
+
+
+@pytest.mark.usefixtures("here")
+def test_every_wrong_node_is_found_where_the_check_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = chain(tmp_path / "m.onnx", ["Tanh", "Sigmoid", "Neg", "Sigmoid", "Neg"])
+    with planted("sigmoid", "tanh"):
+        assert verify(model, "--layers", "--keep-going", "--json") == 1
+    rows = json.loads(capsys.readouterr().out)["values"]
+    verdicts = {row["name"]: row["verdict"] for row in rows}
+    assert verdicts == {
+        "first": "ok",
+        "layer.1": "ok",
+        "layer.2": "wrong",
+        "layer.3": "ok",
+        "layer.4": "wrong",
+        "layer.5": "ok",
+    }
+
+
+@pytest.mark.usefixtures("here")
+def test_batches_fit_the_memory_and_sizes_stay_constants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Reshape whose shape comes from an earlier batch compiles, since that is a constant."""
+    model = chain(tmp_path / "m.onnx", ["Relu", "Neg", "Abs", "Tanh"], branch=True)
+    spans: list[int] = []
+    write = PieceModel.write
+
+    def watched(self: PieceModel, path: Path, span: range, *rest: object) -> tuple[str, ...]:
+        spans.append(len(span))
+        return write(self, path, span, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PieceModel, "write", watched)
+    value = 4 * SIZE * 4
+    assert verify(model, "--layers", "--memory", f"{10 * value}B") == 0
+    assert "all 7 nodes agree" in capsys.readouterr().out
+    batches = spans[:-2]  # the last two are the whole model
+    assert max(batches) == 2
+    assert len(batches) >= 8  # both sides of at least four batches
+
+
+@pytest.mark.usefixtures("here")
+def test_a_fault_of_joining_is_narrowed_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = chain(tmp_path / "m.onnx", ["Relu", "Abs", "Tanh", "Neg", "Sigmoid", "Softplus"])
+
+    def broken_where_joined(path: Path, *rest: object) -> object:
+        graph = onnx.load(path).graph
+        names = {node.name for node in graph.node}
+        kept = {value.name for value in graph.output}
+        if {"layer.3", "layer.4"} <= names and "v3" not in kept:
+            with planted("neg", "abs"):
+                return compile_model(path, *rest)  # type: ignore[arg-type]
+        return compile_model(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layers, "compile_model", broken_where_joined)
+    assert verify(model, "--layers", "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["joined"] == ["layer.3", "layer.4"]
+    assert said["first_wrong"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"), [(RuntimeError, "failed"), (None, "ok")], ids=["crash", "none"]
+)
+@pytest.mark.usefixtures("here")
+def test_a_node_that_does_not_compile_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[str], Exception] | None,
+    verdict: str,
+) -> None:
+    model = chain(tmp_path / "m.onnx", ["Relu", "Erf", "Neg"])
+
+    def refusing(path: Path, *rest: object) -> object:
+        if fault is not None and any(n.op_type == "Erf" for n in onnx.load(path).graph.node):
+            raise layers.ToolError("the linker failed")
+        return compile_model(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(layers, "compile_model", refusing)
+    assert verify(model, "--layers", "--json", "--keep-going") == int(fault is not None)
+    rows = json.loads(capsys.readouterr().out)["values"]
+    assert {row["name"]: row["verdict"] for row in rows} == {
+        "first": "ok",
+        "layer.1": "ok",
+        "layer.2": verdict,
+        "layer.3": "ok",
+    }
+
+
+@pytest.mark.parametrize("size", ["", "2 pounds", "-1GiB", "nan"])
+def test_memory_is_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
+    model = chain(tmp_path / "m.onnx", ["Relu"])
+    assert verify(model, "--layers", "--memory", size) == 1
+    assert "--memory" in capsys.readouterr().err
+
+
+def test_what_layers_alone_take_asks_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(chain(tmp_path / "m.onnx", ["Relu"]), "--keep-going") == 1
+    assert "add --layers" in capsys.readouterr().err

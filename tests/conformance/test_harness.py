@@ -1,0 +1,135 @@
+"""The harness itself: cases that kill or stall their process, modes, results, the expected list."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from onnx_suite.cases import Case, largest_difference, mismatch
+from onnx_suite.judge import OUTCOMES, Row
+from onnx_suite.modes import constant, dynamic
+from onnx_suite.pool import rows
+from onnx_suite.report import Expected, read_expected, read_rows, table, write_rows
+
+
+def model(*sizes: int) -> Any:
+    info = helper.make_tensor_value_info
+    node = helper.make_node("Add", ["x", "y"], ["z"])
+    inputs = [info(name, TensorProto.FLOAT, sizes) for name in "xy"]
+    graph = helper.make_graph([node], "g", inputs, [info("z", TensorProto.FLOAT, sizes)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+class Source:
+    """What a node case carries."""
+
+    def __init__(self) -> None:
+        self.model, self.data_sets = model(2), []
+
+
+def case(name: str) -> Case:
+    return Case(name, "node", 1e-3, 1e-7, Source())
+
+
+def fate(each: Case) -> Row:
+    match each.name:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(3)
+        case "sleep":
+            time.sleep(60)
+    return Row(each.name, "core", "pass", 0.0)
+
+
+def test_a_case_that_kills_or_stalls_its_process_is_a_row() -> None:
+    names = ["one", "kill", "two", "sleep", "exit", "three"]
+    found = {row.name: row for row in rows([case(n) for n in names], fate, jobs=2, limit=2.0)}
+    outcomes = {name: row.outcome for name, row in found.items()}
+    passed = dict.fromkeys(("one", "two", "three"), "pass")
+    assert outcomes == passed | {"kill": "crash", "sleep": "hang", "exit": "crash"}
+    assert found["kill"].why == "SIGKILL"
+    assert found["exit"].why == "exit code 3"
+
+
+def test_modes_open_sizes_and_fix_inputs() -> None:
+    arrays = [np.ones((3, 1), np.float32), np.zeros((3, 1), np.float32)]
+    changed, kept = dynamic(model(3, 1), arrays)
+    dims = [d for v in changed.graph.input for d in v.type.tensor_type.shape.dim]
+    assert [d.dim_param or d.dim_value for d in dims] == ["n3", 1, "n3", 1]
+    assert kept == arrays
+    changed, kept = constant(model(3, 1), arrays)
+    assert ([t.name for t in changed.graph.initializer], kept) == (["x", "y"], [])
+    assert not changed.graph.input
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "says"),
+    [
+        (np.float32([1, 2]), np.float32([1, 2.001]), ""),
+        (np.float32([1, 2]), np.float32([1, 2.1]), "Mismatched elements"),
+        (np.float32([1]), np.float64([1]), "element type"),
+        (np.float32([1]), np.float32([[1]]), "shape"),
+        (np.float32([np.nan]), np.float32([np.nan]), ""),
+        ([np.float32([1])], [np.float32([1])], ""),
+        (np.float32([1]), None, "absent"),
+    ],
+)
+def test_comparison_follows_the_rules_of_onnx(found: Any, expected: Any, says: str) -> None:
+    why = mismatch([found], [expected], 1e-3, 1e-7)
+    assert says in why
+    assert bool(says) == bool(why)
+
+
+def test_largest_difference() -> None:
+    assert largest_difference([np.float32([1, 2])], [np.float32([1, 4])]) == 2
+    assert largest_difference([np.float32([1])], [np.float32([[1]])]) == float("inf")
+    assert largest_difference([np.float32([np.nan])], [np.float32([1])]) == float("inf")
+
+
+def row(name: str, outcome: str, apart: float = -1.0) -> dict[str, Any]:
+    why = "" if outcome == "pass" else "said"
+    return {"name": name, "category": "core", "outcome": outcome, "why": why, "apart": apart}
+
+
+def test_only_what_is_listed_may_fail_and_must() -> None:
+    expected = Expected(frozenset({"r", "p"}), {"near": 0.5, "far": 0.5, "same": 0.5})
+    found = [
+        row("r", "refused"), row("p", "pass"), row("other", "refused"), row("good", "pass"),
+        row("near", "wrong", 0.4), row("far", "wrong", 0.6), row("same", "pass"),
+    ]  # fmt: skip
+    assert expected.complaints({each["name"]: each for each in found}) == [
+        "far: wrong: said",
+        "other: refused: said",
+        "p: passes, but is listed as a failure",
+        "same: passes, but is listed as a failure",
+    ]
+
+
+def test_results_of_other_code_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "rows.jsonl"
+    write_rows(path, "key", {"a": row("a", "pass")})
+    assert read_rows(path, "key") == {"a": row("a", "pass")}
+    assert read_rows(path, "other") == {}
+    assert [p.name for p in path.parent.iterdir()] == ["rows.jsonl"]
+
+
+def test_the_expected_list_can_be_read() -> None:
+    expected = read_expected(Path(__file__).with_name("expected.toml"), "static", 3)
+    assert len(expected.refused) < 48
+    assert max(expected.rounded.values()) < 1e-3
+
+
+def test_the_table_counts() -> None:
+    lines = table([row("a", "pass"), row("b", "hang"), row("c", "pass")], list(OUTCOMES))
+    assert lines.splitlines()[-1].split() == ["all", "3", "2", "-", "-", "-", "1", "-"]

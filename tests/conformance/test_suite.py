@@ -1,0 +1,35 @@
+"""A seeded sample of ONNX's own node cases, compiled and compared as scripts/conformance does."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from onnx_suite.cases import Case, node_cases, node_modules
+from onnx_suite.judge import judge
+from onnx_suite.report import as_row, read_expected
+
+EXPECTED = Path(__file__).with_name("expected.toml")
+_MODULES, _CASES = 5, 8  # of so many modules and cases one is taken
+_LEVEL = 3
+
+
+def _number(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def _sample() -> list[Case]:
+    modules = [name for name in node_modules() if _number(name) % _MODULES == 0]
+    return [case for case in node_cases(modules) if _number(case.name) % _CASES == 0]
+
+
+@pytest.mark.parametrize("case", _sample(), ids=lambda case: case.name)
+def test_node(case: Case) -> None:
+    mode = "constant" if _number(case.name) // _CASES % 4 == 0 else "static"
+    row = as_row(judge(case, mode, _LEVEL))
+    assert read_expected(EXPECTED, mode, _LEVEL).complaints({case.name: row}) == []

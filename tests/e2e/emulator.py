@@ -1,0 +1,87 @@
+"""Artifacts for 64-bit Arm, run by qemu through a small C program."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from tcc import driver
+from tcc.artifact import read_manifest
+from tcc.backends.toolchain import runtime_folder
+from tcc.ir.types import DTYPES
+from tcc.options import read_options
+
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+LIBRARIES = Path("/usr/aarch64-linux-gnu")
+MISSING = [tool for tool in (COMPILER, EMULATOR) if not shutil.which(tool)]
+needs_emulator = pytest.mark.skipif(
+    bool(MISSING),
+    reason=f"needs {' and '.join(MISSING)} (Debian: qemu-user gcc-aarch64-linux-gnu)",
+)
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
+    """An artifact of an ONNX model, or of a graph."""
+    chosen = read_options({"target": "cpu:aarch64", "jobs": 1, **options})
+    if isinstance(model, Path):
+        return driver.compile_model(model, chosen, path).path
+    with patch.object(driver, "load_model", lambda graph, _: graph):
+        return driver.compile_model(model, chosen, path).path
+
+
+@cache
+def client() -> Path:
+    """The program that runs artifacts."""
+    program = Path(mkdtemp(prefix="tcc-client-")) / "client"
+    source = Path(__file__).with_name("raw_client.c")
+    flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror")
+    include = f"-I{runtime_folder() / 'include'}"
+    subprocess.run((COMPILER, *flags, include, source, "-o", program, "-ldl"), check=True)
+    return program
+
+
+def started(
+    path: Path, folder: Path, cpu: str = "max", threads: int = 2
+) -> subprocess.CompletedProcess[str]:
+    """What became of running the artifact on the arrays in `folder`."""
+    settings = ("-E", f"TCC_NUM_THREADS={threads}", "-L", str(LIBRARIES))
+    return subprocess.run(
+        (EMULATOR, "-cpu", cpu, *settings, str(client()), str(path), str(folder)),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def run_emulated(
+    path: Path, feeds: Arrays, folder: Path, cpu: str = "max", threads: int = 2
+) -> dict[str, np.ndarray]:
+    """The artifact's outputs on the processor `cpu` of the emulator."""
+    manifest = read_manifest(path)
+    folder.mkdir(exist_ok=True)
+    for number, port in enumerate(manifest["inputs"]):
+        array = np.asarray(feeds[port["name"]], order="C")
+        sizes = np.array(array.shape, np.int64).tobytes()
+        (folder / f"in{number}").write_bytes(sizes + array.tobytes())
+    done = started(path, folder, cpu, threads)
+    assert (done.returncode, done.stderr) == (0, "")
+    return {
+        port["name"]: _output(folder / f"out{number}", port)
+        for number, port in enumerate(manifest["outputs"])
+    }
+
+
+def _output(path: Path, port: Mapping[str, Any]) -> np.ndarray:
+    rank, data = len(port["shape"]), path.read_bytes()
+    sizes = np.frombuffer(data[: 8 * rank], np.int64)
+    dtype = DTYPES[port["dtype"]]
+    kind = np.uint16 if dtype.name == "bf16" else dtype.carrier
+    return np.frombuffer(data[8 * rank :], kind).reshape(sizes)

@@ -1,0 +1,105 @@
+"""Experts of many tokens on GPUs: a few kernels order the rows, matrix units multiply tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from tcc.backends.gpu.code import Job as CompileJob
+from tcc.backends.gpu.code import compile_blocks
+from tcc.backends.gpu.compile import Compilers
+from tcc.backends.gpu.machine_code import machine_code
+from tcc.debug import Trace
+from tcc.driver import resolve_targets
+from tcc.frontends import load_model
+from tcc.gpu_code import GpuCode
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.graph import Graph
+from tcc.ir.tile_text import kernel_text
+from tcc.options import Options, read_options
+from tcc.passes.blocks.plan import block_schedule
+from tcc.passes.group_products import Product
+from tcc.passes.lower_model import Lowered
+from tcc.passes.pipeline import FEW_LARGEST, grouped_products, run_pipeline
+from tcc.passes.traffic import traffic
+
+from tests.backends.gpu.running import Interpreter, Job
+from tests.e2e.agreement import Array, assert_agree, expected, session
+from tests.e2e.test_experts import EXPERTS, TOP, drawn, layer
+
+from .test_block_models import weights_of
+
+TOKENS, DEPTH, WIDTH = 1024, 256, 320
+
+
+def _sixteen(_: Product) -> int:
+    return 16
+
+
+def lowered(options: Options) -> tuple[Graph, Lowered]:
+    code = GpuCode(resolve_targets(options)[0], options)
+    model = layer(TOKENS, DEPTH, WIDTH, activation_type="silu")
+    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
+    return graph, code.lower(graph)
+
+
+def products(made: Lowered) -> list[int]:
+    """The kernels that multiply matrices."""
+    return [n for n, kernel in enumerate(made.kernels) if "contract" in kernel_text(kernel)]
+
+
+def test_the_interpreter_agrees() -> None:
+    """Of a layer that is small, and by tiles whatever it costs."""
+    options = read_options({"target": "cuda:sm_90", "precision": "f16"})
+    code = GpuCode(resolve_targets(options)[0], options, (FEW_LARGEST, grouped_products(_sixteen)))
+    model = layer(21, 32, 48, activation_type="silu")
+    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), asked=code.asked)
+    made = code.lower(graph)
+    assert len(products(made)) == 2
+    feeds = drawn(21, 32)
+    given = [feeds[v.name] for v in graph.inputs]
+    with Interpreter() as interpreter:
+
+        def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
+            results = interpreter.run(Job(made.kernels[number], arrays, sizes), "f16")
+            for array, result in zip(arrays, results, strict=True):
+                if array.flags.writeable:
+                    array[...] = result
+
+        (y,) = evaluate_program(made.program, made.kernels, given, weights_of(made), run=run)
+    assert_agree({"y": np.asarray(y)}, expected(session(model), feeds), 2e-3)
+
+
+def test_each_expert_is_read_once_and_not_once_a_row() -> None:
+    options = read_options({"target": "cuda:sm_90", "precision": "bf16"})
+    _, made = lowered(options)
+    experts = EXPERTS * DEPTH * WIDTH * 2 * 2
+    assert len(products(made)) == 2
+    # The best experts and shares, counts and places of rows, products, and the sum of both.
+    assert len(made.kernels) <= 12
+    found = traffic(made.placed)
+    assert found is not None
+    rows = TOKENS * (TOP + 1) * (DEPTH + WIDTH) * 4
+    assert found.bytes < 2 * (experts + 4 * rows)
+
+
+@pytest.mark.parametrize(("target", "families"), [
+    ("cuda:sm_90", ["HGMMA"]),
+    ("rocm:gfx942", ["v_mfma"]),
+])  # fmt: skip
+def test_matrix_units_multiply_tiles(target: str, families: list[str]) -> None:
+    options = read_options({"target": target, "precision": "bf16"})
+    targets = resolve_targets(options)[0]
+    _, made = lowered(options)
+    number = products(made)[0]
+    bound = made.table.bounds[number]
+    job = CompileJob(
+        [bound.kernel], ["product"], [block_schedule(bound)], [made.alignments[number]], targets,
+        precision="bf16", gluon=True,
+    )  # fmt: skip
+    with Compilers(1) as compilers:
+        code = compile_blocks(job, compilers)
+    found = [machine_code(each) for (each,) in code.kernels]
+    assert [[f for f, _ in code.matrix] for code in found] == [[f] for f in families]
+    assert not any(code.private for code in found)

@@ -1,0 +1,106 @@
+"""Models of narrow element types as artifacts: packed at the surface, whatever their sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import TensorProto, helper, numpy_helper
+from tcc.errors import UserError
+
+INT4, FLOAT = TensorProto.INT4, TensorProto.FLOAT
+RNG = np.random.default_rng(3)
+
+
+def _model(
+    nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: list[Any] | None = None
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "narrow",
+        [helper.make_tensor_value_info(*i) for i in inputs],
+        [helper.make_tensor_value_info(*o) for o in outputs],
+        constants or [],
+    )
+    opsets = [helper.make_opsetid("", 25)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=13)
+
+
+@pytest.fixture(scope="module")
+def moved() -> tcc.Module:
+    """y: x with its axes exchanged and its rows doubled; z: x itself; w: as floats."""
+    return tcc.compile(
+        _model(
+            [
+                helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+                helper.make_node("Concat", ["t", "t"], ["y"], axis=0),
+                helper.make_node("Identity", ["x"], ["z"]),
+                helper.make_node("Cast", ["x"], ["w"], to=FLOAT),
+            ],
+            [("x", INT4, ["n", 3])],
+            [("y", INT4, [6, "n"]), ("z", INT4, ["n", 3]), ("w", FLOAT, ["n", 3])],
+        ),
+        jobs=1,
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 40])
+def test_packed_arrays_of_any_size(moved: tcc.Module, rows: int) -> None:
+    x = RNG.integers(-8, 8, (rows, 3)).astype(np.int8)
+    y, z, w = moved(x.astype(ml_dtypes.int4))
+    assert (y.dtype, z.dtype) == (ml_dtypes.int4, ml_dtypes.int4)
+    np.testing.assert_array_equal(y.astype(np.int8), np.concatenate([x.T, x.T]))
+    np.testing.assert_array_equal(z.astype(np.int8), x)
+    np.testing.assert_array_equal(w, x.astype(np.float32))
+
+
+def test_bytes_are_taken_within_the_range(moved: tcc.Module) -> None:
+    x = RNG.integers(-8, 8, (3, 3)).astype(np.int8)
+    np.testing.assert_array_equal(moved(x)[2], x.astype(np.float32))
+    with pytest.raises(UserError, match="cannot be used as an array of i4"):
+        moved(x + np.int8(16))
+
+
+def test_ports_say_what_callers_see(moved: tcc.Module) -> None:
+    assert [(p.dtype, p.text) for p in moved.inputs] == [("i4", "[n,3]")]
+    assert [p.dtype for p in moved.outputs] == ["i4", "i4", "f32"]
+
+
+def test_constants_stay_packed() -> None:
+    weights = RNG.integers(-8, 8, (64, 96)).astype(ml_dtypes.int4)
+    scales = RNG.uniform(0.1, 1, (64, 3)).astype(np.float32)
+    model = _model(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=1, block_size=32),
+            helper.make_node("MatMul", ["x", "f"], ["y"]),
+        ],
+        [("x", FLOAT, [2, 64])],
+        [("y", FLOAT, [2, 96])],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(scales, "s")],
+    )
+    module = tcc.compile(model, jobs=1)
+    x = RNG.standard_normal((2, 64)).astype(np.float32)
+    want = x.astype(np.float64) @ (weights.astype(np.float64) * np.repeat(scales, 32, 1))
+    np.testing.assert_allclose(module(x), want, rtol=1e-4, atol=1e-4)
+
+
+def test_float8_in_and_out() -> None:
+    to = TensorProto.FLOAT8E4M3FN
+    model = _model(
+        [
+            helper.make_node("Cast", ["x"], ["f"], to=FLOAT),
+            helper.make_node("Mul", ["f", "f"], ["g"]),
+            helper.make_node("Cast", ["g"], ["y"], to=to),
+        ],
+        [("x", to, ["n"])],
+        [("y", to, ["n"])],
+    )
+    module = tcc.compile(model, jobs=1)
+    x = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    wide = x.astype(np.float32)
+    want = np.clip(wide * wide, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(module(x).view(np.uint8) & 0x7F, want.view(np.uint8) & 0x7F)

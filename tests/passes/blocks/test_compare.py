@@ -1,0 +1,58 @@
+"""Comparisons of indices: as they were at every point, and narrow only where that fits."""
+
+from __future__ import annotations
+
+import operator
+from itertools import product
+
+import pytest
+from tcc.ir.index import Index, evaluate, free_vars, iterator, symbol
+from tcc.ir.scalar import Apply, IndexValue, Scalar, apply, index_value, literal
+from tcc.ir.types import I32, I64
+from tcc.passes.blocks.compare import in_few_bits, on_one_side
+
+K, P = iterator("k", 3), iterator("p", 4)
+ROW, COL = iterator("l0", 4), iterator("l1", 5)
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def compared(name: str, a: Index, b: Index) -> Scalar:
+    return apply(name, index_value(a, I64), index_value(b, I64))
+
+
+def sides(scalar: Scalar) -> tuple[Index, Index]:
+    assert isinstance(scalar, Apply)
+    a, b = scalar.args
+    assert isinstance(a, IndexValue)
+    assert isinstance(b, IndexValue)
+    assert a.dtype is b.dtype is I32
+    return a.index, b.index
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_causal_masks_compare_lanes_with_one_number(name: str) -> None:
+    a, b = 5 * K + COL, 4 * P + ROW - 2
+    lanes = [v for i in (ROW, COL) for v in free_vars(i)]
+    left, right = sides(on_one_side(in_few_bits(compared(name, a, b)), lanes))
+    assert free_vars(right) == free_vars(ROW)
+    holds = getattr(operator, name)
+    for k, p, row, col in product(range(3), range(4), range(4), range(5)):
+        at = {"k": k, "p": p, "l0": row, "l1": col}
+        want = holds(evaluate(a, at), evaluate(b, at))
+        assert holds(evaluate(left, at), evaluate(right, at)) == want
+
+
+def test_what_may_not_fit_stays() -> None:
+    far = iterator("far", 1 << 31)
+    for other in (far, symbol("open", 0), 4 * ROW + far):
+        plain = compared("lt", COL, other)
+        assert in_few_bits(plain) is plain
+        assert on_one_side(plain, free_vars(COL)) is plain
+    data = apply("lt", index_value(COL, I64), literal(1 << 40, I64))
+    assert in_few_bits(data) is data
+
+
+def test_one_side_that_is_the_same_for_all_lanes_stays() -> None:
+    """A compiler makes it once, beside the loop."""
+    found = in_few_bits(compared("lt", 5 * K + COL, 7 * P))
+    assert on_one_side(found, free_vars(COL)) is found

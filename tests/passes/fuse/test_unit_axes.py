@@ -1,0 +1,43 @@
+"""Axes of one element have no loop: what is read beyond their ends is still the fill."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.graph import GraphBuilder
+from tcc.ir.types import F32, tensor
+from tcc.ops import OPS
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import fn
+from tcc.passes.blocks.plan import BlockPlanner
+from tcc.passes.lower_model import lower_for_cpu, lower_for_gpu
+from tcc.passes.plan_kernels import KernelPlanner
+from tcc.passes.precision import FULL
+from tcc.schedule.registers import TYPICAL_CORE
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("shift", [-1, 0, 1])
+def test_neighbours_of_the_only_one(shift: int, total: bool, device: bool) -> None:
+    b = ExprBuilder(tensor(F32, 3, 1))
+    i, j = b.iters(3, 1)
+    (k,) = b.iters(1)
+    body = fn("exp", b.read(0, i, k if total else j))
+    first = b.stage((i, j), body, over=(k,) if total else (), monoid="sum" if total else None)
+    i, j = b.iters(3, 1)
+    b.stage((i, j), b.read(first, i, j + shift, fill=5.0))
+    graph = GraphBuilder("unit")
+    x = graph.input("x", tensor(F32, 3, 1))
+    made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
+    lowered = (
+        lower_for_gpu(made, BlockPlanner(), FULL)
+        if device
+        else lower_for_cpu(made, KernelPlanner(TYPICAL_CORE), FULL)
+    )
+    given = np.array([[0.0], [1.0], [2.0]], np.float32)
+    (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
+    wanted = np.full((3, 1), 5.0) if shift else np.exp(given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
