@@ -88,7 +88,7 @@ def compile_model(
     check_options(options, targets)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
-        graph = load_model(model, dict(options.inputs))
+        graph = load_model(model, dict(options.inputs), allow_pickle=options.allow_pickle)
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with Compilers(options.jobs) as compilers:

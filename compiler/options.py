@@ -259,6 +259,16 @@ class Options:
             _one_of(tuple(WEIGHTS), str),
         ),
     )
+    allow_pickle: bool = field(
+        default=False,
+        metadata=_flag(
+            "--allow-pickle",
+            "",
+            "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author "
+            "put in; only for files that you trust.",
+            _switch,
+        ),
+    )
     allow_host: bool = field(
         default=False,
         metadata=_flag(
