@@ -6,6 +6,7 @@ nothing it writes depends on place or time.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -35,7 +36,14 @@ from tcc.backends.variant import (
     variant_source,
 )
 from tcc.errors import InternalError, ToolError
-from tcc.ir.container import ABI_VERSION, LISTINGS_SECTION, MANIFEST_SECTION, SIDE_SUFFIX
+from tcc.ir.container import (
+    ABI_VERSION,
+    LISTINGS_SECTION,
+    MANIFEST_SECTION,
+    SEAL,
+    SEAL_MAGIC,
+    SIDE_SUFFIX,
+)
 from tcc.ir.program import Program
 
 EXPORTS = (
@@ -97,6 +105,7 @@ def link_artifact(
             objects = _write_inputs(folder, variants, text, name, section)
             _write_listings(folder, _listings(variants))
             _link(toolchain, folder, objects)
+            _seal(folder / "model.so")
             append_section(folder / ("weights" if side else "model.so"), section)
             (folder / "model.h").write_text(model_header(name, programs[0], full))
             _publish(folder, out, side and section.size > 0)
@@ -221,6 +230,13 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
     inputs = ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
     libraries = ("-lm", "-lpthread", "-ldl")
     run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, *libraries, "-o", "model.so"), folder)
+
+
+def _seal(path: Path) -> None:
+    """Appends the hash of the image: whoever loads the file can see that it is what was linked."""
+    image = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(SEAL.pack(SEAL_MAGIC, len(image), hashlib.sha256(image).digest()))
 
 
 def _publish(folder: Path, out: Path, side: bool) -> None:

@@ -1,7 +1,7 @@
 """What an artifact says of itself, read from the file without loading any of its code.
 
-The manifest is JSON in the ELF section `.tcc.manifest`; the weights lie behind the ELF image and
-end with a trailer (runtime/src/weights.c states it).
+The manifest is JSON in the ELF section `.tcc.manifest`.  Behind the ELF image lies its seal, the
+hash of the image, then the weights, which end with a trailer (runtime/src/weights.c states it).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
+    SEAL,
+    SEAL_MAGIC,
     SIDE_SUFFIX,
     TRAILER,
     TRAILER_MAGIC,
@@ -63,6 +65,28 @@ def read_manifest(path: Path) -> dict[str, Any]:
         )
     find_weights(path, manifest)
     return manifest
+
+
+def verify_image(path: Path) -> None:
+    """Reads the artifact's image, all but its weights, and raises UserError unless it is what was
+    linked: code with a bit turned over would crash, or compute something else."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            size = _image_size(file, end, path)
+            image = _read_at(file, 0, size, end, path)
+            seal = SEAL.unpack(_read_at(file, size, SEAL.size, end, path))
+    except OSError as error:
+        raise UserError(
+            "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
+        ) from error
+    if seal != (SEAL_MAGIC, size, hashlib.sha256(image).digest()):
+        raise UserError(
+            "the artifact is damaged",
+            where=str(path),
+            why="its code is not what its seal says was linked",
+            hint="copy the file again, or compile the model again",
+        )
 
 
 def read_listings(path: Path) -> dict[str, str]:
@@ -186,6 +210,12 @@ def _read_section(file: BinaryIO, path: Path, wanted: str) -> bytes:
     if wanted != MANIFEST_SECTION:
         return b""
     raise _not_an_artifact(path, f"it has no section {wanted}")
+
+
+def _image_size(file: BinaryIO, end: int, path: Path) -> int:
+    """Where the ELF image ends: linkers put the section table last."""
+    head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, end, path))
+    return int(head[6] + head[11] * head[12])
 
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tcc.passes.group_price import GroupPrices
 from tcc.passes.lower_graph import KernelTable
 from tcc.passes.lower_model import Lowered, lower_for_cpu
 from tcc.passes.manager import Pass
-from tcc.passes.pipeline import grouped_products
+from tcc.passes.pipeline import CHECK_INDICES, grouped_products
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.precision import Precision
 from tcc.passes.winograd import Limits
@@ -42,9 +42,9 @@ class CpuCode:
         self.machine = resolve_machine(options, target)
         self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
         # Functions of the host sort rows, and products of bytes are no faster than those of floats.
-        self.asked: tuple[Pass, ...] = ()
+        self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
         if self.planner.pricer is not None:
-            self.asked = (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
+            self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
 
     @property
     def limits(self) -> Limits | None:

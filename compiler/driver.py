@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_manifest
+from tcc.artifact import read_manifest, verify_image
 from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
@@ -88,7 +88,7 @@ def compile_model(
     check_options(options, targets)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
-        graph = load_model(model, dict(options.inputs))
+        graph = load_model(model, dict(options.inputs), allow_pickle=options.allow_pickle)
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with Compilers(options.jobs) as compilers:
@@ -184,6 +184,7 @@ def load(path: str | Path, threads: int | None = None) -> Module:
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
     read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    verify_image(Path(path))
     return runtime.load(path, threads, error=UserError)
 
 

@@ -167,7 +167,8 @@ class Options:
             "--target",
             "KIND",
             "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
-            "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there comes before the CPU.",
+            "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
+            "comes before the CPU.",
             _text,
         ),
     )
@@ -256,6 +257,16 @@ class Options:
             "int8 or int4: weights of matrix products as integers with a scale for every 32, "
             "arithmetic in f32.",
             _one_of(tuple(WEIGHTS), str),
+        ),
+    )
+    allow_pickle: bool = field(
+        default=False,
+        metadata=_flag(
+            "--allow-pickle",
+            "",
+            "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author "
+            "put in; only for files that you trust.",
+            _switch,
         ),
     )
     allow_host: bool = field(

@@ -23,7 +23,7 @@ from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
 from tcc.ir.types import element_count
 from tcc.ops.data_dependent import BindSizeAttrs
 from tcc.ops.indexing import REDUCTIONS
-from tcc.ops.sizes import RequireAttrs
+from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
 from tcc.passes.layouts import Kernel
 from tcc.passes.lower_graph import Frame, check_facts
 
@@ -83,6 +83,18 @@ def lower_require(frame: Frame, node: Node) -> None:
     left, right = frame.size(attrs.left), frame.size(attrs.right)
     message = f"{node.loc}: {attrs.left.key} must be {attrs.right.key}, because {attrs.reason}"
     frame.out.append(Check(Relation.EQ, left, right, message))
+
+
+def lower_check_indices(frame: Frame, node: Node) -> None:
+    """The least and the largest index are looked at before anything is read there."""
+    attrs: CheckIndicesAttrs = node.attrs
+    least, largest = frame.registers.fresh(), frame.registers.fresh()
+    operands = (frame.tensor(_operand(node, 0)),)
+    call(frame, "index_range", operands, (), (attrs.period, attrs.number), (least, largest))
+    low, high = frame.size(const(0) - attrs.size), frame.size(attrs.size - 1)
+    message = f"{node.loc}: an index is outside of its axis"
+    frame.out.append(Check(Relation.LE, low, least, message))
+    frame.out.append(Check(Relation.LE, largest, high, message))
 
 
 def _counted(frame: Frame, node: Node, ints: tuple[int, ...]) -> None:

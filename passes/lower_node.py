@@ -14,7 +14,14 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.passes.fuse.partition import Kind, classify
 from tcc.passes.layouts import Step
-from tcc.passes.lower_calls import BY_KERNELS, CALLS, Lower, lower_bind_size, lower_require
+from tcc.passes.lower_calls import (
+    BY_KERNELS,
+    CALLS,
+    Lower,
+    lower_bind_size,
+    lower_check_indices,
+    lower_require,
+)
 from tcc.passes.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.lower_graph import Frame
 from tcc.passes.lower_handles import HANDLE_CALLS
@@ -26,6 +33,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "scan": lower_scan,
         "bind_size": lower_bind_size,
         "require": lower_require,
+        "check_indices": lower_check_indices,
         **CALLS,
         **HANDLE_CALLS,
     }

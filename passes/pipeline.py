@@ -13,6 +13,7 @@ from functools import partial
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.passes.canonicalize import canonicalize
+from tcc.passes.check_indices import check_indices
 from tcc.passes.cse import merge_equal_nodes
 from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.decompose import decompose, decompose_transposed
@@ -46,7 +47,8 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-# What targets may ask for, after the first pass.
+# What targets may ask for: the first after all rewriting, the others after the first pass.
+CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
@@ -61,11 +63,12 @@ def grouped_products(tile_of: TileOf) -> Pass:
 def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for."""
-    found = (PIPELINE[0], *asked, *PIPELINE[1:])
+    early = (PIPELINE[0], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
+    late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
-        return found
+        return (*early, *late, *PIPELINE[-2:])
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
-    return (*found[:-2], faster, *found[-2:])
+    return (*early, faster, *late, *PIPELINE[-2:])
 
 
 def run_pipeline(

@@ -68,6 +68,8 @@ def execute(args: Sequence[str] | None = None) -> int:
         return _failed(session, f"internal error: {error}\n  {_REPORT}", error.exit_code)
     except TccError as error:
         return _failed(session, f"error: {error}", error.exit_code)
+    except MemoryError as error:
+        return _failed(session, f"error: there is not enough memory: {_first_line(error)}", 1)
     except Exception as error:
         name = type(error).__name__
         return _failed(session, f"internal error: {name}: {_first_line(error)}\n  {_REPORT}", 2)

@@ -21,7 +21,7 @@ from tcc.errors import UserError
 @compile_flags
 @json_flag
 def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> None:
-    """Compiles the ONNX file MODEL into one shared library.
+    """Compiles the ONNX file or .pt2 archive MODEL into one shared library.
 
     \b
     Example:

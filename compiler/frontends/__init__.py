@@ -19,13 +19,18 @@ __all__ = ["captured", "exported", "is_torch_module", "load_model"]
 def load_model(
     model: str | os.PathLike[str] | onnx.ModelProto | Any,
     inputs: Mapping[str, Sequence[int | str]] | None = None,
+    *,
+    allow_pickle: bool = False,
 ) -> Graph:
-    """The graph of a model: the path of an ONNX file, an ONNX protobuf, or a
-    `torch.export.ExportedProgram`.
+    """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
+    `torch.export.ExportedProgram`.  Archives are read by torch, which unpickles parts of them:
+    only where `allow_pickle` says so.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
     """
+    if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
+        model = _torch("torch_program").read_archive(os.fspath(model), allow_pickle)
     if _is_of_torch(model, "ExportedProgram"):
         graph: Graph = _torch("torch_import").import_program(model, inputs)
         return graph

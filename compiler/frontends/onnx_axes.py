@@ -168,7 +168,7 @@ def strided(
     dims = [total([is_same(a, n) * dim for n, dim in enumerate(x.shape)]) for a in axes]
     extent = ctx.cast(ctx.size_vector(dims), dtype)
     zero, one = ctx.filled(0, dtype), ctx.filled(1, dtype)
-    far = ctx.filled(1 << 30, dtype)  # a longer step is as good
+    far = ctx.filled(1 << 29, dtype)  # a longer step is as good
     step = ctx.expand(one, extent.shape) if steps is None else ctx.cast(steps, dtype)
     step = ctx.emit("max", ctx.emit("min", step, far), ctx.emit("neg", far))
     back = ctx.emit("less", step, zero)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.onnx_budget import check_expansion
 from tcc.frontends.onnx_context import NodeContext
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_functions import (
@@ -43,6 +44,7 @@ def import_model(
     """
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)
+    check_expansion(model.proto.graph.node, functions, _MOST_NODES)
     session = Session(TensorReader(model.folder), functions, _run_nodes)
     builder = GraphBuilder(model.proto.graph.name or "model")
     scope = Scope(session, builder, model.opsets)

@@ -14,6 +14,8 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 
+_LONGEST_NAME = 1 << 16
+
 Shapes = Mapping[str, Sequence[int | str]]
 
 
@@ -53,6 +55,24 @@ def _define_list(scope: Scope, value: onnx.ValueInfoProto, where: str) -> None:
     scope.define(value.name, checked, where)
 
 
+def check_name(name: str) -> None:
+    """Raises `UserError` for a name that an artifact cannot hold as text."""
+    if "\0" in name or len(name) > _LONGEST_NAME or not _is_text(name):
+        raise UserError(
+            "an input or output has an impossible name",
+            where=ascii(name[:80]),
+            why=f"names are text without zero bytes, of at most {_LONGEST_NAME} characters",
+        )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Dimensions:
     """The symbol or size of each dimension name."""
 
@@ -68,6 +88,7 @@ class _Dimensions:
     def _check(self, value: onnx.ValueInfoProto) -> None:
         if not value.name:
             raise UserError("an input has no name")
+        check_name(value.name)
         kind = value.type.WhichOneof("value")
         if is_list(value.type):
             if value.name in self._shapes:

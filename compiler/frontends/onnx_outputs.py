@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.onnx_inputs import check_name
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import Graph, Node, Value, bodies
 from tcc.ir.lists import ListType
@@ -23,6 +24,7 @@ def finish_graph(scope: Scope, proto: onnx.GraphProto) -> Graph:
     taken = {value for value in (o.made for o in _inputs(scope, proto)) if value is not None}
     outputs: list[Value] = []
     for declared in proto.output:
+        check_name(declared.name)
         operand = _as_declared(scope, _output(scope, declared.name), declared)
         value = operand.value
         if value in taken or operand.array is not None:

@@ -319,6 +319,8 @@ def _layer(ctx: NodeContext, kind: _Kind, directions: int, batch_first: bool) ->
     rows = as_int(recurrence.shape[1])
     if hidden is None or rows != kind.gates * hidden or as_int(recurrence.shape[0]) != directions:
         raise ctx.fail(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
+    if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
+        raise ctx.fail(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
     if batch_first:
         x = ctx.transpose(x, (1, 0, 2))
     shape = (const(directions), x.shape[1], const(hidden))

@@ -113,6 +113,8 @@ def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
     if len(terms) != len(ranks):
         raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
     letters = [c for c in left.replace(",", "").replace("...", "")]
+    if not all(c.isascii() and c.isalpha() for c in (*letters, *right.replace("...", ""))):
+        raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
     hidden = [
         rank - len(term.replace("...", "")) if "..." in term else 0

@@ -30,6 +30,8 @@ from tcc.ops import OPS
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
+# Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
+_LARGEST_TENSOR = 1 << 38
 # Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
@@ -230,9 +232,9 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        results = tuple(
-            self.wrap(value) for value in self.builder.add(row, values, attrs, loc=loc, names=names)
-        )
+        made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        _check_sizes([value.type for value in made], loc)
+        results = tuple(map(self.wrap, made))
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
@@ -288,12 +290,32 @@ class Scope:
         types = [None if o is None else o.type for o in operands]
         try:
             check_handles(OPS[op], types)
-            return OPS[op].infer(types, attrs)
+            found = OPS[op].infer(types, attrs)
         except ValueError as error:
             shown = ", ".join(repr(t) if t else "-" for t in types)
             raise UserError(
                 f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
             ) from error
+        _check_sizes(found, loc)
+        return found
+
+
+def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
+    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
+    for type in types:
+        sizes = type.static_shape
+        if sizes is None:
+            continue
+        if any(size < 0 for size in sizes):
+            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
+        count = math.prod(sizes)
+        if count > _LARGEST_TENSOR:
+            raise UserError(
+                "a tensor is too large",
+                where=loc,
+                why=f"{type!r} has {count} elements; {_LARGEST_TENSOR} are the most",
+                hint="check the sizes that the model computes",
+            )
 
 
 def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:

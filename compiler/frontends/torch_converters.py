@@ -17,6 +17,7 @@ from tcc.frontends import (
     torch_resize,
     torch_scalar_functions,
     torch_scatter,
+    torch_special,
     torch_window,
 )
 from tcc.frontends.torch_context import Converter
@@ -32,6 +33,7 @@ _FAMILIES = (
     torch_resize,
     torch_scalar_functions,
     torch_scatter,
+    torch_special,
     torch_window,
 )
 

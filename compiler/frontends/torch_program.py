@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,30 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
         raise UserError(
             f"torch cannot export {type(module).__name__}", why=str(error)[:2000]
         ) from error
+
+
+def read_archive(path: str, allow_pickle: bool) -> Any:
+    """The program of a .pt2 archive, read by torch.
+
+    Raises `UserError` unless `allow_pickle`: torch unpickles example inputs and evaluates text of
+    the archive, either of which runs what its author wrote.
+    """
+    if not Path(path).is_file():
+        raise UserError("there is no such model", where=path)
+    if not allow_pickle:
+        raise UserError(
+            "reading a .pt2 archive runs code that it holds",
+            where=path,
+            why="torch unpickles parts of it",
+            hint="give --allow-pickle if you trust the file, or compile the ExportedProgram from "
+            "Python",
+        )
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # torch raises errors of many kinds here
+        raise UserError("torch cannot read the archive", where=path, why=str(error)[:500]) from (
+            error
+        )
 
 
 def decomposed(program: Any) -> Any:

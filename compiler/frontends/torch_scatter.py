@@ -100,7 +100,7 @@ def _index_write(how: str) -> Converter:
         x, at = ctx.operand("self"), ctx.operand("index")
         axis = ctx.axis_of("dim", x.rank)
         source = ctx.operand("source", x.dtype)
-        if how == "add" and ctx.real("alpha") != 1:
+        if "alpha" in ctx.arguments and ctx.real("alpha") != 1:
             source = ctx.emit("mul", source, ctx.operand("alpha", x.dtype))
         if not x.rank:
             at, source = ctx.reshape(at, ()), ctx.reshape(source, ())
@@ -112,6 +112,13 @@ def _index_write(how: str) -> Converter:
         return _scattered(ctx, x, places, ctx.reshape(source, shape), how)
 
     return convert
+
+
+def _index_reduce(ctx: CallContext) -> Operand:
+    how = ctx.text("reduce")
+    if how not in _REDUCTIONS or not ctx.flag("include_self"):
+        raise ctx.fail(f"reduction {how} with include_self={ctx.flag('include_self')}")
+    return _index_write(_REDUCTIONS[how])(ctx)
 
 
 def _index_fill(ctx: CallContext) -> Operand:
@@ -202,6 +209,7 @@ CONVERTERS: dict[str, Converter] = {
     "index_add": _index_write("add"),
     "index_copy": _index_write("none"),
     "index_fill": _index_fill,
+    "index_reduce": _index_reduce,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,

@@ -68,9 +68,10 @@ class Symbols:
 
     def fresh(self, expression: Any, hint: str) -> Index:
         """A new size for the symbol `expression`, in the range that the program gives it."""
-        lower, upper = self._ranges.get(str(expression), (0, LARGEST_SIZE))
-        lo = max(int(lower), 0) if lower.is_finite else 0
-        hi = min(int(upper), LARGEST_SIZE) if upper.is_finite else LARGEST_SIZE
+        ends = self._ranges.get(str(expression), (None, None))
+        lower, upper = (int(e) if getattr(e, "is_Integer", False) else None for e in ends)
+        lo = max(lower or 0, 0)
+        hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
         made = self._session.fresh_symbol(hint, lo, hi)
         self.define(expression, made)
         return made

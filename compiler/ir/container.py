@@ -19,3 +19,7 @@ SIDE_SUFFIX = ".weights"
 TRAILER = struct.Struct("<8sQQQ32s")
 TRAILER_MAGIC = b"TCCWGTS\0"
 TRAILER_VERSION = 1
+
+# Behind the ELF image, before the padding of the weights: magic, the image's bytes, their SHA-256.
+SEAL = struct.Struct("<8sQ32s")
+SEAL_MAGIC = b"TCCSEAL\0"

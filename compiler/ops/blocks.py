@@ -40,6 +40,7 @@ class ReverseSequenceAttrs:
 def _depth_to_space_infer(types: Types, attrs: DepthToSpaceAttrs) -> tuple[TensorType, ...]:
     x, s = required(types, 0), attrs.blocksize
     require(x.rank == 4, f"depth_to_space takes rank 4, not {x}")
+    require(s > 0, f"blocks of size {s}")
     require(attrs.mode in ("DCR", "CRD"), f"unknown depth_to_space mode {attrs.mode}")
     channels = as_int(x.shape[1])
     require(channels is None or channels % (s * s) == 0, f"{s * s} does not divide axis 1 of {x}")
@@ -71,6 +72,7 @@ def _depth_to_space_expr(types: Types, attrs: DepthToSpaceAttrs) -> Expr:
 def _space_to_depth_infer(types: Types, attrs: SpaceToDepthAttrs) -> tuple[TensorType, ...]:
     x, s = required(types, 0), attrs.blocksize
     require(x.rank == 4, f"space_to_depth takes rank 4, not {x}")
+    require(s > 0, f"blocks of size {s}")
     n, c, h, w = x.shape
     for size in (as_int(h), as_int(w)):
         require(size is None or size % s == 0, f"{s} does not divide the image of {x}")

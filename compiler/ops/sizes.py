@@ -9,7 +9,8 @@ import numpy as np
 from tcc.errors import UserError
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import DTYPES, TensorType
+from tcc.ir.types import DTYPES, I32, I64, TensorType
+from tcc.ops.operands import array, sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,53 @@ def _require_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((), RequireAttrs(const(3), const(3), "of this sample"), "equal")
 
 
+@dataclass(frozen=True, slots=True)
+class CheckIndicesAttrs:
+    """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
+    zero count from its end."""
+
+    size: Index
+    period: int = 1
+    number: int = 0
+
+
+def _indices_types(
+    types: Sequence[TensorType | None], attrs: CheckIndicesAttrs
+) -> tuple[TensorType, ...]:
+    if types[0] is None or types[0].dtype not in (I32, I64):
+        raise ValueError(f"indices are of type i32 or i64, not {types[0]}")
+    return ()
+
+
+def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> tuple[Array, ...]:
+    (size,) = sizes((attrs.size,))
+    given = array(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
+    if given.size and (given.min() < -size or given.max() >= size):
+        raise UserError(
+            "an index is outside of its axis", why=f"{given.min()} to {given.max()} of {size}"
+        )
+    return ()
+
+
+def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((np.array([3, -5, 4]),), CheckIndicesAttrs(const(5)), "all")
+    pairs = np.array([[0, 9], [2, 7]], np.int32)
+    yield Sample((pairs,), CheckIndicesAttrs(const(3), 2, 0), "first of two")
+
+
 OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "check_indices",
+        CheckIndicesAttrs,
+        (1, 1),
+        _indices_types,
+        _check_indices,
+        _indices_samples,
+        (I32, I64),
+        Tolerance.EXACT,
+        "Stops the run unless indices lie in their axis; a node without outputs.",
+        traits=frozenset({Trait.OPAQUE}),
+    ),
     OpSpec(
         "require",
         RequireAttrs,

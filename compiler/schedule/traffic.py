@@ -117,7 +117,10 @@ def _fetched(walk: Walk, number: int, depth: int) -> float:
         if loop.var in walk.touches[number].loops:
             inner = walk.spans[at + 1][number]
             # Neighbouring steps may overlap, and what they share is still there.
-            total *= loop.trips if forgotten else walk.spans[at][number] / inner
+            if forgotten:
+                total *= loop.trips
+            elif inner:  # reads that never leave the padding span nothing
+                total *= walk.spans[at][number] / inner
             forgotten = forgotten or loop.trips > 1
         elif forgotten:
             total *= loop.trips

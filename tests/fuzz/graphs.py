@@ -23,10 +23,12 @@ from tcc.ir.op import OpSpec, Sample, Trait
 from tcc.ir.types import BF16, BOOL, DTYPES, F32, I64, DType, TensorType, dtype_of
 from tcc.ops import OPS
 
+from .movements import movement, pick
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows that only name or demand sizes, and the one whose attributes hold a whole expression.
-_NOT_DRAWN = ("if", "loop", "scan", "require", "bind_size", "expression")
+_NOT_DRAWN = ("if", "loop", "scan", "require", "check_indices", "bind_size", "expression")
 # Rows whose result has a size that data decide: the field of the attributes that names it.
 _DATA_SIZES = ("non_zero", "compress", "unique", "non_max_suppression")
 # Operands after the first that are places, counts or shapes: only the sample knows good ones.
@@ -52,7 +54,7 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """A value with the array that it has for the generated inputs; `made` once it is in the graph.
 
     What is not made yet becomes an input, or a constant where `fixed`.
@@ -83,22 +85,22 @@ def _shape_keeping() -> tuple[OpSpec, ...]:
 
 def generate(seed: int, most: int | None = None, builder: GraphBuilder | None = None) -> Generated:
     """The graph of `seed`; `most` cuts it after so many steps, the same ones as without."""
-    maker = _Maker(seed, builder or GraphBuilder(f"fuzz{seed}"))
+    maker = Maker(seed, builder or GraphBuilder(f"fuzz{seed}"))
     steps = int(maker.rng.integers(1, 20))
     for _ in range(min(steps, steps if most is None else most)):
         maker.step()
     return Generated(maker.graph(maker.outputs()), maker.feeds, maker.special)
 
 
-class _Maker:
+class Maker:
     """Grows one graph.  `pool` are the values so far, those of graphs around a body included."""
 
-    def __init__(self, seed: int, builder: GraphBuilder, outer: _Maker | None = None) -> None:
+    def __init__(self, seed: int, builder: GraphBuilder, outer: Maker | None = None) -> None:
         self.seed, self.builder, self.outer = seed, builder, outer
         self.rng: np.random.Generator = outer.rng if outer else np.random.default_rng(seed)
         self.sizes: Sizes = dict(outer.sizes) if outer else {}
-        self.pool: list[_Known] = list(outer.pool) if outer else []
-        self.own: list[_Known] = []
+        self.pool: list[Known] = list(outer.pool) if outer else []
+        self.own: list[Known] = []
         self.feeds: dict[str, Array] = {}
         self.special: bool = outer.special if outer else bool(self.rng.random() < 0.1)
         self.symbols: list[Index] = list(outer.symbols) if outer else []
@@ -136,20 +138,20 @@ class _Maker:
             elif kind < 0.69:
                 done = self._attention()
             else:
-                done = self._row(_pick(self.rng, _drawn()))
+                done = self._row(pick(self.rng, _drawn()))
             if done:
                 return
 
     def _row(self, op: OpSpec) -> bool:
         """A row on one of its samples, with earlier values for operands that they fit."""
-        sample = _pick(self.rng, _samples(op.name))
+        sample = pick(self.rng, _samples(op.name))
         half = self._half(op, sample)
-        operands: list[_Known | None] = []
+        operands: list[Known | None] = []
         for number, array in enumerate(sample.inputs):
             if array is None:
                 operands.append(None)
                 continue
-            known = self._fresh(array, BF16 if half and array.dtype == np.float32 else None)
+            known = self.fresh(array, BF16 if half and array.dtype == np.float32 else None)
             places = number and (op.name in _PLACES or array.dtype.kind in "iu")
             operands.append(known if places else self._replaced(known, op))
         return self._apply(op, operands, sample.attrs)
@@ -159,7 +161,7 @@ class _Maker:
         able = BF16 in op.dtypes and floats and all(a.dtype == np.float32 for a in floats)
         return bool(able and self.rng.random() < 0.15)
 
-    def _replaced(self, known: _Known, op: OpSpec) -> _Known:
+    def _replaced(self, known: Known, op: OpSpec) -> Known:
         """An earlier value of the same type, or, for rows of any shape, of the same dtype."""
         loose = Trait.ELEMENTWISE in op.traits
         fits = [
@@ -168,7 +170,7 @@ class _Maker:
             if k.type.dtype is known.type.dtype
             and (k.array.shape == known.array.shape or (loose and self.rng.random() < 0.3))
         ]
-        return _pick(self.rng, fits) if fits and self.rng.random() < 0.8 else known
+        return pick(self.rng, fits) if fits and self.rng.random() < 0.8 else known
 
     def _chain(self) -> bool:
         """An elementwise row on any value, with a partner that broadcasts to it."""
@@ -176,35 +178,35 @@ class _Maker:
         rows = [op for op in _shape_keeping() if x.type.dtype in op.dtypes]
         if not rows:
             return False
-        op = _pick(self.rng, rows)
-        sample = _pick(self.rng, _samples(op.name))
-        operands: list[_Known | None] = []
+        op = pick(self.rng, rows)
+        sample = pick(self.rng, _samples(op.name))
+        operands: list[Known | None] = []
         for array in sample.inputs:
             if array is None:
                 operands.append(None)
             elif op.name == "where" and not operands:
-                operands.append(self._fresh(self.rng.random(x.array.shape) < 0.5, like=x))
+                operands.append(self.fresh(self.rng.random(x.array.shape) < 0.5, like=x))
             elif not operands or (op.name == "where" and len(operands) == 1):
                 operands.append(x)
             else:
                 operands.append(self._partner(x))
         return self._apply(op, operands, sample.attrs)
 
-    def _partner(self, x: _Known) -> _Known:
+    def _partner(self, x: Known) -> Known:
         """A value that broadcasts with `x`: an earlier one, or a new one of some of its dims."""
         fits = [k for k in self.pool if k.type.dtype is x.type.dtype and _broadcasts(k, x)]
         if fits and self.rng.random() < 0.6:
-            return _pick(self.rng, fits)
+            return pick(self.rng, fits)
         first = int(self.rng.integers(0, x.type.rank + 1))
         dims = [
             const(1) if self.rng.random() < 0.2 else dim for dim in x.type.shape[first:]
         ]  # whole trailing part, some of its axes of extent one
-        return self._fresh_of(TensorType(x.type.dtype, tuple(dims)))
+        return self.fresh_of(TensorType(x.type.dtype, tuple(dims)))
 
     def _movement(self) -> bool:
         """Rows that move data of any value, with attributes made for its shape."""
         x = self._value()
-        made = _movements(self.rng, x, self)
+        made = movement(self.rng, x, self)
         if made is None:
             return False
         name, operands, attrs = made
@@ -213,16 +215,16 @@ class _Maker:
     def _product(self) -> bool:
         """A matrix product or convolution of an earlier value with a weight."""
         floats = [k for k in self.pool if k.type.dtype is F32 and k.type.rank >= 2]
-        x = _pick(self.rng, floats) if floats else self._fresh_of(self._type(F32, 2))
+        x = pick(self.rng, floats) if floats else self.fresh_of(self._type(F32, 2))
         if len(floats) > 1 and self.rng.random() < 0.3:
-            other = _pick(self.rng, floats)
+            other = pick(self.rng, floats)
             if self._apply(OPS["matmul"], [x, other], OPS["matmul"].attrs()):
                 return True
         depth = as_int(x.type.shape[-1])
         if depth is None or not 0 < depth <= 256:
             return False
         width = int(self.rng.choice(_SIZES))
-        weight = self._fresh(
+        weight = self.fresh(
             (self.rng.standard_normal((depth, width)) / np.sqrt(depth)).astype(np.float32)
         )
         fixed = replace(weight, fixed=bool(self.rng.random() < 0.7))
@@ -232,7 +234,7 @@ class _Maker:
         """A convolution or a pool of an image: an earlier value, or a new one."""
         images = [k for k in self.pool if k.type.dtype is F32 and k.type.rank in (3, 4)]
         fresh = not images or self.rng.random() < 0.3
-        x = self._fresh_of(self._type(F32, 4)) if fresh else _pick(self.rng, images)
+        x = self.fresh_of(self._type(F32, 4)) if fresh else pick(self.rng, images)
         channels, space = as_int(x.type.shape[1]), x.type.rank - 2
         if not channels or min(x.array.shape) < 1:
             return False
@@ -242,30 +244,30 @@ class _Maker:
         before = tuple(const(int(self.rng.integers(0, k))) for k in kernel)
         after = tuple(const(int(self.rng.integers(0, k))) for k in kernel)
         if self.rng.random() < 0.3:
-            op = OPS[_pick(self.rng, ("max_pool", "average_pool"))]
+            op = OPS[pick(self.rng, ("max_pool", "average_pool"))]
             pads = {"before": before, "after": after, "dilations": dilations}
-            sample = _pick(self.rng, _samples(op.name)).attrs
+            sample = pick(self.rng, _samples(op.name)).attrs
             return self._apply(
                 op, [x], replace(sample, kernel=tuple(kernel), strides=strides, **pads)
             )
-        group = _pick(self.rng, [n for n in range(1, channels + 1) if channels % n == 0])
+        group = pick(self.rng, [n for n in range(1, channels + 1) if channels % n == 0])
         group = 1 if self.rng.random() < 0.5 else group
         filters = group * int(self.rng.integers(1, 9))
         depth = channels // group
         weight = self.rng.standard_normal((filters, depth, *kernel)) / np.sqrt(depth * 3)
-        w = replace(self._fresh(weight.astype(np.float32)), fixed=bool(self.rng.random() < 0.8))
-        bias = [self._fresh_of(TensorType(F32, (const(filters),)))] * int(self.rng.integers(0, 2))
+        w = replace(self.fresh(weight.astype(np.float32)), fixed=bool(self.rng.random() < 0.8))
+        bias = [self.fresh_of(TensorType(F32, (const(filters),)))] * int(self.rng.integers(0, 2))
         attrs = OPS["conv"].attrs(strides, before, after, dilations, group)
         return self._apply(OPS["conv"], [x, w, *bias], attrs)
 
     def _attention(self) -> bool:
         """softmax(q k) v: a product, a softmax of what a few rows make of it, another product."""
         floats = [k for k in self.pool if k.type.dtype is F32 and k.type.rank >= 2]
-        q = _pick(self.rng, floats) if floats else self._fresh_of(self._type(F32, 3))
-        keys = _pick(self.rng, (*self.symbols, const(int(self.rng.choice(_SIZES)))))
+        q = pick(self.rng, floats) if floats else self.fresh_of(self._type(F32, 3))
+        keys = pick(self.rng, (*self.symbols, const(int(self.rng.choice(_SIZES)))))
         depth, batch = q.type.shape[-1], q.type.shape[:-2]
-        k = self._fresh_of(TensorType(F32, (*batch, depth, keys)))
-        v = self._fresh_of(TensorType(F32, (*batch, keys, depth)))
+        k = self.fresh_of(TensorType(F32, (*batch, depth, keys)))
+        v = self.fresh_of(TensorType(F32, (*batch, keys, depth)))
         if not self._apply(OPS["matmul"], [q, k], OPS["matmul"].attrs()):
             return False
         for _ in range(int(self.rng.integers(0, 3))):
@@ -275,25 +277,25 @@ class _Maker:
             return True
         return self._apply(OPS["matmul"], [self.own[-1], v], OPS["matmul"].attrs()) or True
 
-    def _scaled(self, x: _Known) -> bool:
-        row = OPS[_pick(self.rng, ("mul", "add", "sub", "max"))]
+    def _scaled(self, x: Known) -> bool:
+        row = OPS[pick(self.rng, ("mul", "add", "sub", "max"))]
         return self._apply(row, [x, self._partner(x)], row.attrs())
 
     # ---- values ---------------------------------------------------------------------------------
 
-    def _value(self) -> _Known:
+    def _value(self) -> Known:
         if self.pool and self.rng.random() < 0.85:
             recent = self.pool[-6:] if self.rng.random() < 0.6 else self.pool
-            return _pick(self.rng, recent)
-        dtype = _pick(self.rng, (F32, F32, F32, F32, *DTYPES.values()))
-        return self._fresh_of(self._type(dtype, int(self.rng.integers(0, 5))))
+            return pick(self.rng, recent)
+        dtype = pick(self.rng, (F32, F32, F32, F32, *DTYPES.values()))
+        return self.fresh_of(self._type(dtype, int(self.rng.integers(0, 5))))
 
     def _type(self, dtype: DType, rank: int) -> TensorType:
         dims: list[Index] = []
         for _ in range(rank):
             draw = self.rng.random()
             if self.symbols and draw < 0.35:
-                dims.append(_pick(self.rng, self.symbols))
+                dims.append(pick(self.rng, self.symbols))
             elif draw > 0.985:
                 dims.append(const(0))
             else:
@@ -304,17 +306,15 @@ class _Maker:
         """The sizes that a type's dims have for the generated inputs."""
         return tuple(_known(substitute(dim, self.sizes)) for dim in type.shape)
 
-    def _fresh(
-        self, array: Array, dtype: DType | None = None, like: _Known | None = None
-    ) -> _Known:
+    def fresh(self, array: Array, dtype: DType | None = None, like: Known | None = None) -> Known:
         """A new input or constant; its dims are those of `like`, which has the same shape."""
         kind = dtype or dtype_of(array)
         shape = like.type.shape if like else tuple(map(const, array.shape))
         fixed = like is None and bool(self.rng.random() < 0.3)
         data = carrier(self._spoiled(array), kind)
-        return _Known(data, TensorType(kind, shape), fixed=fixed or self.outer is not None)
+        return Known(data, TensorType(kind, shape), fixed=fixed or self.outer is not None)
 
-    def _fresh_of(self, type: TensorType) -> _Known:
+    def fresh_of(self, type: TensorType) -> Known:
         shape, rng = self.shape(type), self.rng
         if type.dtype is BOOL:
             array = rng.random(shape) < 0.5
@@ -326,7 +326,7 @@ class _Maker:
             array = rng.standard_normal(shape)
         data = carrier(self._spoiled(np.asarray(array).astype(type.dtype.carrier)), type.dtype)
         fixed = self.outer is not None or bool(rng.random() < 0.2)
-        return _Known(data, type, fixed=fixed and type.static_shape is not None)
+        return Known(data, type, fixed=fixed and type.static_shape is not None)
 
     def _spoiled(self, array: Array) -> Array:
         """`array` with a few special values where this graph has them."""
@@ -339,7 +339,7 @@ class _Maker:
         data[at] = self.rng.choice(values, at.size)
         return data.reshape(array.shape)
 
-    def _make(self, known: _Known) -> _Known:
+    def _make(self, known: Known) -> Known:
         """`known` in the graph."""
         if known.made is not None:
             return known
@@ -356,7 +356,7 @@ class _Maker:
         self.pool.append(made)
         return made
 
-    def _of_outside(self, known: _Known) -> _Known:
+    def _of_outside(self, known: Known) -> Known:
         """A body has no inputs of its own: what is new and not constant comes from around it."""
         assert self.outer is not None
         made = self.outer._make(known)
@@ -365,7 +365,7 @@ class _Maker:
 
     # ---- nodes ----------------------------------------------------------------------------------
 
-    def _apply(self, op: OpSpec, operands: Sequence[_Known | None], attrs: Any) -> bool:
+    def _apply(self, op: OpSpec, operands: Sequence[Known | None], attrs: Any) -> bool:
         """Appends the node if row and reference take the operands and give sound values."""
         attrs = self._open_results(op, attrs)
         types = [None if k is None else k.type for k in operands]
@@ -394,7 +394,7 @@ class _Maker:
     def _evaluate(
         self,
         op: OpSpec,
-        operands: Sequence[_Known | None],
+        operands: Sequence[Known | None],
         attrs: Any,
         types: Sequence[TensorType],
     ) -> tuple[Array, ...] | None:
@@ -413,7 +413,7 @@ class _Maker:
         self.sizes.update(sizes)
         return results
 
-    def _sound(self, arrays: Sequence[Array], operands: Sequence[_Known | None]) -> bool:
+    def _sound(self, arrays: Sequence[Array], operands: Sequence[Known | None]) -> bool:
         """Whether to go on with these results: not too large, finite unless the graph is not."""
         if any(a.size > _MOST_ELEMENTS for a in arrays):
             return False
@@ -427,7 +427,7 @@ class _Maker:
 
     def _keep(self, outputs: Sequence[Value], arrays: Sequence[Array]) -> None:
         for value, array in zip(outputs, arrays, strict=True):
-            known = _Known(array, value.type, value)
+            known = Known(array, value.type, value)
             self.pool.append(known)
             self.own.append(known)
 
@@ -448,7 +448,7 @@ class _Maker:
     # ---- control flow ---------------------------------------------------------------------------
 
     def _control(self) -> bool:
-        kind = _pick(self.rng, ("if", "loop", "scan"))
+        kind = pick(self.rng, ("if", "loop", "scan"))
         x = self._value()
         if x.type.dtype is BOOL:
             return False
@@ -465,10 +465,10 @@ class _Maker:
         self._keep(outputs, [found[v.name] for v in outputs])
         return True
 
-    def _body(self, name: str) -> _Maker:
-        return _Maker(self.seed, GraphBuilder(name, parent=self.builder), self)
+    def _body(self, name: str) -> Maker:
+        return Maker(self.seed, GraphBuilder(name, parent=self.builder), self)
 
-    def _grown(self, body: _Maker, x: _Known) -> _Known:
+    def _grown(self, body: Maker, x: Known) -> Known:
         """A value of `x`'s type: `x` after a few elementwise rows."""
         now = x
         for _ in range(int(self.rng.integers(1, 4))):
@@ -477,17 +477,17 @@ class _Maker:
                 for op in _shape_keeping()
                 if now.type.dtype in op.dtypes and op.arity[0] <= 2 and op.name != "where"
             ]
-            op = _pick(self.rng, rows)
-            sample = _pick(self.rng, _samples(op.name))
-            operands = [now, *(body._fresh_of(now.type) for _ in sample.inputs[1:])]
+            op = pick(self.rng, rows)
+            sample = pick(self.rng, _samples(op.name))
+            operands = [now, *(body.fresh_of(now.type) for _ in sample.inputs[1:])]
             if body._apply(op, operands, sample.attrs):
                 last = body.own[-1]
                 if last.type == x.type:
                     now = last
         return now
 
-    def _if(self, x: _Known) -> Any:
-        condition = self._fresh(np.asarray(self.rng.random() < 0.5))
+    def _if(self, x: Known) -> Any:
+        condition = self.fresh(np.asarray(self.rng.random() < 0.5))
         sides = []
         for name in ("then", "otherwise"):
             body = self._body(name)
@@ -497,12 +497,12 @@ class _Maker:
         op = OPS["if"]
         return op, [replace(condition, fixed=False)], op.attrs(*sides, (x.type,))
 
-    def _loop(self, x: _Known) -> Any:
+    def _loop(self, x: Known) -> Any:
         body = self._body("loop")
         trips = int(self.rng.integers(0, 4))
         body.builder.input("i", TensorType(I64, ()))
         go = body.builder.input("go", TensorType(BOOL, ()))
-        carried = _Known(x.array, x.type, body.builder.input("c", x.type))
+        carried = Known(x.array, x.type, body.builder.input("c", x.type))
         body.pool.append(carried)
         result = self._grown(body, carried)
         assert result.made is not None
@@ -511,10 +511,10 @@ class _Maker:
         stacked = TensorType(x.type.dtype, (const(trips), *x.type.shape))
         op = OPS["loop"]
         types = (x.type, *([stacked] if rows else []))
-        count = replace(self._fresh(np.asarray(trips, np.int64)), fixed=True)
+        count = replace(self.fresh(np.asarray(trips, np.int64)), fixed=True)
         return op, [count, None, x], op.attrs(body.builder.finish(outs), types)
 
-    def _scan(self, x: _Known) -> Any:
+    def _scan(self, x: Known) -> Any:
         if not x.type.rank:
             return None
         body = self._body("scan")
@@ -523,7 +523,7 @@ class _Maker:
             return None
         slices = TensorType(x.type.dtype, x.type.shape[1:])
         first = np.ascontiguousarray(x.array[0])
-        part = _Known(first, slices, body.builder.input("part", slices))
+        part = Known(first, slices, body.builder.input("part", slices))
         body.pool.append(part)
         result = self._grown(body, part)
         assert result.made is not None
@@ -533,119 +533,7 @@ class _Maker:
         return op, [x], attrs
 
 
-# ---- movements -----------------------------------------------------------------------------------
-
-
-def _movements(
-    rng: np.random.Generator, x: _Known, maker: _Maker
-) -> tuple[str, list[_Known | None], Any] | None:
-    """A row that moves the elements of `x`: its name, operands and attributes."""
-    rank, shape = x.type.rank, x.type.shape
-    name = _pick(
-        rng, ("reshape", "transpose", "slice", "concat", "pad", "expand", "tile", "split", "reduce",
-              "softmax", "cum_sum", "top_k", "gather", "cast", "layer_normalization")
-    )  # fmt: skip
-    attrs = OPS[name].attrs if name in OPS else None
-    axis = int(rng.integers(0, rank)) if rank else 0
-    if name == "cast":
-        to = _pick(rng, tuple(d for d in DTYPES.values() if d in OPS["cast"].dtypes))
-        return name, [x], OPS[name].attrs(to)
-    if name == "reshape":
-        return name, [x], OPS[name].attrs(_new_shape(rng, shape))
-    if not rank or attrs is None and name != "reduce":
-        return None
-    match name:
-        case "transpose":
-            return name, [x], attrs(tuple(int(p) for p in rng.permutation(rank)))
-        case "slice":
-            return name, [x], _slice(rng, x)
-        case "concat":
-            again = maker._fresh_of(x.type) if rng.random() < 0.5 else x
-            return name, [x, again, *([x] if rng.random() < 0.2 else [])], attrs(axis)
-        case "pad":
-            before = tuple(const(int(n)) for n in rng.integers(0, 4, rank))
-            after = tuple(const(int(n)) for n in rng.integers(0, 4, rank))
-            return name, [x], attrs(before, after, "constant")
-        case "expand":
-            front = tuple(const(int(n)) for n in rng.integers(1, 4, int(rng.integers(0, 2))))
-            known = (as_int(d) for d in shape)
-            tail = tuple(
-                const(int(rng.integers(1, 6))) if n == 1 else d
-                for n, d in zip(known, shape, strict=True)
-            )
-            return name, [x], attrs((*front, *tail))
-        case "tile":
-            return name, [x], attrs(tuple(const(int(n)) for n in rng.integers(1, 4, rank)))
-        case "split":
-            extent = as_int(shape[axis])
-            if not extent or extent < 2:
-                return None
-            cut = int(rng.integers(1, extent))
-            return name, [x], attrs(axis, (const(cut), const(extent - cut)))
-        case "reduce":
-            row = OPS[_pick(rng, tuple(n for n in OPS if n.startswith(("reduce_", "arg_"))))]
-            return row.name, [x], _reduce_attrs(rng, row, rank)
-        case "softmax" | "gather":
-            places = rng.integers(0, max(1, x.array.shape[axis]), int(rng.integers(1, 5)))
-            at = [maker._fresh(places)] if name == "gather" else []
-            return name, [x, *at], attrs(axis)
-        case "cum_sum":
-            return name, [x], attrs(axis, bool(rng.random() < 0.3), bool(rng.random() < 0.3))
-        case "top_k":
-            k = const(int(rng.integers(0, x.array.shape[axis] + 1)))
-            return name, [x], attrs(axis, k, bool(rng.random() < 0.5), True)
-        case _:
-            scale = maker._fresh_of(TensorType(x.type.dtype, shape[axis:]))
-            return name, [x, scale], attrs(axis, 1e-3, 1)
-
-
-def _reduce_attrs(rng: np.random.Generator, row: OpSpec, rank: int) -> Any:
-    keep = bool(rng.random() < 0.5)
-    if row.name.startswith("arg_"):
-        return row.attrs(int(rng.integers(0, rank)), keep, bool(rng.random() < 0.5))
-    axes = sorted(int(a) for a in rng.permutation(rank)[: int(rng.integers(1, rank + 1))])
-    return row.attrs(tuple(axes), keep)
-
-
-def _slice(rng: np.random.Generator, x: _Known) -> Any:
-    starts, steps, counts = [], [], []
-    for dim, extent in zip(x.type.shape, x.array.shape, strict=True):
-        if as_int(dim) is None or rng.random() < 0.4:
-            starts.append(const(0))
-            steps.append(1)
-            counts.append(dim)
-            continue
-        first, step = int(rng.integers(0, extent + 1)), int(rng.integers(1, 4))
-        most = len(range(first, extent, step))
-        back = most > 1 and rng.random() < 0.3
-        starts.append(const(first + (most - 1) * step if back else first))
-        steps.append(-step if back else step)
-        counts.append(const(most if back else int(rng.integers(0, most + 1))))
-    return OPS["slice"].attrs(tuple(starts), tuple(steps), tuple(counts))
-
-
-def _new_shape(rng: np.random.Generator, shape: Sequence[Index]) -> tuple[Index, ...]:
-    """`shape` with neighbouring axes joined, an axis cut in two, or ones put in."""
-    dims = list(shape)
-    for _ in range(int(rng.integers(1, 4))):
-        at = int(rng.integers(0, len(dims) + 1))
-        kind = rng.random()
-        size = as_int(dims[at]) if at < len(dims) else None
-        if kind < 0.4 and at + 1 < len(dims):
-            dims[at : at + 2] = [dims[at] * dims[at + 1]]
-        elif kind < 0.8 and size and size > 1:
-            factor = _pick(rng, [n for n in range(1, size + 1) if size % n == 0])
-            dims[at : at + 1] = [const(factor), const(size // factor)]
-        elif len(dims) < 6:
-            dims.insert(at, const(1))
-    return tuple(dims)
-
-
 # ---- small things --------------------------------------------------------------------------------
-
-
-def _pick(rng: np.random.Generator, items: Sequence[Any]) -> Any:
-    return items[int(rng.integers(0, len(items)))]
 
 
 def _known(dim: Index) -> int:
@@ -661,7 +549,7 @@ def _elements(type: TensorType, sizes: Sizes) -> int:
     return int(np.prod([d for d in dims if d is not None], dtype=object)) if None not in dims else 0
 
 
-def _broadcasts(small: _Known, large: _Known) -> bool:
+def _broadcasts(small: Known, large: Known) -> bool:
     """Whether the dims of `small` are ones or those of `large`, from the back."""
     if small.type.rank > large.type.rank:
         return False

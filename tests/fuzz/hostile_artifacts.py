@@ -37,7 +37,9 @@ def cases() -> Iterator[Case]:
     for number in range(8):
         yield _damaged(f"tail-{number}", lambda data, n=number: _tail(data, n))
     for number in range(8):
-        yield _damaged(f"manifest-{number}", lambda data, n=number: _manifest(data, n), Outcome.EITHER)
+        yield _damaged(
+            f"manifest-{number}", lambda data, n=number: _manifest(data, n), Outcome.EITHER
+        )
 
 
 def _damaged(

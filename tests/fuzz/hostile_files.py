@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import random
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -124,7 +123,9 @@ def _tensors() -> Iterator[Case]:
     for name, dims in shapes.items():
         yield refused(f"tensor-{name}", _dims(*dims))
     for number in (0, 999, -1, TensorProto.STRING, TensorProto.COMPLEX64):
-        yield refused(f"tensor-type-{number}", _weight(lambda t, n=number: setattr(t, "data_type", n)))
+        yield refused(
+            f"tensor-type-{number}", _weight(lambda t, n=number: setattr(t, "data_type", n))
+        )
     changes: dict[str, Callable[[onnx.TensorProto], object]] = {
         "raw-short": lambda t: setattr(t, "raw_data", t.raw_data[:-1]),
         "raw-long": lambda t: setattr(t, "raw_data", t.raw_data + b"x"),

@@ -19,13 +19,9 @@ def cases() -> Iterator[Case]:
     yield from _sizes()
 
 
-def _run(
-    name: str, outcome: Outcome, text: str, feeds: Mapping[str, Any], opset: int = 21
-) -> Case:
+def _run(name: str, outcome: Outcome, text: str, feeds: Mapping[str, Any], opset: int = 21) -> Case:
     arrays = {key: np.asarray(value) for key, value in feeds.items()}
-    return Case(
-        f"run-{name}", outcome, writer(lambda: text_model(text, opset)), Action.RUN, arrays
-    )
+    return Case(f"run-{name}", outcome, writer(lambda: text_model(text, opset)), Action.RUN, arrays)
 
 
 def _ramp(*shape: int) -> Array:
@@ -67,7 +63,11 @@ def _indices() -> Iterator[Case]:
     feeds = {"x": _ramp(0, 3), "i": np.array([0, 0])}
     yield _run("gather-hollow", Outcome.REFUSED, hollow, feeds)
     scatters = {
-        "scatter-elements": ("int64[1,3] i, float[1,3] u", "ScatterElements (x, i, u)", [[0, 1, 9]]),
+        "scatter-elements": (
+            "int64[1,3] i, float[1,3] u",
+            "ScatterElements (x, i, u)",
+            [[0, 1, 9]],
+        ),
         "scatter-nd": ("int64[1,1] i, float[1,3] u", "ScatterND (x, i, u)", [[9]]),
     }
     for name, (ports, body, bad) in scatters.items():
@@ -189,9 +189,7 @@ def _sizes() -> Iterator[Case]:
     for label, k in (("many", 9), ("negative", -1), ("huge", _BIG.max)):
         feeds = {"x": _ramp(4), "k": np.array([k])}
         yield _run(f"topk-{label}", Outcome.REFUSED, top, feeds)
-    hot = (
-        "g (int64[2] i, int64 d, float[2] v) => (float[a,b] y) { y = OneHot (i, d, v) }"
-    )
+    hot = "g (int64[2] i, int64 d, float[2] v) => (float[a,b] y) { y = OneHot (i, d, v) }"
     for label, depth in (("bomb", 1 << 45), ("negative", -3)):
         feeds = {"i": np.array([0, 1]), "d": np.array(depth), "v": _ramp(2)}
         yield _run(f"one-hot-{label}", Outcome.REFUSED, hot, feeds)

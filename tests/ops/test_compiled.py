@@ -20,7 +20,7 @@ from .cases import CASES, SYMBOLIC_CASES, Case, check, reference
 BATCH = 120
 
 # Control flow needs bodies: tests/e2e has it.  The others only demand or name sizes.
-NO_RESULT = ("if", "loop", "scan", "require", "bind_size")
+NO_RESULT = ("if", "loop", "scan", "require", "check_indices", "bind_size")
 COMPILED = tuple(c for c in CASES if c.op.name not in NO_RESULT)
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)

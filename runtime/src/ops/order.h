@@ -55,6 +55,7 @@ tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_det(tcc_op_call *call);
 tcc_status tcc_op_fill_halo(tcc_op_call *call);
+tcc_status tcc_op_index_range(tcc_op_call *call);
 tcc_status tcc_op_list_at(tcc_op_call *call);
 tcc_status tcc_op_list_concat(tcc_op_call *call);
 tcc_status tcc_op_list_concat_shape(tcc_op_call *call);

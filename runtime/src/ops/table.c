@@ -15,6 +15,7 @@ tcc_op tcc_op_find(const char *name) {
         {"compress_count", tcc_op_compress_count},
         {"det", tcc_op_det},
         {"fill_halo", tcc_op_fill_halo},
+        {"index_range", tcc_op_index_range},
         {"list_at", tcc_op_list_at},
         {"list_concat", tcc_op_list_concat},
         {"list_concat_shape", tcc_op_list_concat_shape},

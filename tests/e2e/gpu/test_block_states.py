@@ -83,7 +83,7 @@ def test_other_updates_go_through_memory_of_their_own() -> None:
         {"at": np.array([[2], [-1]])},
     )
     options = read_options({"target": "cuda:sm_90"})
-    code = GpuCode(resolve_targets(options)[0], options, 0)
+    code = GpuCode(resolve_targets(options)[0], options)
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), asked=code.asked)
     graph = bind_states(graph, [("past", "present")])
     code.check(graph)

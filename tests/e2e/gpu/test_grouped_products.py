@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from tcc.backends.gpu.code import Job as CompileJob
 from tcc.backends.gpu.code import compile_blocks
+from tcc.backends.gpu.compile import Compilers
 from tcc.backends.gpu.machine_code import machine_code
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
@@ -92,10 +94,12 @@ def test_matrix_units_multiply_tiles(target: str, families: list[str]) -> None:
     _, made = lowered(options)
     number = products(made)[0]
     bound = made.table.bounds[number]
-    code = compile_blocks(
+    job = CompileJob(
         [bound.kernel], ["product"], [block_schedule(bound)], [made.alignments[number]], targets,
-        precision="bf16", allow_host=False, gluon=True, portable=False, jobs=1,
+        precision="bf16", gluon=True,
     )  # fmt: skip
+    with Compilers(1) as compilers:
+        code = compile_blocks(job, compilers)
     found = [machine_code(each) for (each,) in code.kernels]
     assert [[f for f, _ in code.matrix] for code in found] == [[f] for f in families]
     assert not any(code.private for code in found)

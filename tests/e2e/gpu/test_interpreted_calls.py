@@ -66,7 +66,7 @@ def test_agrees(name: str, interpreter: Interpreter) -> None:
     body, feeds = CASES[name]
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {body}')
     options = read_options({"target": "cuda:sm_90"})
-    code = GpuCode(resolve_targets(options)[0], options, 0)
+    code = GpuCode(resolve_targets(options)[0], options)
     graph = run_pipeline(load_model(model, {}), options.level, Trace(), asked=code.asked)
     code.check(graph)
     made = code.lower(graph)

@@ -1,0 +1,75 @@
+"""Indices that data give are looked at before anything is read there.
+
+    %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
+
+Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
+is where the values are known.  Requires nothing.  Establishes that each gather whose indices are
+neither constant nor places of another op's making has its checks before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.index import Index, as_int
+from tcc.ir.op import Array
+from tcc.ir.rewrite import Inputs, rewritten
+from tcc.ops import OPS
+from tcc.ops.sizes import CheckIndicesAttrs
+
+# Rows that give places along an axis, and the operand whose axis it is.
+_PLACES = frozenset({"arg_max", "arg_min", "top_k"})
+
+
+def check_indices(graph: Graph) -> Graph:
+    """`graph` with checks before its gathers; itself if it needs none.
+
+    Raises `UserError` for constant indices outside of their axis.
+    """
+    return rewritten(graph, _visit)
+
+
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    if not node.op.name.startswith("gather") or inputs[0] is None or inputs[1] is None:
+        return None
+    indices, known = inputs[1], b.array(inputs[1])
+    added = False
+    for attrs in _axes(node, inputs[0], indices):
+        if known is not None:
+            _check_known(known, attrs, node.loc)
+        elif not _is_place(b, indices, attrs.size):
+            b.add(OPS["check_indices"], [indices], attrs, loc=node.loc)
+            added = True
+    return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
+
+
+def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
+    """What each index of a gather counts along."""
+    if node.op.name != "gather_nd":
+        yield CheckIndicesAttrs(x.type.shape[node.attrs.axis])
+        return
+    period, first = as_int(indices.type.shape[-1]) or 0, node.attrs.batch_dims
+    for number in range(period):
+        yield CheckIndicesAttrs(x.type.shape[first + number], period, number)
+
+
+def _check_known(indices: Array, attrs: CheckIndicesAttrs, loc: str) -> None:
+    size = as_int(attrs.size)
+    given = indices.reshape(-1)[attrs.number :: attrs.period]
+    if size is not None and given.size and not np.all((given >= -size) & (given < size)):
+        raise UserError(
+            "an index is outside of its axis",
+            where=loc,
+            why=f"{given.min()} to {given.max()} where the axis has {size}",
+        )
+
+
+def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
+    """Whether the indices are places in an axis of the same size."""
+    made = b.producer(indices)
+    if made is None or made.op.name not in _PLACES or made.inputs[0] is None:
+        return False
+    return made.inputs[0].type.shape[made.attrs.axis] is size
