@@ -176,8 +176,10 @@ def _median(ctx: CallContext) -> Operand:
 def _median_along(ctx: CallContext) -> Sequence[Operand]:
     """The lower median along an axis and where it is; a NaN, where there is one."""
     x, keepdim = ctx.operand("self"), ctx.flag("keepdim")
+    if not x.rank:
+        return x, ctx.filled(0, I64)
     axis = ctx.axis_of("dim", x.rank)
-    size = as_int(x.shape[axis]) if x.rank else None
+    size = as_int(x.shape[axis])
     if not size:
         raise ctx.fail(f"of {x.type!r}")
     pair = _ordered(ctx, x, axis, const(size), False)

@@ -106,6 +106,7 @@ def compare(expected: list[Any], found: list[Any], defined: bool) -> tuple[str, 
 
 def brief(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("at: /")]  # files of this run
     return f"{type(error).__name__}: " + " | ".join(lines)[:400]
 
 
