@@ -8,11 +8,16 @@ import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.index import symbol
 from tcc.ir.layout import Layout, row_major
+from tcc.ir.tile_text import kernel_text
 from tcc.ops.contract import GemmAttrs
 from tcc.passes.lower_graph import place_graph
 from tcc.passes.plan_kernels import KernelPlanner, PlannedKernel
 from tcc.schedule.choose import Registers
+from tcc.schedule.machine import machine_for
+from tcc.schedule.work import group_work
+from tcc.target import parse_target
 
+from tests.passes.fuse.experts import layer
 from tests.passes.fuse.models import Model
 
 
@@ -55,6 +60,23 @@ def test_a_transposed_factor_gets_the_same_panels() -> None:
     assert spelled(straight) == (["4", "96", "64"], ["i1//64", "i0", "i1%64"])
     assert spelled(turned) == (["4", "96", "64"], ["i0//64", "i1", "i0%64"])
     assert bias.indices == row_major(bias.sizes).indices
+
+
+def test_matrices_that_data_choose_get_panels_and_hints() -> None:
+    """The number of the matrix runs between panels, and a hint is for the same matrix."""
+    up, _ = plans(layer(3, 40, 512, 640))
+    assert spelled(up.operands[2][1]) == (["10", "8", "512", "64"], ["i2//64", "i0", "i1", "i2%64"])
+    lines = [n.strip() for n in kernel_text(up.bound.kernel).splitlines()]
+    hints = [n for n in lines if n.startswith("prefetch %b2")]
+    assert hints
+    assert all("32768*t0" in n and "t0: 0..8" in n for n in hints)
+
+
+def test_choosing_a_matrix_is_no_work_of_each_product() -> None:
+    machine = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
+    chosen, plain = plans(layer(3, 40, 512, 640))[1], plans(product(512, 640))[0]
+    works = [group_work(kernel.bound.group, machine)[0] for kernel in (chosen, plain)]
+    assert (works[0].ops, works[0].lanes) == (works[1].ops, works[1].lanes)
 
 
 def test_a_last_panel_that_is_not_full_is_padded() -> None:
