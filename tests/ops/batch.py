@@ -145,7 +145,7 @@ def _run_together(
     jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
     options = read_options({"cpu": cpu, "jobs": jobs})
     graph = graph_of(cases, variants)
-    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, _: g):
+    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
         path = Path(folder, "batch.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 2, poison=True).run(feeds_of(cases, variants))
