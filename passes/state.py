@@ -89,6 +89,11 @@ def _check_free(result: Value, source: Value, aliases: Sequence[tuple[Value, Val
 
 
 def _check_types(result: Value, source: Value) -> None:
+    if source.type.dtype.is_handle:
+        raise UserError(
+            "strings, sequences and optionals cannot be updated in place",
+            where=f"--state {source.name}={result.name}",
+        )
     if result.type.dtype is source.type.dtype and result.type.rank == source.type.rank:
         return
     raise UserError(

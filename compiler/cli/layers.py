@@ -60,6 +60,24 @@ class LayerCheck:
     _references: dict[str, None] = field(default_factory=dict)
     _fault: Piece | None = None
     _compiles: int = 0
+    _last_read: dict[str, int] = field(default_factory=dict)
+    _unseen: list[tuple[int, int]] = field(default_factory=list)
+    _last: tuple[range, tuple[str, ...], frozenset[str]] | None = None
+    _names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Finds which layer reads each value last (outputs of the model: none is the last), and
+        what must not be cut: the values that no array holds, from where to where."""
+        layers = self.model.layers
+        for number, layer in enumerate(layers):
+            self._last_read.update(dict.fromkeys(layer.reads, number))
+        self._last_read.update(dict.fromkeys(self.model.outputs, len(layers)))
+        self._unseen = [
+            (number, self._last_read.get(name, -1))
+            for number, layer in enumerate(layers)
+            for name in layer.writes
+            if not self.model.seen(name)
+        ]
 
     def run(self) -> Report:
         """Raises UserError where not even one layer fits the memory."""
@@ -96,19 +114,16 @@ class LayerCheck:
         return last
 
     def _can_end(self, begin: int, end: int) -> bool:
-        return all(map(self.model.seen, self._leaving(range(begin, end))))
+        return not any(begin <= made < end <= read for made, read in self._unseen)
 
     def _leaving(self, span: range) -> tuple[str, ...]:
         """The values of the span that are read behind it or are outputs of the model."""
         made = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
-        after = {n for layer in self.model.layers[span.stop :] for n in layer.reads}
-        after.update(self.model.outputs)
-        return tuple(name for name in made if name in after)
+        return tuple(name for name in made if self._last_read.get(name, -1) >= span.stop)
 
     def _forget(self, begin: int) -> None:
         """Drops what no layer from `begin` on reads."""
-        live = {name for layer in self.model.layers[begin:] for name in layer.reads}
-        for name in [name for name in self._values if name not in live]:
+        for name in [n for n in self._values if self._last_read.get(n, -1) < begin]:
             del self._values[name]
 
     # ---- one batch --------------------------------------------------------------------------
@@ -282,12 +297,20 @@ class LayerCheck:
         arrays = {name: value for name, value in self._values.items() if name in reads}
         return Piece(span.start, span.stop, outputs, arrays, fixed, allowed)
 
+    def _written(
+        self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
+    ) -> tuple[Path, dict[str, Array]]:
+        """The piece as a file, and the arrays of its inputs; both sides ask for it."""
+        path = self.folder / "layers.onnx"
+        if self._last != (span, outputs, fixed):
+            self._names = self.model.write(path, span, self._values, outputs, fixed)
+            self._last = span, outputs, fixed
+        return path, {name: self._values[name] for name in self._names}
+
     def _reference(
         self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
     ) -> dict[str, Array]:
-        path = self.folder / "reference.onnx"
-        names = self.model.write(path, span, self._values, outputs, fixed)
-        feeds = {name: self._values[name] for name in names}
+        path, feeds = self._written(span, outputs, fixed)
         runs: dict[str, Callable[[], Mapping[str, Array]]] = {}
         if find_spec("onnxruntime") is not None:
             peer = partial(Peer, "ort-plain", path, feeds, self.threads)
@@ -309,9 +332,7 @@ class LayerCheck:
     def _compiled(
         self, span: range, outputs: tuple[str, ...], fixed: frozenset[str]
     ) -> Mapping[str, Array]:
-        path = self.folder / "layers.onnx"
-        names = self.model.write(path, span, self._values, outputs, fixed)
-        feeds = {name: self._values[name] for name in names}
+        path, feeds = self._written(span, outputs, fixed)
         self._compiles += 1
         compiled = compile_model(path, self.options, self.folder / "layers.so")
         return _outputs_of(partial(Peer, "tcc", compiled.path, feeds, self.threads))

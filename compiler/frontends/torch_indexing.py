@@ -173,6 +173,27 @@ def _median(ctx: CallContext) -> Operand:
     return ctx.where(odd, ctx.scalar(float("nan"), x), middle)
 
 
+def _median_along(ctx: CallContext) -> Sequence[Operand]:
+    """The lower median along an axis and where it is; a NaN, where there is one."""
+    x, keepdim = ctx.operand("self"), ctx.flag("keepdim")
+    if not x.rank:
+        return x, ctx.filled(0, I64)
+    axis = ctx.axis_of("dim", x.rank)
+    size = as_int(x.shape[axis])
+    if not size:
+        raise ctx.fail(f"of {x.type!r}")
+    pair = _ordered(ctx, x, axis, const(size), False)
+    middle, at = (ctx.slice_axis(part, axis, (size - 1) // 2, 1) for part in pair)
+    if x.dtype.is_float:
+        odd = ctx.emit("is_nan", x)
+        some = ctx.emit("reduce_max", odd, axes=(axis,), keepdims=True)
+        numbers = ctx.cast(odd, U8)
+        first = ctx.emit("arg_max", numbers, axis=axis, keepdims=True, select_last=False)
+        middle = ctx.where(some, ctx.scalar(float("nan"), x), middle)
+        at = ctx.where(some, first, at)
+    return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (middle, at)]
+
+
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
@@ -274,7 +295,8 @@ CONVERTERS: dict[str, Converter] = {
     "sort": _sort,
     "argsort": _argsort,
     "kthvalue": _kth_value,
-    "median": _median,
+    "median.default": _median,
+    "median.dim": _median_along,
     "nonzero": _non_zero,
     "masked_select": _masked_select,
     "bucketize.Tensor": _bucketize,

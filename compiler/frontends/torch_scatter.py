@@ -118,7 +118,8 @@ def _index_reduce(ctx: CallContext) -> Operand:
     how = ctx.text("reduce")
     if how not in _REDUCTIONS or not ctx.flag("include_self"):
         raise ctx.fail(f"reduction {how} with include_self={ctx.flag('include_self')}")
-    return _index_write(_REDUCTIONS[how])(ctx)
+    found: Operand = _index_write(_REDUCTIONS[how])(ctx)
+    return found
 
 
 def _index_fill(ctx: CallContext) -> Operand:

@@ -73,9 +73,11 @@ def check(op: Any) -> tuple[str, str]:
             return "refused", brief(error)
         except TccError as error:
             return "crash", brief(error)
-        found = list(
-            module.run(dict(zip((p.name for p in module.inputs), inputs, strict=True))).values()
-        )
+        named = dict(zip((port.name for port in module.inputs), inputs, strict=True))
+        try:
+            found = list(module.run(named).values())
+        except UserError as error:  # the program asserts what does not hold
+            return "refused", brief(error)
     return compare(expected, found, op.name not in UNDEFINED)
 
 
@@ -104,6 +106,7 @@ def compare(expected: list[Any], found: list[Any], defined: bool) -> tuple[str, 
 
 def brief(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("at: /")]  # files of this run
     return f"{type(error).__name__}: " + " | ".join(lines)[:400]
 
 

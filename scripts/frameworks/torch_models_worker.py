@@ -77,6 +77,7 @@ def compare(expected: list[torch.Tensor], found: list[Any]) -> tuple[str, str]:
 
 def brief(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("at: /")]  # files of this run
     return f"{type(error).__name__}: " + " | ".join(lines)[:500]
 
 

@@ -145,9 +145,9 @@ def test_batches_fit_the_memory_and_sizes_stay_constants(
     value = 4 * SIZE * 4
     assert verify(model, "--layers", "--memory", f"{10 * value}B") == 0
     assert "all 7 nodes agree" in capsys.readouterr().out
-    batches = spans[:-2]  # the last two are the whole model
+    batches = spans[:-1]  # the last one is the whole model
     assert max(batches) == 2
-    assert len(batches) >= 8  # both sides of at least four batches
+    assert len(batches) >= 4
 
 
 @pytest.mark.usefixtures("here")

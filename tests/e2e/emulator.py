@@ -35,7 +35,7 @@ def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
     chosen = read_options({"target": "cpu:aarch64", "jobs": 1, **options})
     if isinstance(model, Path):
         return driver.compile_model(model, chosen, path).path
-    with patch.object(driver, "load_model", lambda graph, _: graph):
+    with patch.object(driver, "load_model", lambda graph, *_, **__: graph):
         return driver.compile_model(model, chosen, path).path
 
 

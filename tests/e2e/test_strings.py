@@ -151,6 +151,15 @@ def test_gpus_refuse_strings_by_name() -> None:
         tcc.compile(proto, target="cuda:sm_80", jobs=1)
 
 
+def test_strings_are_no_state() -> None:
+    proto = model(
+        [helper.make_node("StringConcat", ["s", "s"], ["y"])],
+        [info("s", STRING, [2])], ["y"], [STRING],
+    )  # fmt: skip
+    with pytest.raises(tcc.UserError, match="cannot be updated in place"):
+        tcc.compile(proto, state={"s": "y"}, jobs=1)
+
+
 def test_numbers_do_not_take_strings() -> None:
     for op, operands in (("Relu", ["s"]), ("Add", ["s", "s"])):
         node = helper.make_node(op, operands, ["y"])

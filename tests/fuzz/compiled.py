@@ -86,7 +86,7 @@ def join(seeds: Sequence[int], most: int | None = None) -> tuple[dict[int, Gener
 
 def _run(graph: Graph, feeds: Mapping[str, Array], mode: str) -> dict[str, Any]:
     options = read_options({"jobs": 1, **MODES[mode]})
-    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, _: g):
+    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
         path = Path(folder, "fuzz.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 1, poison=True).run(feeds)

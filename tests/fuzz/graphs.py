@@ -20,10 +20,10 @@ from tcc.ir.evaluate import Sizes, bind_sizes, evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder, Value, bind_attrs, carrier
 from tcc.ir.index import Index, as_int, const, substitute, symbol, var_of
 from tcc.ir.op import OpSpec, Sample, Trait
-from tcc.ir.types import BF16, BOOL, DTYPES, F32, I64, DType, TensorType, dtype_of
+from tcc.ir.types import BF16, BOOL, F32, I64, DType, TensorType, dtype_of
 from tcc.ops import OPS
 
-from .movements import movement, pick
+from .movements import WIDE, movement, pick
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,6 +144,8 @@ class Maker:
 
     def _row(self, op: OpSpec) -> bool:
         """A row on one of its samples, with earlier values for operands that they fit."""
+        if self.special and op.name in ("dft", "stft"):
+            return False  # zeros of their tables are none in every order of computing them
         sample = pick(self.rng, _samples(op.name))
         half = self._half(op, sample)
         operands: list[Known | None] = []
@@ -287,7 +289,7 @@ class Maker:
         if self.pool and self.rng.random() < 0.85:
             recent = self.pool[-6:] if self.rng.random() < 0.6 else self.pool
             return pick(self.rng, recent)
-        dtype = pick(self.rng, (F32, F32, F32, F32, *DTYPES.values()))
+        dtype = pick(self.rng, (F32, F32, F32, F32, *WIDE))
         return self.fresh_of(self._type(dtype, int(self.rng.integers(0, 5))))
 
     def _type(self, dtype: DType, rank: int) -> TensorType:
@@ -375,6 +377,8 @@ class Maker:
         except (ValueError, IndexError, ZeroDivisionError, OverflowError, TccError):
             return False
         if arrays is None or not self._sound(arrays, operands):
+            return False
+        if any(t is not None and t.dtype not in WIDE for t in (*types, *results)):
             return False
         made = [None if k is None else self._make(k) for k in operands]
         values = [None if k is None else k.made for k in made]

@@ -64,8 +64,8 @@ def expect(made: Generated) -> Expected:
             else:
                 spread[name] = np.maximum(spread[name], _distance(array, outputs[name]))
     allowed = {name: _allowed(outputs[name], spread[name], types[name]) for name in outputs}
-    if made.special and any(map(_pads, walk_nodes(made.graph))):
-        allowed = {n: np.where(_nan(outputs[n]), np.inf, a) for n, a in allowed.items()}
+    if made.special and any(map(_has_zero_terms, walk_nodes(made.graph))):
+        allowed = {n: np.where(_special(outputs[n]), np.inf, a) for n, a in allowed.items()}
     return Expected(outputs, allowed, frozenset(loose))
 
 
@@ -87,18 +87,16 @@ def wrong(expected: Expected, name: str, found: Array) -> str:
     )
 
 
-def _pads(node: Node) -> bool:
-    """Whether zeros around an image take part: times an infinite weight they are NaN, and code may
-    leave them out."""
+def _has_zero_terms(node: Node) -> bool:
+    """Whether terms that are zero take part: zeros around an image, a sine of zero.  Times an
+    infinity they are NaN, and code may leave them out."""
     attrs = getattr(node.attrs, "conv", node.attrs)
-    return any(
-        as_int(as_index(n)) != 0
-        for n in (*getattr(attrs, "before", ()), *getattr(attrs, "after", ()))
-    )
+    pads = (*getattr(attrs, "before", ()), *getattr(attrs, "after", ()))
+    return node.op.name in ("dft", "stft") or any(as_int(as_index(n)) != 0 for n in pads)
 
 
-def _nan(array: Array) -> Array:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
+def _special(array: Array) -> Array:
+    return ~np.isfinite(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
 
 
 def _distance(a: Array, b: Array) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 from tcc import driver, runtime
 from tcc.errors import TccError
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.lists import ListType
 from tcc.ir.types import BF16, TensorType
 from tcc.ops.lists import pack
 from tcc.options import read_options
@@ -89,11 +90,13 @@ def from_storage(array: Array, type: TensorType) -> Array:
     return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def _packed(found: Any) -> Any:
+def _packed(found: Any, type: TensorType) -> Any:
     """Lists as references give them."""
-    if found is None or isinstance(found, list):
-        return pack(found or ())
-    return found
+    if not isinstance(type.dtype, ListType):
+        return found
+    if type.dtype.optional:
+        return pack(() if found is None else (found,))
+    return pack(found)
 
 
 Together = Callable[[Sequence[Case], str, Mapping[str, Variant]], Mapping[str, Any]]
@@ -131,7 +134,7 @@ def _run(
     for n, case in enumerate(cases):
         types = case.op.infer(case.types, case.sample.attrs)
         results.outputs[case.name] = tuple(
-            from_storage(_packed(outputs[f"o{n}.{k}"]), t) for k, t in enumerate(types)
+            from_storage(_packed(outputs[f"o{n}.{k}"], t), t) for k, t in enumerate(types)
         )
 
 
@@ -142,7 +145,7 @@ def _run_together(
     jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
     options = read_options({"cpu": cpu, "jobs": jobs})
     graph = graph_of(cases, variants)
-    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, _: g):
+    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
         path = Path(folder, "batch.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 2, poison=True).run(feeds_of(cases, variants))

@@ -62,7 +62,7 @@ def check(actual: Array, expected: Array, dtype: DType, allowed: Callable[[Array
     if isinstance(dtype, ListType):
         assert len(actual[()]) == len(expected[()])
         for a, e in zip(actual[()], expected[()], strict=True):
-            check(a, e, dtype.item, allowed)
+            check(a, e, dtype.item, np.zeros_like)
         return
     if not dtype.is_float:
         np.testing.assert_array_equal(actual, expected)

@@ -1,0 +1,54 @@
+"""A few seeds of the random graphs, and that the judge sees what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tcc.ir.graph import GraphBuilder
+from tcc.ir.index import const
+from tcc.ir.text import graph_text
+from tcc.ir.types import F32, TensorType
+from tcc.ops import OPS
+
+from .compiled import check
+from .graphs import Generated, generate
+from .judge import expect, wrong
+
+
+def test_a_seed_is_one_graph() -> None:
+    first, again = generate(7), generate(7)
+    assert graph_text(first.graph) == graph_text(again.graph)
+    for name, array in first.inputs.items():
+        np.testing.assert_array_equal(array, again.inputs[name])
+
+
+def test_some_seeds_agree_with_the_reference() -> None:
+    assert check(range(2), ["O0"]) == []
+    assert check(range(3, 6), ["O3"]) == []
+
+
+def _rounded() -> Generated:
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType(F32, (const(3),)))
+    (y,) = b.add(OPS["exp"], [x], names=["y"])
+    (z,) = b.add(OPS["floor"], [y], names=["z"])
+    return Generated(b.finish([y, z]), {"x": np.array([0.0, 1.0, 2.0], np.float32)}, False)
+
+
+def test_the_judge_allows_rounding_and_nothing_else() -> None:
+    expected = expect(_rounded())
+    y, z = expected.outputs["y"], expected.outputs["z"]
+    assert not wrong(expected, "y", np.nextafter(y, np.float32(9)))
+    near = y * np.float32(1 + 2e-7)
+    assert not wrong(expected, "y", near)
+    assert "of 3 elements" in wrong(expected, "y", y + np.float32(1e-4))
+    assert wrong(expected, "y", np.where(y > 2, np.nan, y).astype(np.float32))
+    assert not wrong(expected, "z", z)
+    # exp(0) is 1 give or take a rounding, so its floor may be 0; the others' may not differ.
+    assert not wrong(expected, "z", z - np.array([1, 0, 0], np.float32))
+    assert wrong(expected, "z", z - np.array([0, 1, 0], np.float32))
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 1)])
+def test_the_judge_looks_at_shapes(shape: tuple[int, ...]) -> None:
+    assert "is due" in wrong(expect(_rounded()), "y", np.zeros(shape, np.float32))

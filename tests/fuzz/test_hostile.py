@@ -1,0 +1,90 @@
+"""The hostile files that are refused without code being made, in this process; `scripts/hostile`
+runs all of them, each in its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from tcc.errors import UserError
+from tcc.frontends import load_model
+
+from .hostile import cases
+from .hostile_artifacts import cases as artifacts
+from .hostile_case import Action, Outcome, text_model
+
+CASES = cases()
+# Bytes that may be a model after all, and what only the run can refuse, are left to the script.
+REFUSED = [
+    case
+    for case in CASES
+    if case.outcome is Outcome.REFUSED
+    and case.action is Action.COMPILE
+    and not case.name.startswith("attribute-gather-constant")
+]
+
+
+def test_there_are_enough_of_every_kind() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names) >= 400
+    kinds = {name.split("-")[0] for name in names}
+    assert {"bytes", "tensor", "external", "graph", "function", "attribute"} <= kinds
+    assert {"bomb", "name", "run", "artifact", "sparse"} <= kinds
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_the_import_refuses(case: object, tmp_path: Path) -> None:
+    case.write_to(tmp_path / "case")  # type: ignore[attr-defined]
+    with pytest.raises(UserError) as found:
+        load_model(tmp_path / "case" / "m.onnx")
+    assert found.value.what
+
+
+@pytest.mark.parametrize("case", [c for c in artifacts() if c.outcome is Outcome.REFUSED], ids=str)
+def test_damaged_artifacts_are_refused(case: object, tmp_path: Path) -> None:
+    case.write_to(tmp_path)  # type: ignore[attr-defined]
+    with pytest.raises(UserError):
+        tcc.load(tmp_path / "m.so")
+
+
+def test_each_flipped_bit_of_the_image_is_seen(tmp_path: Path) -> None:
+    clean = next(case for case in artifacts() if case.name == "artifact-clean")
+    clean.write_to(tmp_path)
+    path = tmp_path / "m.so"
+    data = path.read_bytes()
+    size = len(data.partition(b"TCCSEAL\0")[0])
+    for at in range(64, size, size // 40):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(UserError):
+            tcc.load(path)
+
+
+def _module(text: str) -> tcc.Module:
+    model: onnx.ModelProto = text_model(text)
+    return tcc.compile(model, cpu="x86-64-v3", jobs=1, level=1)
+
+
+def test_indices_outside_of_their_axis_name_their_node() -> None:
+    module = _module(
+        "g (float[n,3] x, int64[2] i, int32[2,1] j) => (float[a,b] y, float[c,d] z) "
+        "{ [rows] y = Gather (x, i) [pairs] z = GatherND (x, j) }"
+    )
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    good, pairs = np.array([3, -4]), np.array([[0], [-1]], np.int32)
+    np.testing.assert_array_equal(module.run({"x": x, "i": good, "j": pairs})["y"], x[good])
+    for bad in (4, -5, 1 << 62):
+        with pytest.raises(Exception, match=r"rows \(Gather\): an index is outside of its axis"):
+            module.run({"x": x, "i": np.array([0, bad]), "j": pairs})
+    with pytest.raises(Exception, match=r"pairs \(GatherND\): an index is outside of its axis"):
+        module.run({"x": x, "i": good, "j": pairs + np.int32(4)})
+
+
+def test_a_reshape_to_sizes_that_do_not_fit_is_refused() -> None:
+    module = _module("g (float[n] x, int64[2] s) => (float[a,b] y) { y = Reshape (x, s) }")
+    x = np.arange(6, dtype=np.float32)
+    assert module.run({"x": x, "s": np.array([2, 3])})["y"].shape == (2, 3)
+    with pytest.raises(Exception, match="a reshape keeps all elements"):
+        module.run({"x": x, "s": np.array([5, 5])})
