@@ -43,7 +43,9 @@ def test_the_import_refuses(case: object, tmp_path: Path) -> None:
     assert found.value.what
 
 
-@pytest.mark.parametrize("case", [c for c in artifacts() if c.outcome is Outcome.REFUSED], ids=str)
+@pytest.mark.parametrize(
+    "case", [c for c in artifacts() if c.outcome is Outcome.REFUSED], ids=lambda c: c.name
+)
 def test_damaged_artifacts_are_refused(case: object, tmp_path: Path) -> None:
     case.write_to(tmp_path)  # type: ignore[attr-defined]
     with pytest.raises(UserError):
