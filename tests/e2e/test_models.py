@@ -96,7 +96,15 @@ def test_silero() -> None:
         module.run(given)
 
 
-@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
+# Two of the largest are left to `scripts/conformance`, which runs all of them.
+LEFT = ("light_densenet121", "light_inception_v2")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(LIGHT.glob("*.onnx")) if path.stem not in LEFT],
+    ids=lambda path: path.stem,
+)
 def test_light_models_of_the_onnx_package(path: Path) -> None:
     module = tcc.compile(path, jobs=JOBS)
     runner = session(path)

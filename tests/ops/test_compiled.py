@@ -6,7 +6,6 @@ the code generator are paid once for many.  Memory is poisoned before each use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -15,7 +14,7 @@ from tcc.ir.op import OpSpec, Sample, Trait
 from tcc.ops import OPS
 
 from .batch import PLAIN, Results, Variant, run_batch
-from .cases import CASES, SYMBOLIC_CASES, Case, check, reference
+from .cases import CASES, SYMBOLIC_CASES, Case, check, reference, some
 
 BATCH = 120
 
@@ -23,23 +22,17 @@ BATCH = 120
 NO_RESULT = ("if", "loop", "scan", "require", "check_indices", "bind_size")
 # Their operands are no arrays: tests/e2e/test_lists.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")
-COMPILED = tuple(c for c in CASES if c.op.name not in NO_RESULT)
+WHOLE = tuple(c for c in CASES if c.op.name not in NO_RESULT and not c.half)
+HALVES = some((c for c in CASES if c.op.name not in NO_RESULT and c.half), 5)
+COMPILED = (*WHOLE, *HALVES)
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)
 ARITHMETIC = {Trait.ELEMENTWISE, Trait.REDUCTION, Trait.CONTRACTION}
 
 
-def some(cases: Iterable[Case], most: int) -> tuple[Case, ...]:
-    """At most so many samples of a row, evenly spread: the other samples are in the plain set."""
-    rows: dict[OpSpec, list[Case]] = {}
-    for case in cases:
-        rows.setdefault(case.op, []).append(case)
-    return tuple(row[n] for row in rows.values() for n in range(0, len(row), -(-len(row) // most)))
-
-
-OPEN = some((c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT), 4)
+OPEN = some((c for c in SYMBOLIC_CASES if c.op.name not in NO_RESULT), 3)
 # The other vector width.
-AVX2 = some((c for c in COMPILED if not c.half and c.op.traits & ARITHMETIC), 3)
+AVX2 = some((c for c in COMPILED if not c.half and c.op.traits & ARITHMETIC), 2)
 ZEROS = (0.0, -0.0, 1e-40, -1e-40)
 LARGE = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**24)
 PLAIN_VALUES = (1.0, -1.0, 0.5, -2.5, 100, -100, 1e-3, 88.7, -104.0, 7.0)

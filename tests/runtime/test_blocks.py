@@ -49,13 +49,13 @@ def test_whatever_looks_at_an_array_keeps_its_memory(hold: Any) -> None:
     held = hold(array)
     before = bytes(np.asarray(held))
     del array
-    gc.collect()
+    gc.collect(0)
     other, elsewhere = blocks.array(SHAPE, F32)
     other[:] = 9
     assert elsewhere != address
     assert bytes(np.asarray(held)) == before
     del held
-    gc.collect()
+    gc.collect(0)
     assert blocks.array(SHAPE, F32)[1] == address
 
 
@@ -121,5 +121,5 @@ def test_threads_never_share_a_block() -> None:
 def test_arrays_outlive_their_blocks() -> None:
     array, _ = Blocks(2).array(SHAPE, F32)
     array[:] = 3
-    gc.collect()
+    gc.collect(0)
     assert np.all(array == 3)

@@ -25,7 +25,7 @@ def test_delta_debugging_finds_what_is_needed(culprits: set[int]) -> None:
     assert minimal(range(40), fails) == sorted(culprits)
 
 
-@pytest.mark.parametrize("number", [0, 14])
+@pytest.mark.parametrize("number", [0])
 def test_planted_faults_shrink_to_their_operator(number: int, tmp_path: Path) -> None:
     reduced, asked = reduce_planted(number, tmp_path)
     assert [node.op_type for node in reduced.proto.graph.node] == [FAULTS[number][2]]
