@@ -96,8 +96,8 @@ def test_silero() -> None:
         module.run(given)
 
 
-# Two of the largest are left to `scripts/conformance`, which runs all of them.
-LEFT = ("light_densenet121", "light_inception_v2")
+# Those that take longest are left to `scripts/conformance`, which runs all of them.
+LEFT = ("light_densenet121", "light_inception_v1", "light_inception_v2", "light_vgg19")
 
 
 @pytest.mark.parametrize(
