@@ -71,6 +71,7 @@ class NoAttrs:
 
 Infer = Callable[[Sequence[TensorType | None], Any], tuple[TensorType, ...]]
 Reference = Callable[[Sequence[Array | None], Any], tuple[Array, ...]]
+Samples = Callable[[np.random.Generator], Iterator["Sample"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +92,7 @@ class OpSpec:
     arity: tuple[int, int]  # least and most inputs; optional ones may be None in between
     infer: Infer
     reference: Reference
-    samples: Callable[[np.random.Generator], Iterator[Sample]]
+    samples: Samples
     dtypes: tuple[DType, ...]
     tolerance: Tolerance
     doc: str

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.index import as_int
 from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
-from tcc.ir.op import Array, NoAttrs, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import Array, Infer, NoAttrs, OpSpec, Reference, Sample, Samples, Tolerance, Trait
 from tcc.ir.types import F32, I64, DType, TensorType
 from tcc.ops.operands import Arrays, Types, array, maybe_array, require
 from tcc.ops.shapes import ALL, optional, required
@@ -277,18 +277,18 @@ def _row(
     name: str,
     attrs: type,
     arity: tuple[int, int],
-    infer: object,
-    reference: object,
+    infer: Infer,
+    reference: Reference,
     doc: str,
-    samples: object = _no_samples,
+    samples: Samples = _no_samples,
 ) -> OpSpec:
     return OpSpec(
         name,
         attrs,
         arity,
-        infer,  # type: ignore[arg-type]
-        reference,  # type: ignore[arg-type]
-        samples,  # type: ignore[arg-type]
+        infer,
+        reference,
+        samples,
         ALL,
         Tolerance.EXACT,
         doc,

@@ -10,10 +10,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from tcc.ir.index import Index, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.op import (
+    Array,
+    Infer,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    Reference,
+    Sample,
+    Samples,
+    Tolerance,
+    Trait,
+)
 from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
 from tcc.ops.operands import Arrays, Types, array, require
 from tcc.ops.regex import compile_pattern, matches
@@ -258,13 +270,13 @@ _NUMBER = re.compile(
 _INTEGER = re.compile(r"[+-]?\d{1,40}", re.A)
 
 
-def number_text(value: object, dtype: DType) -> str:
+def number_text(value: Any, dtype: DType) -> str:
     """A number as its shortest text that reads back, with one digit behind the point at least."""
     if dtype is BOOL:
         return "1" if value else "0"
     if dtype.is_integer:
-        return str(int(value))  # type: ignore[call-overload]
-    number = float(value)  # type: ignore[arg-type]
+        return str(int(value))
+    number = float(value)
     if np.isnan(number):
         return "NaN"
     if np.isinf(number):
@@ -365,24 +377,24 @@ def _row(
     name: str,
     attrs: type,
     arity: int,
-    infer: object,
-    reference: object,
-    samples: object,
+    infer: Infer,
+    reference: Reference,
+    samples: Samples,
     doc: str,
-    **more: object,
+    **more: Any,
 ) -> OpSpec:
     return OpSpec(
         name,
         attrs,
         (arity, arity),
-        infer,  # type: ignore[arg-type]
-        reference,  # type: ignore[arg-type]
-        samples,  # type: ignore[arg-type]
+        infer,
+        reference,
+        samples,
         (STRING,),
         Tolerance.EXACT,
         doc,
         call=name,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 import tcc
 import torch
+from answers import answer, brief
 from tcc.errors import TccError, UserError
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
@@ -104,29 +101,9 @@ def compare(expected: list[Any], found: list[Any], defined: bool) -> tuple[str, 
     return "pass", ""
 
 
-def brief(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("at: /")]  # files of this run
-    return f"{type(error).__name__}: " + " | ".join(lines)[:400]
-
-
-def requests() -> Iterator[str]:
-    for line in sys.stdin:
-        yield line.strip()
-
-
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print stays apart from the answers
-    warnings.simplefilter("ignore")
     table = operators()
-    for name in requests():
-        try:
-            outcome = ["listed", sorted(table)] if name == "?" else list(check(table[name]))
-        except Exception as error:  # a defect of the compiler: reported, the next one is tried
-            outcome = ["crash", brief(error)]
-        answers.write(json.dumps(outcome) + "\n")
-        answers.flush()
+    answer(table, sorted(table), check)
 
 
 if __name__ == "__main__":

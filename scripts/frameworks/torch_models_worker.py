@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import warnings
 from typing import Any
 
 import tcc
 import torch
 import transformers
+from answers import answer, brief
 from architectures import CASES, Case
 from tcc.errors import TccError, UserError
 from torch.utils import _pytree as pytree
@@ -75,25 +72,5 @@ def compare(expected: list[torch.Tensor], found: list[Any]) -> tuple[str, str]:
     return ("pass" if worst <= BOUND else "mismatch"), f"error {worst:.1e}"
 
 
-def brief(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("at: /")]  # files of this run
-    return f"{type(error).__name__}: " + " | ".join(lines)[:500]
-
-
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print stays apart from the answers
-    warnings.simplefilter("ignore")
-    for line in sys.stdin:
-        name = line.strip()
-        try:
-            outcome = ["listed", list(CASES)] if name == "?" else list(check(CASES[name]))
-        except Exception as error:  # a defect of the compiler: reported, the next one is tried
-            outcome = ["crash", brief(error)]
-        answers.write(json.dumps(outcome) + "\n")
-        answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    answer(CASES, CASES, check)
