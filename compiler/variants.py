@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from tcc.passes.join_programs import join_programs
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_model import Lowered
 from tcc.passes.manager import Pass
+from tcc.passes.merge_products import has_few_rows
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.state import bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -81,11 +83,12 @@ def optimise(
         key = limits, asked = code.limits, code.asked
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
-                found = [
-                    run_pipeline(each, options.level, trace, limits=limits, asked=asked)
-                    for each in given
-                ]
-                done[key] = tuple(bind_states(each, options.state) for each in found)
+                run = partial(run_pipeline, level=options.level, trace=trace, limits=limits)
+                general = run(given[0], asked=asked)
+                # Weights of few rows are merged for all sizes or for none: they are there once.
+                merging = has_few_rows(general)
+                found = [run(each, asked=asked, merging=merging) for each in given[1:]]
+                done[key] = tuple(bind_states(each, options.state) for each in (general, *found))
         graphs.append(done[key])
     return graphs
 
