@@ -82,7 +82,8 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
     instance->flags = flags;
     instance->threads_own = -1;
     instance->pool.poison = flags & TCC_POISON;
-    tcc_status status = allocate_tables(instance);
+    tcc_status status = tcc_memory_limit(&instance->pool.limit);
+    if (status == TCC_OK) status = allocate_tables(instance);
     if (status == TCC_OK && flags & TCC_TIMES) {
         size_t steps = (size_t)model->program.n_steps;
         instance->times = tcc_allocate_zero(steps ? steps : 1, sizeof *instance->times);
@@ -145,6 +146,10 @@ tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t si
 static tcc_status make_arena(tcc_instance *instance) {
     int64_t size = 0;
     TCC_RETURN_IF_ERROR(tcc_instance_arena_size(instance, &size));
+    if ((size_t)size > instance->arena.size && (size_t)size > instance->pool.limit)
+        return tcc_fail(TCC_OUT_OF_MEMORY,
+                        "out of memory: the run asks for %lld bytes; TCC_MEMORY allows it %zu",
+                        (long long)size, instance->pool.limit);
     TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)size));
     if (instance->flags & TCC_POISON) {
         if (instance->arena.base) memset(instance->arena.base, 0xFF, instance->arena.size);
