@@ -220,9 +220,18 @@ static tcc_status read_condition(tcc_run *run, int32_t buffer, bool *out_value) 
     return TCC_OK;
 }
 
+#ifdef TCC_TEST_FAIL_ALLOCATION
+/* Tests of damaged programs set this to the trips that all loops may take from then on. */
+__attribute__((visibility("default"))) int64_t tcc_test_trips = INT64_MAX;
+
+static bool may_go_on(void) { return tcc_test_trips > 0 && --tcc_test_trips > 0; }
+#else
+static bool may_go_on(void) { return true; }
+#endif
+
 static tcc_status loop(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, trip = 0;
-    for (; trip < registers[code->as.loop.trips]; trip++) {
+    for (; trip < registers[code->as.loop.trips] && may_go_on(); trip++) {
         bool go_on = true;
         registers[code->as.loop.counter] = trip;
         if (code->as.loop.condition >= 0) {

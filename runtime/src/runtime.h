@@ -131,7 +131,7 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
  * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy. */
 #define TCC_MAX_THREADS 256
 int32_t tcc_threads_resolve(int32_t wanted);
-/* Bytes that one instance may take for what data decides: TCC_MEMORY, else three quarters of the
+/* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);
 

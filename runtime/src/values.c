@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-enum { DEEPEST = 8, MOST_RANK = 64, ALIGNMENT = 64, MOST_GIVEN = 1 << 24 };
+enum { DEEPEST = 8, MOST_RANK = 64, ALIGNMENT = 64, MOST_GIVEN = 1 << 22 };
 
 /* ---- in ------------------------------------------------------------------------------------------ */
 
