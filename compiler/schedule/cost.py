@@ -21,8 +21,9 @@ from math import ceil, exp, gcd, prod
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.ir.scalar import StageRef
+from tcc.schedule.contraction import WORD
 from tcc.schedule.machine import Machine
-from tcc.schedule.nest import trips
+from tcc.schedule.nest import of_bytes, trips
 from tcc.schedule.reach import LINE, Touch
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
@@ -265,6 +266,8 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
+        if of_bytes(stage):
+            steps = ceil(steps / WORD)
         sums = rows * wide
         runs = self._runs(nest, stage.reduce)
         compute = self._arithmetic(work, vector, steps, sums, runs)

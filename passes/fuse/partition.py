@@ -34,7 +34,7 @@ from tcc.ir.group import GroupStage
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Read
+from tcc.ir.scalar import Cast, Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once, read_plainly
@@ -44,7 +44,7 @@ from tcc.passes.fuse.repeated import ROWS
 from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.choose import choose
-from tcc.schedule.nest import product, row_loop, weight
+from tcc.schedule.nest import of_bytes, product, row_loop, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
 from tcc.schedule.strips import kept_gain, strips_fit
 
@@ -398,7 +398,8 @@ def loads_evenly(stage: GroupStage) -> bool:
     factors = product(stage)
     if factors is None:
         return True
-    if factors.a is not factors.b and not all(isinstance(s, Read) for s in (factors.a, factors.b)):
+    loaded = (s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b))
+    if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
         return False  # a factor is read once for every element it meets
     return steps_evenly(stage)
 
