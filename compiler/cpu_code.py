@@ -17,6 +17,7 @@ from tcc.passes.lower_model import Lowered, lower_for_cpu
 from tcc.passes.manager import Pass
 from tcc.passes.pipeline import (
     CHECK_INDICES,
+    REQUANTISE,
     SPLIT_ZERO_POINTS,
     WEIGHT_PRODUCTS,
     grouped_products,
@@ -49,7 +50,7 @@ class CpuCode:
         # Functions of the host sort rows.
         self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
-            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS)
+            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS, REQUANTISE)
         if self.planner.pricer is not None:
             self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
 

@@ -162,7 +162,13 @@ def _turned(b: GraphBuilder, node: Node, found: _Bytes | None) -> _Bytes | None:
     """The bytes of the transposed matrix."""
     if found is None or found.value.type.rank != 2:
         return None
-    (value,) = b.add(OPS["transpose"], [found.value], TransposeAttrs((1, 0)), loc=node.loc)
+    array = b.array(found.value)
+    if array is not None:
+        value = b.constant(
+            array.T.copy(), found.value.name, found.value.type.dtype, b.sources(found.value)
+        )
+    else:
+        (value,) = b.add(OPS["transpose"], [found.value], TransposeAttrs((1, 0)), loc=node.loc)
     return replace(found, value=value, axis=None if found.axis is None else 1 - found.axis)
 
 

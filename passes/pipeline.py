@@ -27,6 +27,7 @@ from tcc.passes.level_products import level_products
 from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
+from tcc.passes.requantise import requantise
 from tcc.passes.winograd import Limits, winograd
 from tcc.passes.zero_points import split_zero_points
 
@@ -53,6 +54,7 @@ CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
 SPLIT_ZERO_POINTS = Pass("split-zero-points", split_zero_points, level=1)
+REQUANTISE = Pass("requantise", requantise, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
 
