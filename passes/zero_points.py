@@ -90,6 +90,14 @@ def _raised(b: GraphBuilder, zero: Value | None, scale: Value | None) -> Value |
     return b.constant((array.astype(np.int16) + _HALF).astype(np.uint8), "zero")
 
 
+def _raised_bytes(b: GraphBuilder, node: Node, x: Value) -> Value:
+    """Signed bytes plus 128, as unsigned ones."""
+    found = _unflipped(b, x)
+    if found is not None:
+        return found
+    return _emit(b, node, "bitwise_xor", _emit(b, node, "cast", x, to=U8), _half(b))
+
+
 def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
     """The unsigned bytes that `x` is made of by `_unsigned`."""
     back = b.producer(x)
@@ -172,7 +180,7 @@ def _sums(
     if conv is not None and ((known is None and not _unpadded(conv)) or weights.offset is not None):
         return None
     if half:
-        value = _emit(b, node, "bitwise_xor", _emit(b, node, "cast", value, to=U8), _half(b))
+        value = _raised_bytes(b, node, value)
     signed = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
     if conv is None:
         (sums,) = b.add(OPS["matmul_integer"], [value, signed], NoAttrs(), loc=node.loc)
