@@ -275,7 +275,8 @@ class _Pricing:
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             near = any(touch.step(v) == 1 for v, n in spans.items() if n > 1)
-            each = self._instructions(touch, vector, wide, lanes, near=near)
+            apart = WORD if of_bytes(stage) and touch.constant else 1
+            each = self._instructions(touch, vector, wide, lanes, near=near, apart=apart)
             count = touch.times * rows_of * each
             if touch.store:
                 stores += count
@@ -300,14 +301,21 @@ class _Pricing:
         return compute + max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
 
     def _instructions(
-        self, touch: Touch, vector: Var | None, wide: int, lanes: int, *, near: bool
+        self,
+        touch: Touch,
+        vector: Var | None,
+        wide: int,
+        lanes: int,
+        *,
+        near: bool,
+        apart: int,
     ) -> float:
         """Loads or stores for one row of a block, in issue slots; `near`: its rows lie side by
-        side."""
+        side; `apart`: so many elements of a word lie between lanes."""
         step = touch.step(vector)
         if step == 0 or lanes == 1:
             return 1.0
-        if step == 1:
+        if step in (1, apart):
             return wide * (1 + _crossing(touch, vector, lanes))
         if touch.store:
             return wide * lanes * (1 if near else _LANE)
