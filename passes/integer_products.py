@@ -119,9 +119,7 @@ def _admitted(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> bool:
     return admits(b, node, left.zero, right.value, right.zero)
 
 
-def _gemm(
-    b: GraphBuilder, node: Node, inputs: Inputs, weights: bool
-) -> Sequence[Value] | None:
+def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Sequence[Value] | None:
     attrs = node.attrs
     if not isinstance(attrs, GemmAttrs) or attrs.alpha != 1 or attrs.beta != 1:
         return None

@@ -43,7 +43,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
         return None
     factor = b.constant((np.float32(1) / scale.astype(np.float32)).reshape(()), "inverse")
     zero = zeros[0] if zeros else None
-    point = b.constant(np.uint8(0), "zero") if zero is None else zero
+    point = b.constant(np.asarray(0, np.uint8), "zero") if zero is None else zero
     return [levels(b, node, _scaled(b, node, x, factor), point)]
 
 

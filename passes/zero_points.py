@@ -1,8 +1,8 @@
 """Zero points leave sums of products of bytes: what is left are unsigned times signed bytes.
 
     matmul_integer(%x, %w, %zx, %zw)
-      ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))     x i8: u = x + 128; x u8: u = x, no 128
-                                                              v = w - zw in i8, s its sums, constants
+      ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))   x i8: u = x + 128; x u8: u = x, no 128
+                                                       v = w - zw in i8, s its sums, constants
 
     qlinear_matmul(...)  ->  the same, and what requantises it
 
@@ -43,7 +43,9 @@ def split_zero_points(graph: Graph) -> Graph:
     return rewritten(rewritten(graph, _unsigned), _visit)
 
 
-def admits(b: GraphBuilder, node: Node, x_zero: Value | None, w: Value, w_zero: Value | None) -> bool:
+def admits(
+    b: GraphBuilder, node: Node, x_zero: Value | None, w: Value, w_zero: Value | None
+) -> bool:
     """Whether the product that `node` is, with these zero points, becomes one without."""
     weights = _weights(b, w, w_zero, 0 if isinstance(node.attrs, ConvAttrs) else -1)
     if weights is None:
@@ -64,9 +66,7 @@ def _unsigned(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | 
         zero = _raised(b, rest[0] if rest else None, scale)
         if zero is None:
             return None
-        made = b.add(
-            OPS["quantize_linear"], [x, scale, zero], replace(attrs, to=U8), loc=node.loc
-        )
+        made = b.add(OPS["quantize_linear"], [x, scale, zero], replace(attrs, to=U8), loc=node.loc)
         return [_emit(b, node, "cast", _emit(b, node, "bitwise_xor", *made, _half(b)), to=I8)]
     if isinstance(attrs, DequantizeAttrs) and inputs[0] is not None:
         source = _unflipped(b, inputs[0])
@@ -221,7 +221,7 @@ def _with_offsets(
     assert zero is not None
     point = _emit(b, node, "cast", zero, to=I32)
     point = _emit(b, node, "reshape", point, shape=()) if zero.type.rank else point
-    point = _emit(b, node, "add", point, b.constant(np.int32(half))) if half else point
+    point = _emit(b, node, "add", point, b.constant(np.asarray(half, np.int32))) if half else point
     return _emit(b, node, "sub", sums, _emit(b, node, "mul", b.constant(wide), point))
 
 
@@ -263,7 +263,7 @@ def _unpadded(attrs: ConvAttrs) -> bool:
 
 
 def _half(b: GraphBuilder) -> Value:
-    return b.constant(np.uint8(_HALF), "half")
+    return b.constant(np.asarray(_HALF, np.uint8), "half")
 
 
 def _channels(b: GraphBuilder, node: Node, value: Value, like: Value, last: bool) -> Value:

@@ -214,9 +214,7 @@ def _load_words(where: Access, offset: Index, chunk: Chunk) -> Reg:
     return masked_load(code, int_const(0, "i32", chunk.width), pointer, inside, align)
 
 
-def _scalar_word(
-    where: Access, position: tuple[int, ...], chunk: Chunk, count: int
-) -> Reg | None:
+def _scalar_word(where: Access, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
     """The word of `count` neighbours along the last axis; zeros follow them."""
     first, _ = where.at(position, const(chunk.start))
     for n in range(1, count):

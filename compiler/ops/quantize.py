@@ -10,7 +10,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.scalar import Scalar, StageRef, cast
+from tcc.ir.scalar import StageRef, cast
 from tcc.ir.types import (
     BF16,
     F8E8M0,

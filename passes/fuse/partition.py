@@ -408,7 +408,9 @@ def loads_evenly(stage: GroupStage) -> bool:
     factors = product(stage)
     if factors is None:
         return True
-    loaded = (s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b))
+    loaded = (
+        s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
+    )
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
         return False  # a factor is read once for every element it meets
     return steps_evenly(stage)
