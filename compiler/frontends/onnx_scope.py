@@ -257,6 +257,8 @@ class Scope:
         arrays = [None if o is None else o.array for o in operands]
         if any(a is not None and a.size > _FOLD_OPERAND for a in arrays):
             return None
+        if op == "dequantize_linear" and arrays[0] is not None and arrays[0].ndim > 1:
+            return None  # weights, which may be multiplied as they are
         types = self._types(op, operands, attrs, loc)
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
