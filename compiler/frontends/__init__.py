@@ -30,10 +30,9 @@ def load_model(
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
-        model = _torch("torch_program").read_archive(os.fspath(model), allow_pickle)
+        return _of_archive(os.fspath(model), inputs, allow_pickle)
     if _is_of_torch(model, "ExportedProgram"):
-        graph: Graph = _torch("torch_import").import_program(model, inputs)
-        return graph
+        return _of_exported(model, inputs)
     if is_torch_module(model):
         raise UserError(
             "a torch.nn.Module has no inputs to export it with",
@@ -53,7 +52,7 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
 
     Raises `UserError` where torch cannot export the module.
     """
-    return _torch("torch_program").exported(module, inputs, dynamic_shapes)
+    return _torch("torch_exported").exported(module, inputs, dynamic_shapes)
 
 
 def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]) -> Any:
@@ -65,6 +64,14 @@ def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]
 def _is_of_torch(model: Any, name: str) -> bool:
     kinds = type(model).__mro__
     return any(k.__name__ == name and k.__module__.startswith("torch.") for k in kinds)
+
+
+def _of_exported(program: Any, inputs: Any) -> Graph:
+    ways = _torch("torch_exported")
+    described = ways.described(ways.decomposed(program))
+    _torch("torch_support").check_calls(described.block)
+    graph: Graph = _torch("torch_import").import_program(described, inputs)
+    return graph
 
 
 def _torch(module: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from tcc.frontends import (
     torch_contract,
@@ -50,13 +49,13 @@ def _join() -> Mapping[str, Converter]:
 CONVERTERS = _join()
 
 
-def converter_of(target: Any) -> Converter | None:
-    """The converter of an overload, None where there is none.
+def converter_of(target: str) -> Converter | None:
+    """The converter of an overload (`aten.add.Tensor`), None where there is none.
 
     An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names are ATen's;
     those of other libraries have the library before them.
     """
-    name = str(target).removeprefix("aten.")
+    name = target.removeprefix("aten.")
     if name.endswith((".out", "_out")):
         return None
     own = CONVERTERS.get(name)
