@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def _members(data: memoryview) -> Iterator[tuple[str, tuple[int, int, int]]]:
     if len({name.partition("/")[0] for name in seen}) != 1:
         raise ValueError("its members do not lie in one folder")
     taken.sort()
-    if any(end > start for (_, end), (start, _) in zip(taken, taken[1:], strict=False)):
+    if any(end > start for (_, end), (start, _) in pairwise(taken)):
         raise ValueError("members overlap")
 
 

@@ -16,6 +16,8 @@ from tcc.ir.index import Index, IndexLike, as_index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, F64, I64, DType
 
+_MOST_NODES = 20_000  # of one call
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
@@ -47,7 +49,16 @@ class CallContext(Emitter):
         self.loc = call.location
         self.names = [call.name]
         self._known = names.known
+        self._made = 0
         self.arguments = {name: names.resolve(value) for name, value in call.arguments.items()}
+
+    def emit_all(
+        self, op: str, operands: Sequence[Operand | None], **attrs: Any
+    ) -> tuple[Operand, ...]:
+        self._made += 1
+        if self._made > _MOST_NODES:
+            raise self.fail(f"it would become more than {_MOST_NODES} nodes")
+        return super().emit_all(op, operands, **attrs)
 
     # ---- results
 

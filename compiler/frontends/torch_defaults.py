@@ -1,4 +1,4 @@
-"""What torch's operators take for arguments left out.  Written by scripts/torch_defaults."""
+"""What torch's operators take for arguments left out; by scripts/torch_defaults."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ argsort.stable dim=-1 descending=False
 as_strided.default storage_offset=None
 as_strided_copy.default storage_offset=None
 avg_pool1d.default stride=[] padding=[0] ceil_mode=False count_include_pad=True
-avg_pool2d.default stride=[] padding=[0,0] ceil_mode=False count_include_pad=True divisor_override=None
-avg_pool3d.default stride=[] padding=[0,0,0] ceil_mode=False count_include_pad=True divisor_override=None
+avg_pool2d.default divisor_override=None
+avg_pool2d.default stride=[] padding=[0,0] ceil_mode=False count_include_pad=True
+avg_pool3d.default divisor_override=None
+avg_pool3d.default stride=[] padding=[0,0,0] ceil_mode=False count_include_pad=True
 baddbmm.default beta=1 alpha=1
 baddbmm.dtype beta=1 alpha=1
 blackman_window.default dtype=None
@@ -61,8 +63,10 @@ conv2d.padding bias=None stride=[1,1] padding='valid' dilation=[1,1] groups=1
 conv3d.default bias=None stride=[1,1,1] padding=[0,0,0] dilation=[1,1,1] groups=1
 conv3d.padding bias=None stride=[1,1,1] padding='valid' dilation=[1,1,1] groups=1
 conv_transpose1d.default bias=None stride=[1] padding=[0] output_padding=[0] groups=1 dilation=[1]
-conv_transpose2d.input bias=None stride=[1,1] padding=[0,0] output_padding=[0,0] groups=1 dilation=[1,1]
-conv_transpose3d.input bias=None stride=[1,1,1] padding=[0,0,0] output_padding=[0,0,0] groups=1 dilation=[1,1,1]
+conv_transpose2d.input bias=None stride=[1,1] padding=[0,0] output_padding=[0,0] groups=1
+conv_transpose2d.input dilation=[1,1]
+conv_transpose3d.input bias=None stride=[1,1,1] padding=[0,0,0] output_padding=[0,0,0] groups=1
+conv_transpose3d.input dilation=[1,1,1]
 cumprod.default dtype=None
 cumsum.default dtype=None
 diagonal.default offset=0 dim1=0 dim2=1
@@ -141,7 +145,8 @@ roll.default dims=[]
 rsub.Scalar alpha=1
 rsub.Tensor alpha=1
 scalar_tensor.default dtype=None
-scaled_dot_product_attention.default attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False
+scaled_dot_product_attention.default attn_mask=None dropout_p=0.0 is_causal=False scale=None
+scaled_dot_product_attention.default enable_gqa=False
 scatter_reduce.two include_self=True
 searchsorted.Scalar out_int32=False right=False side=None sorter=None
 searchsorted.Tensor out_int32=False right=False side=None sorter=None
@@ -221,13 +226,14 @@ zeros_like.default dtype=None
 """
 
 
-def _read(line: str) -> tuple[str, Mapping[str, Any]]:
-    name, *given = line.split(" ")
-    pairs = (part.split("=") for part in given)
-    return f"aten.{name}", {key: ast.literal_eval(value) for key, value in pairs}
+def _read() -> Mapping[str, Mapping[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for line in _TEXT.split("\n")[1:-1]:
+        name, *given = line.split(" ")
+        pairs = (part.split("=") for part in given)
+        held = found.setdefault(f"aten.{name}", {})
+        held.update((key, ast.literal_eval(value)) for key, value in pairs)
+    return MappingProxyType(found)
 
 
-# By overload and name of the argument.
-DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    dict(_read(line) for line in _TEXT.split("\n") if line)
-)
+DEFAULTS = _read()  # by overload and name of the argument

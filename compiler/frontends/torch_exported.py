@@ -89,6 +89,7 @@ def described(program: Any) -> Program:
         _output_names(program),
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
         lambda name: contents(_owned_tensor(program, name), f"constant {name}"),
+        trusted=True,
     )
 
 

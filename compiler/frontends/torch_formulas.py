@@ -86,7 +86,7 @@ def _made(head: str, arguments: list[Any]) -> Any:
             return _real(text)
         case "Symbol", [str()]:
             return Formula(head, tuple(arguments))
-        case ("Integer" | "Float" | "Symbol"), _:
+        case (("Integer" | "Float" | "Symbol"), _):
             raise ValueError(f"a {head} without a value")
     if any(isinstance(a, str) for a in arguments):
         raise ValueError(f"{head} of a text")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tcc.errors import InternalError, UserError
-from tcc.frontends.onnx_scope import Operand, Scope, Session
+from tcc.frontends.onnx_scope import Scope, Session
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.frontends.torch_calls import Block, Call, Number, Program
 from tcc.frontends.torch_checks import check_results, require_condition
@@ -20,6 +20,12 @@ from tcc.frontends.torch_regions import REGIONS
 from tcc.frontends.torch_support import ASSERT_SCALAR, GETITEM, is_arithmetic, is_ignored
 from tcc.frontends.torch_symbols import Symbols
 from tcc.ir.graph import Graph, GraphBuilder
+
+# What converters raise for arguments that torch has checked when it traced a program.
+_UNSOUND = (
+    ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, TypeError,
+    ValueError,
+)  # fmt: skip
 
 
 def import_program(
@@ -35,7 +41,7 @@ def import_program(
     scope = Scope(session, GraphBuilder("model"), {})
     symbols = Symbols(session, program.ranges)
     values = define_inputs(scope, symbols, program, shapes or {})
-    results = _Importer(symbols).run(scope, program.block, list(values.values()))
+    results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))
     return finish_program(scope, program, results, values)
 
 
@@ -46,8 +52,9 @@ def _no_nodes(scope: Scope, nodes: Iterable[Any]) -> None:
 class _Importer:
     """Runs blocks: what their calls become."""
 
-    def __init__(self, symbols: Symbols) -> None:
+    def __init__(self, symbols: Symbols, trusted: bool) -> None:
         self._symbols = symbols
+        self._trusted = trusted
 
     def run(self, scope: Scope, block: Block, given: Sequence[Any]) -> list[Any]:
         """What the block returns for what its inputs stand for."""
@@ -59,7 +66,16 @@ class _Importer:
         named = zip(block.inputs, given, strict=True)
         names = Names({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
-            names.values[call.name] = self._call(scope, names, call)
+            try:
+                names.values[call.name] = self._call(scope, names, call)
+            except _UNSOUND as error:
+                if self._trusted:
+                    raise
+                raise UserError(
+                    f"{call.target} cannot be imported",
+                    where=call.location,
+                    why=f"its arguments are not what torch would take ({error})",
+                ) from error
             names.known[call.name] = call.result
         return [names.resolve(value) for value in block.outputs]
 

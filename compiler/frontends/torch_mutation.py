@@ -103,11 +103,19 @@ class _Rewriter:
             self._held[call.name] = (version, call.name)
             return
         self._own(call.name)
-        if source in self._views and (packet in _DOUBTFUL or call.target == "_operator.getitem"):
+        if source in self._views and packet in _DOUBTFUL:
             other = self._views[source].root
-            family = {call.name, other, *self._kin.get(other, ())}
-            for member in family:
-                self._kin[member] = family
+            for kin in {other, *self._kin.get(other, ())}:
+                self._relate(call.name, kin)
+        elif call.target == "_operator.getitem" and self._kin.get(source):
+            for kin in self._kin[source]:  # parts do not overlap
+                self._relate(call.name, kin)
+
+    def _relate(self, name: str, other: str) -> None:
+        """Two owners may share memory; results of calls that give parts stand for none."""
+        self._kin.setdefault(name, set()).add(other)
+        if isinstance(self._known[name], Tensor):
+            self._kin.setdefault(other, set()).add(name)
 
     def _own(self, name: str) -> None:
         self._views[name] = _View(name)
@@ -192,7 +200,7 @@ class _Rewriter:
 
     def _put(self, step: Call, parent: str, new: str) -> str:
         """The value of which `step` takes `new`, elsewhere as `parent`."""
-        packet, _, overload = step.target.rpartition(".")
+        packet = step.target.rpartition(".")[0]
         known = self._known[_source(step)]
         if packet in _SAME:
             return new

@@ -52,10 +52,14 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
     block = _Reader(0).block(member(module, "graph", dict), list(map(_constant_input, specs)))
     names = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     fixed = [_union(spec) for spec in member(signature, "output_specs", list)]
+    if len(fixed) != len(block.outputs) or len(specs) != len(block.inputs):
+        raise ValueError("the program and its signature differ in their inputs or results")
     for kind, spec in fixed:
         if kind.endswith("_mutation"):
-            target = next(v for k, v in spec.items() if k.endswith("_name"))
+            target = _mutated(spec)
             updates.append(names.get(target, target))
+            if updates[-1] not in dict(block.inputs):
+                raise ValueError(f"{target[:80]!r}, which is updated, is no input")
         elif kind != "user_output":
             raise ValueError(f"results of kind {kind} are not supported")
     ranges = member(content, "range_constraints", dict)
@@ -66,6 +70,7 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
         _output_names(module, len(fixed) - len(updates)),
         {name: _range(ends) for name, ends in ranges.items()},
         contents,
+        trusted=False,
     )
 
 
@@ -87,7 +92,7 @@ def numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
 
 def scalar_type(number: Any) -> str:
     """Torch's name of the element type that the schema numbers."""
-    if number not in _SCALAR_TYPES:
+    if not isinstance(number, int) or number not in _SCALAR_TYPES:
         raise ValueError(f"{number!r} is no element type")
     return _SCALAR_TYPES[number]
 
@@ -108,10 +113,10 @@ def _name(record: Any, key: str = "name") -> str:
 
 
 def _range(ends: Any) -> tuple[int | None, int | None]:
-    found = [ends.get(key) if isinstance(ends, dict) else "?" for key in ("min_val", "max_val")]
-    if not all(end is None or isinstance(end, int) for end in found):
-        raise ValueError("the range of a symbol is wrong")
-    return found[0], found[1]
+    low, high = (ends.get(k) if isinstance(ends, dict) else "" for k in ("min_val", "max_val"))
+    if isinstance(low, int | None) and isinstance(high, int | None):
+        return low, high
+    raise ValueError("the range of a symbol is wrong")
 
 
 def _owned(specs: Sequence[Any]) -> dict[str, Constant | Fixed]:
@@ -138,6 +143,14 @@ def _constant_input(spec: Any) -> str | None:
     return _name(content) if kind == "constant_input" else None
 
 
+def _mutated(spec: Any) -> str:
+    """The name of what a result is the new value of."""
+    found = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
+    if len(found) != 1 or not isinstance(found[0], str):
+        raise ValueError("a result is the new value of nothing")
+    return found[0]
+
+
 def _literal(kind: str, value: Any) -> Any:
     """A number, a text or None; reals that JSON has not are written as texts."""
     if kind == "as_none":
@@ -155,7 +168,7 @@ def _literal(kind: str, value: Any) -> Any:
 def _output_names(module: Any, count: int) -> tuple[str, ...]:
     """Where each result lies in what the model returns."""
     calls = member(module, "module_call_graph", list)
-    signature = next((c.get("signature") for c in calls if c.get("fqn") == ""), None)
+    signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
     if signature is None:
         return tuple(f"output_{n}" for n in range(count))
     spec = json.loads(member(signature, "out_spec", str))
@@ -169,7 +182,7 @@ def _output_names(module: Any, count: int) -> tuple[str, ...]:
 def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any, ...]]:
     if len(path) > _DEEPEST:
         raise ValueError("results are nested too deeply")
-    kind, children = spec.get("type"), member(spec, "children_spec", list)
+    children, kind = member(spec, "children_spec", list), spec.get("type")
     if kind is None:
         return [path]
     keys = _keys(str(kind), spec.get("context"), len(children), fields)
@@ -186,7 +199,11 @@ def _keys(kind: str, context: Any, count: int, fields: Any) -> Sequence[Any]:
     keys = named.get("field_names") if isinstance(named, dict) else None
     if keys is None and isinstance(context, str):
         keys = json.loads(context)
-    if isinstance(keys, list) and len(keys) == count and all(isinstance(k, str | int) for k in keys):
+    if (
+        isinstance(keys, list)
+        and len(keys) == count
+        and all(isinstance(k, str | int) for k in keys)
+    ):
         return keys
     return range(count)
 
@@ -315,9 +332,7 @@ class _Reader:
             name = f"results_of_{'_'.join(filter(None, names)) or len(self._defined)}"
         known = [None if n is None else self._known_of(n) for n in names]
         result = known[0] if single else tuple(known) if known else None
-        call = Call(
-            self._define(str(name)), target, arguments, result, _path(node.get("metadata"))
-        )
+        call = Call(self._define(str(name)), target, arguments, result, _path(node.get("metadata")))
         return call, [] if single else [n if n is None else self._define(n) for n in names]
 
     def _results(self, node: Any) -> tuple[list[str | None], bool]:
@@ -358,8 +373,10 @@ def _size(size: Any) -> Any:
 def _expression(value: Any) -> Any:
     """A number, or the formula of one."""
     kind, content = _union(value)
-    return read_formula(member(content, "expr_str", str)) if kind == "as_expr" else _literal(
-        kind, content
+    return (
+        read_formula(member(content, "expr_str", str))
+        if kind == "as_expr"
+        else _literal(kind, content)
     )
 
 
