@@ -47,6 +47,20 @@ def _join() -> Mapping[str, Converter]:
 
 
 CONVERTERS = _join()
+# Other names that torch gives its operators; programs as they were traced have them.
+_ALIASES = MappingProxyType(
+    dict(
+        pair.split("=")
+        for pair in (
+            "absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan "
+            "arctan2=atan2 arctanh=atanh concat=cat concatenate=cat divide=div fix=trunc "
+            "greater=gt greater_equal=ge less=lt less_equal=le multiply=mul negative=neg "
+            "not_equal=ne special_erf=erf special_erfc=erfc special_expit=sigmoid special_exp2=exp2 "
+            "special_expm1=expm1 special_log1p=log1p special_round=round subtract=sub "
+            "swapaxes.default=transpose.int swapdims.default=transpose.int"
+        ).split()
+    )
+)
 
 
 def converter_of(target: str) -> Converter | None:
@@ -58,5 +72,6 @@ def converter_of(target: str) -> Converter | None:
     name = target.removeprefix("aten.")
     if name.endswith((".out", "_out")):
         return None
-    own = CONVERTERS.get(name)
-    return own if own is not None else CONVERTERS.get(name.rpartition(".")[0])
+    own = CONVERTERS.get(_ALIASES.get(name, name))
+    packet = name.rpartition(".")[0]
+    return own if own is not None else CONVERTERS.get(_ALIASES.get(packet, packet))

@@ -55,6 +55,8 @@ clamp.Tensor min=None max=None
 clamp.default min=None max=None
 clip.Tensor min=None max=None
 clip.default min=None max=None
+concat.default dim=0
+concatenate.default dim=0
 constant_pad_nd.default value=0
 conv1d.default bias=None stride=[1] padding=[0] dilation=[1] groups=1
 conv1d.padding bias=None stride=[1] padding='valid' dilation=[1] groups=1
@@ -168,6 +170,7 @@ sort.stable dim=-1 descending=False
 sort.str reverse=False
 sort.values dim=-1 descending=False
 sort.values_stable dim=-1 descending=False
+special_round.default decimals=0
 special_softmax.default dtype=None
 split.Tensor dim=0
 split.default dim=0
@@ -185,6 +188,8 @@ std_mean.default unbiased=True
 std_mean.dim unbiased=True keepdim=False
 sub.Scalar alpha=1
 sub.Tensor alpha=1
+subtract.Scalar alpha=1
+subtract.Tensor alpha=1
 sum.default dtype=None
 sum.dim_IntList keepdim=False dtype=None
 tensor_split.indices dim=0

@@ -23,8 +23,8 @@ from tcc.ir.graph import Graph, GraphBuilder
 
 # What converters raise for arguments that torch has checked when it traced a program.
 _UNSOUND = (
-    ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, TypeError,
-    ValueError,
+    ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, StopIteration,
+    TypeError, ValueError,
 )  # fmt: skip
 
 

@@ -240,7 +240,7 @@ class _Reader:
             sizes = tuple(_size(size) for size in member(meta, "sizes", list))
             self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes)
         for kind in ("int", "float", "bool"):
-            for name, value in (graph.get(f"sym_{kind}_values") or {}).items():
+            for name, value in member(graph, f"sym_{kind}_values", dict).items():
                 found = _expression(value)
                 symbolic = not isinstance(found, bool | int | float)
                 self._known[name] = Number(kind, found) if symbolic else found
