@@ -27,9 +27,10 @@ class CallContext(Emitter):
 
     def __init__(self, node: Any, scope: Scope, values: Values, symbols: Symbols) -> None:
         self.node = node
+        self.target, self._given = call_of(node)
         self.scope = scope
         self.symbols = symbols
-        self.operation = str(node.target)
+        self.operation = str(self.target)
         self.loc = call_location(node)
         self.names = [node.name]
         self._values = values
@@ -38,9 +39,9 @@ class CallContext(Emitter):
 
     def _bind(self) -> dict[str, Any]:
         """The call's arguments by name, those it leaves out at their defaults."""
-        declared = self.node.target._schema.arguments
+        declared = self.target._schema.arguments
         bound = {a.name: a.default_value for a in declared}
-        bound.update(zip((a.name for a in declared), self.node.args, strict=False))
+        bound.update(zip((a.name for a in declared), self._given, strict=False))
         bound.update(self.node.kwargs)
         return bound
 
@@ -209,6 +210,25 @@ class CallContext(Emitter):
 
 
 Converter: TypeAlias = Callable[[CallContext], Any]
+
+
+_EFFECTS = "with_effects"
+
+
+def call_of(node: Any) -> tuple[Any, Sequence[Any]]:
+    """The operator that a node calls, and the arguments by position.
+
+    One that may fail is called by way of `with_effects`, which keeps the order of such calls: it
+    takes a token, the operator and its arguments, and gives a token before the results.
+    """
+    if is_effect(node):
+        return node.args[1], node.args[2:]
+    return node.target, node.args
+
+
+def is_effect(node: Any) -> bool:
+    higher = isinstance(node.target, torch._ops.HigherOrderOperator)
+    return higher and node.target.name() == _EFFECTS
 
 
 def call_location(node: Any) -> str:

@@ -16,7 +16,7 @@ from tcc.errors import InternalError
 from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.frontends.torch_checks import check_results, require_condition
-from tcc.frontends.torch_context import CallContext, call_location
+from tcc.frontends.torch_context import CallContext, Converter, call_location, is_effect
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_outputs import finish_program
 from tcc.frontends.torch_program import decomposed, define_inputs
@@ -41,7 +41,9 @@ def import_program(program: Any, shapes: Mapping[str, Sequence[int | str]] | Non
     values = define_inputs(scope, symbols, ready, shapes or {})
     inputs = [value for value in values.values() if isinstance(value, Operand)]
     results = _run(scope, symbols, ready.graph, values)
-    return finish_program(scope, ready, results, inputs)
+    kinds = (spec.kind.name for spec in ready.graph_signature.output_specs)
+    shown = [result for result, kind in zip(results, kinds, strict=True) if kind != "TOKEN"]
+    return finish_program(scope, ready, shown, inputs)
 
 
 def _no_nodes(scope: Scope, nodes: Iterable[Any]) -> None:
@@ -69,6 +71,9 @@ def _call(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) 
         return require_condition(scope, symbols, node)
     if is_ignored(target):
         return None
+    if is_effect(node):
+        context = CallContext(node, scope, values, symbols)
+        return (None, *_converter(context.target, context.loc)(context))
     if isinstance(target, torch._ops.HigherOrderOperator):
         return _region(scope, symbols, node, values)
     if isinstance(known, torch.SymFloat):
@@ -77,12 +82,17 @@ def _call(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) 
         return known
     if is_arithmetic(target):
         return symbols.index(known, call_location(node))
-    converter = converter_of(target)
-    if converter is None:
-        raise InternalError(f"{target} passed the check of support", where=call_location(node))
-    result = converter(CallContext(node, scope, values, symbols))
+    context = CallContext(node, scope, values, symbols)
+    result = _converter(target, context.loc)(context)
     check_results(symbols, node, result)
     return result
+
+
+def _converter(target: Any, where: str) -> Converter:
+    found = converter_of(target)
+    if found is None:
+        raise InternalError(f"{target} passed the check of support", where=where)
+    return found
 
 
 def _region(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) -> Any:

@@ -96,6 +96,8 @@ def define_inputs(scope: Scope, symbols: Symbols, program: Any, shapes: Shapes) 
             shape = symbols.shape(fake.shape, where)
             type = TensorType(element_type(fake.dtype, where), shape)
             values[node] = scope.wrap(scope.builder.input(node.name, type))
+        elif spec.kind.name == "TOKEN":
+            values[node] = None
         elif spec.kind.name == "USER_INPUT":
             values[node] = _number(node, spec)
         elif spec.kind.name in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):

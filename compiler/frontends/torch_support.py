@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from tcc.errors import UserError
-from tcc.frontends.torch_context import call_location
+from tcc.frontends.torch_context import call_location, call_of
 from tcc.frontends.torch_converters import converter_of
 
 # Regions that run as they stand, and which argument holds their calls.
@@ -41,7 +41,7 @@ def check_calls(program: Any) -> None:
     missing: dict[str, list[str]] = {}
     for node in _calls(program.graph_module):
         if not _is_supported(node):
-            missing.setdefault(str(node.target), []).append(call_location(node))
+            missing.setdefault(str(call_of(node)[0]), []).append(call_location(node))
     if missing:
         rows = sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))
         raise UserError(
@@ -59,7 +59,7 @@ def _row(operator: str, places: list[str]) -> str:
 
 
 def _is_supported(node: Any) -> bool:
-    target = node.target
+    target, _ = call_of(node)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return target.name() in REGIONS
     if is_arithmetic(target) or is_ignored(target):
