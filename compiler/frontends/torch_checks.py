@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.frontends.torch_complex import Complex
 from tcc.frontends.torch_context import call_location
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import element_type
@@ -27,7 +28,10 @@ def check_results(symbols: Symbols, node: Any, result: Any) -> None:
         else [(known, result)]
     )
     for expected, found in pairs:
-        if isinstance(expected, torch.Tensor) and isinstance(found, Operand):
+        if isinstance(found, Complex):
+            _check_tensor(symbols, node, expected.real, found.real)
+            _check_tensor(symbols, node, expected.real, found.imag)
+        elif isinstance(expected, torch.Tensor) and isinstance(found, Operand):
             _check_tensor(symbols, node, expected, found)
         elif (
             isinstance(expected, torch.SymInt)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tcc.frontends import (
+    torch_bessel,
     torch_contract,
     torch_create,
     torch_indexing,
@@ -14,6 +15,7 @@ from tcc.frontends import (
     torch_movement,
     torch_normalization,
     torch_pointwise,
+    torch_polynomials,
     torch_reduce,
     torch_resize,
     torch_scalar_functions,
@@ -24,6 +26,7 @@ from tcc.frontends import (
 from tcc.frontends.torch_context import Converter
 
 _FAMILIES = (
+    torch_bessel,
     torch_contract,
     torch_create,
     torch_indexing,
@@ -31,6 +34,7 @@ _FAMILIES = (
     torch_movement,
     torch_normalization,
     torch_pointwise,
+    torch_polynomials,
     torch_reduce,
     torch_resize,
     torch_scalar_functions,
@@ -59,7 +63,16 @@ def converter_of(target: Any) -> Converter | None:
     those of other libraries have the library before them.
     """
     name = str(target).removeprefix("aten.")
-    if name.endswith((".out", "_out")):
-        return None
+    return None if name.endswith((".out", "_out")) else _found(name)
+
+
+def _found(name: str) -> Converter | None:
     own = CONVERTERS.get(name)
     return own if own is not None else CONVERTERS.get(name.rpartition(".")[0])
+
+
+def by_name(name: str) -> Converter:
+    """The converter under a name that the table has."""
+    found = _found(name)
+    assert found is not None, name
+    return found

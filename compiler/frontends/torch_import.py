@@ -16,7 +16,8 @@ from tcc.errors import InternalError
 from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.frontends.torch_checks import check_results, require_condition
-from tcc.frontends.torch_context import CallContext, Converter, call_location, is_effect
+from tcc.frontends.torch_complex import ComplexContext, complex_converter_of, has_complex
+from tcc.frontends.torch_context import CallContext, call_location, call_of, is_effect
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_outputs import finish_program
 from tcc.frontends.torch_program import decomposed, define_inputs
@@ -72,8 +73,7 @@ def _call(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) 
     if is_ignored(target):
         return None
     if is_effect(node):
-        context = CallContext(node, scope, values, symbols)
-        return (None, *_converter(context.target, context.loc)(context))
+        return (None, *_converted(node, scope, symbols, values))
     if isinstance(target, torch._ops.HigherOrderOperator):
         return _region(scope, symbols, node, values)
     if isinstance(known, torch.SymFloat):
@@ -82,17 +82,22 @@ def _call(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) 
         return known
     if is_arithmetic(target):
         return symbols.index(known, call_location(node))
-    context = CallContext(node, scope, values, symbols)
-    result = _converter(target, context.loc)(context)
+    result = _converted(node, scope, symbols, values)
     check_results(symbols, node, result)
     return result
 
 
-def _converter(target: Any, where: str) -> Converter:
-    found = converter_of(target)
-    if found is None:
-        raise InternalError(f"{target} passed the check of support", where=where)
-    return found
+def _converted(node: Any, scope: Scope, symbols: Symbols, values: Mapping[Any, Any]) -> Any:
+    target, _ = call_of(node)
+    if has_complex(node):
+        of_complex = complex_converter_of(target)
+        if of_complex is not None:
+            return of_complex(ComplexContext(node, scope, values, symbols))
+    else:
+        converter = converter_of(target)
+        if converter is not None:
+            return converter(CallContext(node, scope, values, symbols))
+    raise InternalError(f"{target} passed the check of support", where=call_location(node))
 
 
 def _region(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) -> Any:

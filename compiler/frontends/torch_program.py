@@ -11,6 +11,7 @@ import torch
 from tcc.errors import UserError
 from tcc.frontends.onnx_inputs import symbol_name
 from tcc.frontends.onnx_scope import Scope
+from tcc.frontends.torch_complex import complex_converter_of
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import contents, element_type
@@ -65,7 +66,7 @@ def decomposed(program: Any) -> Any:
     table = dict(torch.export.default_decompositions().items())
     for target, decompose in decomposition_table.items():
         table.setdefault(target, decompose)
-    kept = {t: d for t, d in table.items() if converter_of(t) is None}
+    kept = {t: d for t, d in table.items() if converter_of(t) is None and complex_converter_of(t) is None}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from tcc.errors import UserError
+from tcc.frontends.torch_complex import complex_converter_of, has_complex
 from tcc.frontends.torch_context import call_location, call_of
 from tcc.frontends.torch_converters import converter_of
 
@@ -64,6 +65,8 @@ def _is_supported(node: Any) -> bool:
         return target.name() in REGIONS
     if is_arithmetic(target) or is_ignored(target):
         return True
+    if has_complex(node):
+        return complex_converter_of(target) is not None
     return target is torch.ops.aten._assert_scalar.default or converter_of(target) is not None
 
 
