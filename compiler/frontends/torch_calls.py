@@ -87,7 +87,8 @@ Known: TypeAlias = Any
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
     """One call.  Arguments are refs, numbers, texts, blocks, or lists of these; those without a
-    name are numbered.  `used` are the numbers of its results that something reads."""
+    name are numbered.  `used` are the numbers of its results that something reads.  Of a call
+    whose order against others matters (`ordered`) the results come behind a token."""
 
     name: str
     target: str
@@ -95,6 +96,7 @@ class Call:
     result: Known
     path: str = ""
     used: frozenset[int] = frozenset()
+    ordered: bool = False
 
     @property
     def location(self) -> str:

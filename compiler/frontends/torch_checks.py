@@ -8,6 +8,7 @@ from typing import Any
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.frontends.torch_calls import Call, Formula, Known, Number, Size, Tensor
+from tcc.frontends.torch_complex import Complex, real_part
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import element_type
 from tcc.ir.index import Index, as_int, bounds, minimum
@@ -24,7 +25,10 @@ def check_results(symbols: Symbols, call: Call, result: Any) -> None:
         list(zip(known, result, strict=False)) if isinstance(known, tuple) else [(known, result)]
     )
     for expected, found in pairs:
-        if isinstance(expected, Tensor) and isinstance(found, Operand):
+        if isinstance(expected, Tensor) and isinstance(found, Complex):
+            for part in (found.real, found.imag):
+                _check_tensor(symbols, call, real_part(expected), part)
+        elif isinstance(expected, Tensor) and isinstance(found, Operand):
             _check_tensor(symbols, call, expected, found)
         elif isinstance(expected, Number) and isinstance(found, Index):
             symbols.learn(expected.value, found)

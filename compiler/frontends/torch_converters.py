@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.frontends import (
+    torch_bessel,
     torch_contract,
     torch_create,
     torch_indexing,
+    torch_linalg,
     torch_movement,
     torch_normalization,
     torch_pointwise,
+    torch_polynomials,
     torch_reduce,
     torch_resize,
     torch_scalar_functions,
@@ -22,12 +25,15 @@ from tcc.frontends import (
 from tcc.frontends.torch_context import Converter
 
 _FAMILIES = (
+    torch_bessel,
     torch_contract,
     torch_create,
     torch_indexing,
+    torch_linalg,
     torch_movement,
     torch_normalization,
     torch_pointwise,
+    torch_polynomials,
     torch_reduce,
     torch_resize,
     torch_scalar_functions,
@@ -55,9 +61,9 @@ _ALIASES = MappingProxyType(
             "absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan "
             "arctan2=atan2 arctanh=atanh concat=cat concatenate=cat divide=div fix=trunc "
             "greater=gt greater_equal=ge less=lt less_equal=le multiply=mul negative=neg "
-            "not_equal=ne special_erf=erf special_erfc=erfc special_expit=sigmoid special_exp2=exp2 "
-            "special_expm1=expm1 special_log1p=log1p special_round=round subtract=sub "
-            "swapaxes.default=transpose.int swapdims.default=transpose.int"
+            "not_equal=ne special_erf=erf special_erfc=erfc special_expit=sigmoid "
+            "special_exp2=exp2 special_expm1=expm1 special_log1p=log1p special_round=round "
+            "subtract=sub swapaxes.default=transpose.int swapdims.default=transpose.int"
         ).split()
     )
 )
@@ -70,8 +76,17 @@ def converter_of(target: str) -> Converter | None:
     those of other libraries have the library before them.
     """
     name = target.removeprefix("aten.")
-    if name.endswith((".out", "_out")):
-        return None
+    return None if name.endswith((".out", "_out")) else _found(name)
+
+
+def _found(name: str) -> Converter | None:
     own = CONVERTERS.get(_ALIASES.get(name, name))
     packet = name.rpartition(".")[0]
     return own if own is not None else CONVERTERS.get(_ALIASES.get(packet, packet))
+
+
+def by_name(name: str) -> Converter:
+    """The converter under a name that the table has."""
+    found = _found(name)
+    assert found is not None, name
+    return found

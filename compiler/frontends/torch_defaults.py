@@ -9,6 +9,12 @@ from typing import Any
 
 _TEXT = """
 _grouped_mm.default offs=None bias=None out_dtype=None
+_linalg_eigh.default UPLO='L' compute_v=True
+_linalg_eigh.eigenvalues UPLO='L' compute_v=True
+_linalg_solve_ex.default left=True check_errors=False
+_linalg_solve_ex.result left=True check_errors=False
+_linalg_svd.U full_matrices=False compute_uv=True driver=None
+_linalg_svd.default full_matrices=False compute_uv=True driver=None
 _safe_softmax.default dtype=None
 _to_copy.default dtype=None
 _unsafe_index_put.default accumulate=False
@@ -50,6 +56,9 @@ bucketize.Tensor out_int32=False right=False
 cat.default dim=0
 cdist.default p=2.0 compute_mode=None
 celu.default alpha=1.0
+cholesky.default upper=False
+cholesky_inverse.default upper=False
+cholesky_solve.default upper=False
 chunk.default dim=0
 clamp.Tensor min=None max=None
 clamp.default min=None max=None
@@ -105,6 +114,16 @@ kthvalue.default dim=-1 keepdim=False
 kthvalue.values dim=-1 keepdim=False
 layer_norm.default weight=None bias=None eps=1e-05 cudnn_enable=True
 leaky_relu.default negative_slope=0.01
+linalg_cholesky_ex.L upper=False check_errors=False
+linalg_cholesky_ex.default upper=False check_errors=False
+linalg_inv_ex.default check_errors=False
+linalg_inv_ex.inverse check_errors=False
+linalg_lu.default pivot=True
+linalg_lu_factor_ex.default pivot=True check_errors=False
+linalg_lu_solve.default left=True adjoint=False
+linalg_pinv.atol_rtol_tensor atol=None rtol=None hermitian=False
+linalg_qr.default mode='reduced'
+linalg_solve_triangular.default left=True unitriangular=False
 linalg_vector_norm.default ord=2 dim=None keepdim=False dtype=None
 linear.default bias=None
 linspace.Scalar_Tensor dtype=None
@@ -117,6 +136,7 @@ logspace.Tensor_Scalar base=10.0 dtype=None
 logspace.Tensor_Tensor base=10.0 dtype=None
 logspace.default base=10.0 dtype=None
 logsumexp.default keepdim=False
+lu_unpack.default unpack_data=True unpack_pivots=True
 max.dim keepdim=False
 max_pool1d.default stride=[] padding=[0] dilation=[1] ceil_mode=False
 max_pool1d_with_indices.default stride=[] padding=[0] dilation=[1] ceil_mode=False
@@ -138,6 +158,7 @@ norm.ScalarOpt_dim keepdim=False
 one_hot.default num_classes=-1
 ones.default dtype=None
 ones_like.default dtype=None
+ormqr.default left=True transpose=False
 pad.default mode='constant' value=None
 prod.default dtype=None
 prod.dim_int keepdim=False dtype=None
@@ -204,6 +225,8 @@ to.prim_dtype dtype=None copy=False
 to.prim_other copy=False
 topk.default dim=-1 largest=True sorted=True
 topk.values dim=-1 largest=True sorted=True
+triangular_solve.X upper=True transpose=False unitriangular=False
+triangular_solve.default upper=True transpose=False unitriangular=False
 tril.default diagonal=0
 tril_indices.default offset=0 dtype=4
 triu.default diagonal=0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from tcc.frontends.torch_calls import (
     Size,
     Tensor,
 )
+from tcc.frontends.torch_complex import complex_converter_of
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_outputs import result_names
 from tcc.frontends.torch_tensors import element_type
@@ -62,13 +64,17 @@ def decomposed(program: Any) -> Any:
     table = dict(torch.export.default_decompositions().items())
     for target, decompose in decomposition_table.items():
         table.setdefault(target, decompose)
-    kept = {t: d for t, d in table.items() if converter_of(str(t)) is None}
+    kept = {t: d for t, d in table.items() if not _is_known(str(t))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
             return program.run_decompositions(kept)
     except Exception as error:  # torch raises errors of many kinds here
         raise UserError("torch cannot decompose the program", why=str(error)[:2000]) from error
+
+
+def _is_known(target: str) -> bool:
+    return converter_of(target) is not None or complex_converter_of(target) is not None
 
 
 def described(program: Any) -> Program:
@@ -81,9 +87,11 @@ def described(program: Any) -> Program:
     by_target = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
-    ranges = program.range_constraints
+    ranges, block = program.range_constraints, _block(program.graph)
+    specs_of_results = zip(block.outputs, signature.output_specs, strict=True)
+    results = tuple(value for value, spec in specs_of_results if spec.kind.name != "TOKEN")
     return Program(
-        _block(program.graph),
+        replace(block, outputs=results),
         owned,
         tuple(names[s.target] for s in updates),
         _output_names(program),
@@ -100,6 +108,8 @@ def _owner(spec: Any, node: Any) -> Constant | Fixed | None:
     kind = spec.kind.name
     if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
         return Constant(spec.target)
+    if kind == "TOKEN":
+        return Fixed(None)
     if kind != "USER_INPUT":
         raise UserError(f"inputs of kind {kind} are not supported", where=f"input {node.name}")
     known = node.meta.get("val")
@@ -163,16 +173,23 @@ def _block(graph: Any) -> Block:
 
 
 def _call(node: Any) -> Call:
-    arguments = {name: _argument(value) for name, value in _bound(node)}
+    target, given = node.target, node.args
+    ordered = _target(target) == "higher_order.with_effects"
+    if ordered:  # a token, the operator that may fail, and its arguments
+        target, given = given[1], given[2:]
+    arguments = {
+        name: _argument(value) for name, value in _bound(target, given, node.kwargs).items()
+    }
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed([entry[0] for entry in stack.values()]), "")
     return Call(
         node.name,
-        _target(node.target),
+        _target(target),
         arguments,
         _known(node.meta.get("val")),
         path.removeprefix("L['self']").lstrip("."),
         frozenset(_used(node)),
+        ordered,
     )
 
 
@@ -191,17 +208,16 @@ def _target(target: Any) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
-def _bound(node: Any) -> Iterable[tuple[str, Any]]:
+def _bound(target: Any, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """The call's arguments by name, those it leaves out at their defaults."""
     bound: dict[str, Any] = {}
-    if isinstance(node.target, torch._ops.OpOverload):
-        declared = node.target._schema.arguments
+    if isinstance(target, torch._ops.OpOverload):
+        declared = target._schema.arguments
         bound.update((a.name, a.default_value) for a in declared)
-        bound.update(zip((a.name for a in declared), node.args, strict=False))
+        bound.update(zip((a.name for a in declared), given, strict=False))
     else:
-        bound.update((str(number), value) for number, value in enumerate(node.args))
-    bound.update(node.kwargs)
-    return bound.items()
+        bound.update((str(number), value) for number, value in enumerate(given))
+    return {**bound, **named}
 
 
 def _argument(value: Any) -> Any:
@@ -210,7 +226,7 @@ def _argument(value: Any) -> Any:
         return _block(held.graph) if isinstance(held, torch.fx.GraphModule) else Ref(value.name)
     if isinstance(value, list | tuple):
         return [_argument(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float | complex | str):
         return value
     return ElementType(_name(value)) if isinstance(value, torch.dtype) else Opaque(str(value))
 

@@ -11,6 +11,7 @@ from tcc.frontends.onnx_scope import Scope, Session
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.frontends.torch_calls import Block, Call, Number, Program
 from tcc.frontends.torch_checks import check_results, require_condition
+from tcc.frontends.torch_complex import ComplexContext, complex_converter_of, has_complex
 from tcc.frontends.torch_context import CallContext, Names
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_inputs import define_inputs
@@ -91,17 +92,29 @@ class _Importer:
             return None
         if is_arithmetic(call):
             return _number(scope, symbols, call)
-        region, converter = REGIONS.get(target), converter_of(target)
-        context = CallContext(call, scope, names, symbols)
+        region = REGIONS.get(target)
         if region is not None:
-            return region(context, self.run)
+            return region(CallContext(call, scope, names, symbols), self.run)
         if isinstance(known, Number) and known.kind == "float":
             return real_size(scope, symbols, known.value, call.location)
-        if converter is None:
-            raise InternalError(f"{target} passed the check of support", where=call.location)
-        result = converter(context)
+        result = _converted(scope, symbols, names, call)
+        if call.ordered:
+            return (None, *result)
         check_results(symbols, call, result)
         return result
+
+
+def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
+    """What the converter of an operator makes of a call."""
+    if has_complex(call, names.known):
+        of_complex = complex_converter_of(call.target)
+        if of_complex is not None:
+            return of_complex(ComplexContext(call, scope, names, symbols))
+    else:
+        converter = converter_of(call.target)
+        if converter is not None:
+            return converter(CallContext(call, scope, names, symbols))
+    raise InternalError(f"{call.target} passed the check of support", where=call.location)
 
 
 def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:

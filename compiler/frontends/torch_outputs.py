@@ -9,6 +9,7 @@ from tcc.errors import UserError
 from tcc.frontends.onnx_outputs import rename
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.frontends.torch_calls import Program
+from tcc.frontends.torch_complex import Complex
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
@@ -76,6 +77,10 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
         return scope.sizes([result], I64, scalar=True, name=name)
     if isinstance(result, bool | int | float):
         return scope.constant(result, name=name)
+    if isinstance(result, Complex):
+        raise UserError(
+            f"output {name} is complex", hint="return its parts, as torch.view_as_real gives them"
+        )
     raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.torch_calls import Block, Call, Number
+from tcc.frontends.torch_calls import Block, Call, Known, Number
+from tcc.frontends.torch_complex import complex_converter_of, has_complex
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_regions import REGIONS
 
@@ -39,8 +40,8 @@ def is_arithmetic(call: Call) -> bool:
 def check_calls(program: Block, hint: str = "tcc ops lists what is supported") -> None:
     """Raises one `UserError` that lists every operator of the program that tcc does not have."""
     missing: dict[str, list[str]] = {}
-    for call in _calls(program):
-        if not _is_supported(call):
+    for call, known in _calls(program):
+        if not _is_supported(call, known):
             missing.setdefault(call.target, []).append(call.location)
     if missing:
         rows = sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))
@@ -58,17 +59,21 @@ def _row(operator: str, places: list[str]) -> str:
     return f"    {operator}  {len(places)}  {shown}"
 
 
-def _is_supported(call: Call) -> bool:
+def _is_supported(call: Call, known: Mapping[str, Known]) -> bool:
     target = call.target
     if target in (GETITEM, ASSERT_SCALAR) or is_ignored(target) or is_arithmetic(call):
         return True
+    if has_complex(call, known):
+        return complex_converter_of(target) is not None
     return target in REGIONS or converter_of(target) is not None
 
 
-def _calls(block: Block) -> Iterator[Call]:
-    """The calls of a block and of the blocks they hold."""
+def _calls(block: Block) -> Iterator[tuple[Call, Mapping[str, Known]]]:
+    """The calls of a block and of the blocks they hold, and what is known of names at each."""
+    known = dict(block.inputs)
     for call in block.calls:
-        yield call
+        known[call.name] = call.result
+        yield call, known
         for inner in _blocks(call.arguments.values()):
             yield from _calls(inner)
 

@@ -283,6 +283,8 @@ class _Reader:
             return self._symbolic(value)
         if isinstance(value, list):
             return [self._item(kind, item) for item in value]
+        if kind == "as_complex":
+            return complex(*(float(member(value, part, float)) for part in ("real", "imag")))
         if isinstance(value, dict) or kind in ("as_memory_format", "as_layout", "as_operator"):
             return Opaque(f"{kind.removeprefix('as_')} {str(value)[:80]}")
         return _literal(kind, value)
