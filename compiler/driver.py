@@ -88,10 +88,12 @@ def compile_model(
     check_options(options, targets)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
-        graph = load_model(model, dict(options.inputs), allow_pickle=options.allow_pickle)
+        graph = load_model(
+            model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
+        )
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    with Compilers(options.jobs) as compilers:
+    with Compilers(options.jobs, options.budgets) as compilers:
         codes = variant_codes(targets, options, given, compilers)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
 
 Shape = tuple[int, ...]
@@ -325,6 +326,10 @@ class Options:
             "Worker processes that generate code; the output does not depend on it.",
             _positive,
         ),
+    )
+    budgets: Budgets = field(
+        default=BUDGETS,
+        metadata=_flag("--budget", "NAME=VALUE", budgets_help(), read_budgets, repeated=True),
     )
     name: str = field(
         default="",

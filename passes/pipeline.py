@@ -22,12 +22,14 @@ from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
 from tcc.passes.group_products import TileOf, group_products
-from tcc.passes.integer_products import integer_products
+from tcc.passes.integer_products import integer_products, weight_products
 from tcc.passes.level_products import level_products
 from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
+from tcc.passes.requantise import requantise
 from tcc.passes.winograd import Limits, winograd
+from tcc.passes.zero_points import split_zero_points
 
 MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
 PIPELINE: tuple[Pass, ...] = (
@@ -51,6 +53,9 @@ PIPELINE: tuple[Pass, ...] = (
 # What targets may ask for: the first after all rewriting, the others after the first pass.
 CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
+WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
+SPLIT_ZERO_POINTS = Pass("split-zero-points", split_zero_points, level=1)
+REQUANTISE = Pass("requantise", requantise, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
 
