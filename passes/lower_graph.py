@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -59,18 +58,12 @@ from tcc.passes.fuse.split import Divides
 from tcc.passes.fuse.unite import unite
 from tcc.passes.layouts import Kernel, Placed, Step, assign_layouts
 from tcc.passes.lower_sizes import Registers
-from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel
+from tcc.passes.plan_kernels import Bound, KernelPlanner, PlannedKernel, least_units
 from tcc.passes.precision import FULL, Precision, narrowed
 from tcc.passes.state import updates_in_place
 from tcc.passes.weights import WeightTable, stored_bytes
-from tcc.schedule.nest import product, trips, weight, work
 from tcc.schedule.registers import TYPICAL_CORE
 from tcc.schedule.registers import Registers as CoreRegisters
-
-# What a core does in a nanosecond: body operations of a contraction, and of anything else.
-CONTRACTION_RATE, PLAIN_RATE = 200, 10
-# A thread that gets less to do than this costs more than it saves.
-LEAST_NANOSECONDS = 1000
 
 
 @dataclass(slots=True)
@@ -323,15 +316,6 @@ def place_graph(
 
 def storage_count(where: Layout) -> Index:
     return element_count(where.sizes)
-
-
-def least_units(bound: Bound) -> int:
-    """Units of a kernel that are worth a thread of their own."""
-    plain = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is None)
-    contracted = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is not None)
-    nanoseconds = plain // PLAIN_RATE + contracted // CONTRACTION_RATE
-    units = prod(trips(axis) for axis in bound.kernel.axes)
-    return max(1, -(-LEAST_NANOSECONDS * units // max(nanoseconds, 1)))
 
 
 def _var_index(var: Var) -> Index:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, prod
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, extent
@@ -40,10 +42,14 @@ from tcc.schedule.blocks import BlockSchedule
 from tcc.schedule.candidates import cheapest
 from tcc.schedule.choose import choose
 from tcc.schedule.cost import Pricer
-from tcc.schedule.nest import anchor, depends, of_bytes, product, stride
+from tcc.schedule.nest import anchor, depends, of_bytes, product, stride, trips, weight, work
 from tcc.schedule.registers import Knobs, Registers
 from tcc.schedule.schedule import Nest, Schedule
 
+# What a core does in a nanosecond: body operations of a contraction, and of anything else.
+CONTRACTION_RATE, PLAIN_RATE = 200, 10
+# A thread that gets less to do than this costs more than it saves.
+LEAST_NANOSECONDS = 1000
 # Constants smaller than this many elements are left as they are.
 _SMALL = 64
 
@@ -202,6 +208,31 @@ def _structure(
 def _layout_of(value: Value, layouts: Mapping[Value, Layout]) -> Layout:
     found = layouts.get(value)
     return row_major(value.type.shape) if found is None else found
+
+
+# ---- threads ------------------------------------------------------------------------------------
+
+
+def least_units(bound: Bound) -> int:
+    """Units of a kernel that are worth a thread of their own."""
+    plain = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is None)
+    contracted = sum(work(s) * weight(s) for s in bound.group.stages if product(s) is not None)
+    nanoseconds = plain // PLAIN_RATE + contracted // CONTRACTION_RATE
+    return max(1, ceil(LEAST_NANOSECONDS * _units(bound) / max(nanoseconds, 1)))
+
+
+def _units(bound: Bound) -> Fraction:
+    """Units that do a kernel's work; of a loop of open size as many as do the trips that are
+    counted of it, which may be less than one."""
+    schedule = bound.schedule
+    if isinstance(schedule, BlockSchedule):
+        return Fraction(prod(trips(axis) for axis in bound.kernel.axes))
+    loops = (v for v in bound.group.common if v.name in schedule.parallel)
+    units = Fraction(1)
+    for loop in loops:
+        unit, known = schedule.unit(loop.name), as_int(extent(loop))
+        units *= Fraction(trips(loop), unit) if known is None else -(-known // unit)
+    return units
 
 
 # ---- packing ------------------------------------------------------------------------------------

@@ -6,14 +6,15 @@ from itertools import pairwise
 
 import pytest
 from tcc.ir.graph import Graph
-from tcc.ir.index import symbol
+from tcc.ir.index import IndexLike, symbol
 from tcc.ir.layout import Layout, row_major
 from tcc.ir.tile_text import kernel_text
 from tcc.ops.contract import GemmAttrs
 from tcc.passes.lower_graph import place_graph
-from tcc.passes.plan_kernels import KernelPlanner, PlannedKernel
+from tcc.passes.plan_kernels import KernelPlanner, PlannedKernel, least_units
 from tcc.schedule.choose import Registers
 from tcc.schedule.machine import machine_for
+from tcc.schedule.schedule import Schedule
 from tcc.schedule.work import group_work
 from tcc.target import parse_target
 
@@ -152,3 +153,18 @@ def test_operands_that_are_not_constant_keep_their_layout() -> None:
     x, w = m.input("x", 32, 96), m.input("w", 96, 256)
     (planned,) = plans(m.finish(m.op("matmul", x, w)))
     assert dict(planned.operands)[w] == row_major(w.type.shape)
+
+
+@pytest.mark.parametrize("depth", [4, 32, 512])
+def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth: int) -> None:
+    """`n` images of 12544 places: what one unit does is known, though not how many there are."""
+
+    def least(rows: IndexLike) -> int:
+        m = Model("rows")
+        (plan,) = plans(m.finish(m.op("matmul", m.input("x", rows, depth), m.weight(depth, 16))))
+        assert isinstance(plan.bound.schedule, Schedule)
+        elements = plan.bound.schedule.unit(plan.bound.group.common[0].name)
+        return least_units(plan.bound) * elements  # rows that are worth a thread
+
+    known = least(12544)
+    assert known / 3 <= least(symbol("n", 1) * 12544) <= known * 3
