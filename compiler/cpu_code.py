@@ -84,7 +84,9 @@ class CpuCode:
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Machine code under `names`."""
-        code = compile_kernels(lowered.kernels, names, self.target, self.options.jobs)
+        code = compile_kernels(
+            lowered.kernels, names, self.target, self.options.jobs, self.options.budgets
+        )
         facts = self._facts(lowered.table, names, lowered.weights.size)
         return Generated(code.objects, code.scratch, code.listings, facts)
 
