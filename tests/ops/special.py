@@ -33,6 +33,7 @@ from tcc.ir.types import (
     integer_limits,
     tensor,
 )
+from tcc.ops import linalg
 
 from . import tolerance
 from .cases import Array, Case, check
@@ -48,11 +49,19 @@ VALUES = {
     "roi_align": (0,),
     "max_roi_pool": (0,),
     "non_max_suppression": (1,),
+    "quantize_linear": (0,),
+    # Whether its image is surrounded by zeros, which make NaN of infinite weights, is open.
+    "conv_transpose": (0, 2),
 }
+# Which level NaN becomes is open, as in ONNX: scales are those of the samples.
+LEVELS = ("quantize_linear", "qlinear_matmul", "qlinear_conv")
 # What becomes of infinities and NaNs depends on the order of sums that these leave open, or on
 # whether a factor of zero counts.
-UNORDERED = ("det", "dft", "stft", "roi_align", "resize")
-LEFT_OUT = ("expression", "range", "mel_weight_matrix", "bind_size", "require", "check_indices")
+UNORDERED = ("det", "dft", "stft", "roi_align", "resize", "dynamic_quantize_linear")
+_SIZES = ("expression", "range", "mel_weight_matrix", "bind_size", "require", "check_indices")
+# Of a matrix with such values there is no decomposition.
+_MATRICES = tuple(op.name for op in linalg.OPS if op.name != "det")
+LEFT_OUT = (*_SIZES, *_MATRICES)
 TAIL = 67  # beside whole vectors
 MOST_SAMPLES = 4
 
@@ -174,7 +183,7 @@ def _kinds(op: OpSpec, sample: Sample) -> Iterator[tuple[tuple[bool, ...], tuple
     """Which operands are replaced, and the types of all operands then."""
     own = [None if a is None else dtype_of(a) for a in sample.inputs]
     first = next(d for d in own if d is not None)
-    mains = [F32] if F32 in own else []
+    mains = [F32] if F32 in own and not (op.name in LEVELS and first is not F32) else []
     if not mains or (_pointwise(op) and first not in mains):
         mains.append(first)
     for main in mains:
@@ -186,7 +195,9 @@ def _kinds(op: OpSpec, sample: Sample) -> Iterator[tuple[tuple[bool, ...], tuple
         for dtype in others:
             # Resizing weighs in f32, whatever the image holds.
             if not dtype.is_handle and (op.name, dtype) != ("resize", F64):
-                yield replaced, tuple(dtype if r else d for r, d in zip(replaced, own, strict=True))
+                kept = [first_only and not r for r in replaced]
+                pairs = zip(own, kept, strict=True)
+                yield replaced, tuple(dtype if d is main and not k else d for d, k in pairs)
 
 
 def _attributes(op: OpSpec, attrs: Any) -> Iterator[Any]:
@@ -223,7 +234,7 @@ def _fillings(
 ) -> Iterator[tuple[str, Operands]]:
     """Labels and operands."""
     dtype = next(d for d, r in zip(kinds, replaced, strict=True) if r and d is not None)
-    if _pointwise(op):
+    if _pointwise(op) and op.name not in LEVELS:
         pairs = _pairs(sample, replaced, kinds, rng)
         if _takes(op, Sample(pairs, sample.attrs), kinds, sample.attrs) or op.name == "cast":
             yield "pairs", pairs
@@ -235,6 +246,8 @@ def _fillings(
         names = ("mixed", "other", *_ROWS) if dtype.is_float else ("mixed", "other")
     else:
         names = ("nan", "infinite", "small", *_ROWS)
+    if op.name in LEVELS and dtype.is_float:
+        names = ("numbers", "infinities", "zeros")
     if op.name in UNORDERED:
         names = ("small", "zeros")
     for name in names:
@@ -244,10 +257,17 @@ def _fillings(
         yield (
             name,
             tuple(
-                fill(rng, d, a.shape) if r and a is not None and d is not None else a
+                _held(a, d) if not r or a is None or d is None else fill(rng, d, a.shape)
                 for a, r, d in zip(sample.inputs, replaced, kinds, strict=True)
             ),
         )
+
+
+def _held(array: Array | None, dtype: DType | None) -> Array | None:
+    """A coordinate in the type of the values."""
+    if array is None or dtype is None or array.dtype.kind != "f":
+        return array
+    return carrier(array.astype(dtype.carrier), dtype)
 
 
 def _pairs(
@@ -286,6 +306,11 @@ def _mixed(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Ar
     return np.asarray(rng.choice(values(dtype), shape))
 
 
+def _numbers(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
+    known = values(dtype)
+    return np.asarray(rng.choice(known[~np.isnan(known)], shape))
+
+
 def _sprinkled(*some: float) -> Filling:
     """Ordinary values, an eighth of them replaced."""
 
@@ -308,6 +333,7 @@ def _whole(*some: float) -> Filling:
 
 _ROWS = ("minus infinity", "infinities", "zeros")
 _FILLINGS: dict[str, Filling] = {
+    "numbers": _numbers,
     "nan": _sprinkled(np.nan),
     "infinite": _sprinkled(np.inf, -np.inf),
     "small": _sprinkled(0.0, -0.0, 2.0**-140, -(2.0**-140)),
