@@ -196,9 +196,7 @@ def _view_as_complex(ctx: ComplexContext) -> Complex:
 # ---- Fourier transforms --------------------------------------------------------------------------
 
 
-def _scaled(
-    ctx: ComplexContext, x: Operand, sizes: Sequence[Index], inverse: bool
-) -> Operand:
+def _scaled(ctx: ComplexContext, x: Operand, sizes: Sequence[Index], inverse: bool) -> Operand:
     """The scale of torch's `normalization` (0 none, 1 by the root of the size, 2 by the size) in
     place of the row's, which scales inverse transforms by their size."""
     count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
@@ -209,9 +207,7 @@ def _scaled(
     return ctx.emit("mul", x, ctx.cast(factor, x.dtype))
 
 
-def _transformed(
-    ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool
-) -> Operand:
+def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
     for axis in axes:
         size = x.shape[axis]
         x = ctx.emit("dft", x, axis=axis, length=size, inverse=inverse, onesided=False)

@@ -66,13 +66,17 @@ def decomposed(program: Any) -> Any:
     table = dict(torch.export.default_decompositions().items())
     for target, decompose in decomposition_table.items():
         table.setdefault(target, decompose)
-    kept = {t: d for t, d in table.items() if converter_of(t) is None and complex_converter_of(t) is None}
+    kept = {target: how for target, how in table.items() if not _has_converter(target)}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
             return program.run_decompositions(kept)
     except Exception as error:  # torch raises errors of many kinds here
         raise UserError("torch cannot decompose the program", why=str(error)[:2000]) from error
+
+
+def _has_converter(target: Any) -> bool:
+    return converter_of(target) is not None or complex_converter_of(target) is not None
 
 
 def define_inputs(scope: Scope, symbols: Symbols, program: Any, shapes: Shapes) -> dict[Any, Any]:
