@@ -74,6 +74,55 @@ REDUCED = (
 )  # fmt: skip
 
 
+def square(x: Any) -> Any:
+    return x[:, :4] @ x[:, :4].mT + torch.eye(4)
+
+
+# Signs of singular vectors are free.
+LINALG = (
+    lambda x, y: torch.linalg.inv(square(x)),
+    lambda x, y: torch.linalg.solve(square(x), y),
+    lambda x, y: torch.linalg.solve(square(x), y[:, 0]),
+    lambda x, y: torch.linalg.solve(square(x), y.mT, left=False),
+    lambda x, y: torch.linalg.lu(x)[0] @ torch.linalg.lu(x.mT)[2].mT,
+    lambda x, y: torch.linalg.lu_factor_ex(torch.zeros(2, 3, 3))[2],
+    lambda x, y: torch.linalg.lu_solve(*torch.linalg.lu_factor(square(x)), y, adjoint=True),
+    lambda x, y: torch.linalg.slogdet(x[:, 1:5])[1] + torch.linalg.slogdet(x[:, :4])[0],
+    lambda x, y: torch.linalg.det(x[:, :4]),
+    lambda x, y: torch.linalg.cholesky(square(x)) + torch.linalg.cholesky(square(y), upper=True),
+    lambda x, y: torch.cholesky_solve(y, torch.linalg.cholesky(square(x))),
+    lambda x, y: torch.linalg.qr(x.mT)[0] @ torch.linalg.qr(x)[1],
+    lambda x, y: torch.linalg.qr(x.mT, mode="complete")[0],
+    lambda x, y: torch.ormqr(*torch.geqrf(x.mT), y.mT, transpose=True),
+    lambda x, y: torch.linalg.svdvals(x),
+    lambda x, y: torch.linalg.svd(x)[0].abs() + torch.linalg.svd(x)[2][:4, :4].abs(),
+    lambda x, y: torch.linalg.eigvalsh(square(x)) + torch.linalg.eigh(y[:, :4], "U")[0],
+    lambda x, y: torch.linalg.pinv(x) + torch.linalg.pinv(y[:, :1] @ x[:1]),
+    lambda x, y: torch.linalg.matrix_exp(3 * x[:, :4]) / 1e3,
+    lambda x, y: torch.linalg.solve_triangular(y[:, :4] + 4 * torch.eye(4), x, upper=True),
+    lambda x, y: torch.linalg.matrix_rank(y[:, :1] @ x[:1]),
+    lambda x, y: F.pad(x[None], (-5, 2, 1, -3), mode="replicate"),
+)
+COMPLEX = (
+    lambda x, y: torch.fft.rfft(x).abs() + torch.fft.rfft(y, norm="ortho").angle(),
+    lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y), 6),
+    lambda x, y: torch.view_as_real(torch.fft.fft2(x, norm="forward")),
+    lambda x, y: torch.view_as_real(torch.fft.ifft(torch.complex(x, y), dim=0) / (1 + 2j)),
+    lambda x, y: torch.view_as_real(
+        torch.polar(x, y).conj()[:, 1:].T / torch.complex(x, y)[:, 1:].T
+    ),
+    lambda x, y: torch.view_as_real(
+        torch.exp(torch.complex(x, y)) @ torch.complex(y, x).T + x[:, :4]
+    ),
+    lambda x, y: torch.fft.hfftn(x, norm="ortho"),
+    lambda x, y: torch.view_as_complex(x.reshape(4, 3, 2)).imag,
+    lambda x, y: torch.angle(x),
+)
+SPECIAL = (
+    lambda x, y: torch.special.chebyshev_polynomial_t(x, (y * 5).round()),
+    lambda x, y: torch.special.shifted_chebyshev_polynomial_w(x, (y * 5).round()),
+    lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
+)  # fmt: skip
 WINDOWS = (
     lambda x, w: F.conv2d(x, w, stride=2, padding=1),
     lambda x, w: F.conv2d(x, w[:, :1], groups=4, padding="same"),
