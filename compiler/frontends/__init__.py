@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import onnx
+from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
 from tcc.frontends.onnx_import import import_model
 from tcc.frontends.onnx_reader import read_model
@@ -31,6 +32,7 @@ def load_model(
     inputs: Mapping[str, Sequence[int | str]] | None = None,
     *,
     allow_pickle: bool = False,
+    budgets: Budgets = BUDGETS,
 ) -> Graph:
     """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
     `torch.export.ExportedProgram`.  Archives are read without torch and without unpickling
@@ -48,7 +50,7 @@ def load_model(
             "a torch.nn.Module has no inputs to export it with",
             hint="give example inputs: tcc.compile(module, inputs=(x,))",
         )
-    return import_model(read_model(model), inputs)
+    return import_model(read_model(model), inputs, budgets)
 
 
 def is_torch_module(model: Any) -> bool:

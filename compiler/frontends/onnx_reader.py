@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tcc.errors import UserError
 from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx_wire import split_weights
@@ -61,6 +62,7 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
         name, folder = str(path), path.parent
         proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
     _check_frame(proto, name)
+    _check_text(proto, name)
     return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name), weights)
 
 
@@ -100,6 +102,25 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
             why=f"versions {_OLDEST_IR} to {_NEWEST_IR} are",
             hint="export the model with another ir_version",
         )
+
+
+def _check_text(message: Message, where: str) -> None:
+    """Raises `UserError` for a text in `message` that is no UTF-8: protobuf gives its bytes."""
+    tensor = isinstance(message, onnx.TensorProto)  # whose data would be copied
+    texts = [message.name] if tensor else []
+    parts = list(message.external_data) if tensor else []
+    for field, value in () if tensor else message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            texts += value if field.is_repeated else (value,)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            parts += value if field.is_repeated else (value,)
+    for text in texts:
+        if isinstance(text, bytes):
+            raise UserError(
+                "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
+            )
+    for part in parts:
+        _check_text(part, where)
 
 
 def check_opsets(entries: object, where: str) -> dict[str, int]:
