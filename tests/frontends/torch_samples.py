@@ -74,6 +74,29 @@ REDUCED = (
 )  # fmt: skip
 
 
+COMPOSITES = (
+    lambda x, y: torch.addcmul(x, y, y, value=0.5) + torch.addcdiv(x, y, y.abs() + 1),
+    lambda x, y: torch.lerp(x, y, 0.75) + torch.lerp(x, y, y) + torch.deg2rad(x),
+    lambda x, y: torch.float_power(x.abs(), 2) + F.mse_loss(x, y) + F.l1_loss(x, y),
+    lambda x, y: F.cosine_similarity(x, y) + torch.diff(x, dim=0, n=2).sum(),
+    lambda x, y: torch.tile(x, (2,)) + torch.tile(x[0], (2, 2)).sum(),
+    lambda x, y: torch.meshgrid(x[0], y[:, 0], indexing="xy"),
+    lambda x, y: torch.meshgrid(x[0], y[:, 0], indexing="ij"),
+    lambda x, y: torch.movedim(x[None], 0, 2) + torch.swapaxes(y[None], 2, 0).sum(),
+    lambda x, y: [torch.atleast_3d(v) for v in (x[0, 0], x[0], x)],
+    lambda x, y: [torch.atleast_2d(v) for v in (x[0, 0], x[0], x)],
+    lambda x, y: torch.hstack([x, y]).sum(0) + torch.hstack([x[0], y[0]]),
+    lambda x, y: torch.vstack([x, y[0]]) + torch.dstack([x, y]).sum(),
+    lambda x, y: torch.column_stack([x, y[:, 0]]) + torch.column_stack([x[0], y[0]]).sum(),
+    lambda x, y: x.flipud() + y.fliplr(),
+    lambda x, y: torch.broadcast_tensors(x, y[0]),
+    lambda x, y: torch.isclose(x, x + 1e-7 * y) & torch.isclose(x, y, atol=0.5),
+    lambda x, y: torch.count_nonzero(x > 0, 1) + torch.inner(x, y).long(),
+    lambda x, y: F.unfold(x[None, None], (2, 3), dilation=(1, 2), padding=1, stride=(2, 1)),
+    lambda x, y: torch.max(x, y).square().multiply(y).subtract(1).T,
+)
+
+
 def square(x: Any) -> Any:
     return x[:, :4] @ x[:, :4].mT + torch.eye(4)
 
