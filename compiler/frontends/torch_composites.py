@@ -14,6 +14,7 @@ from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_movement import CONVERTERS as MOVEMENT
 from tcc.frontends.torch_movement import padded, swap_axes
+from tcc.frontends.torch_reduce import CONVERTERS as REDUCE
 from tcc.ir.index import as_int, const
 from tcc.ir.types import I64
 
@@ -240,7 +241,17 @@ def _inner(ctx: CallContext) -> Operand:
     return ctx.reshape(found, (*x.shape[:-1], *y.shape[:-1]))
 
 
+def _vector_norm(ctx: CallContext) -> Operand:
+    """A norm of vectors; of all elements where neither an order nor axes are given."""
+    axes = ctx.integers("dim") if ctx.has("dim") else ()
+    if ctx.has("ord") and (len(axes) > 1 or (not axes and ctx.operand("self").rank > 1)):
+        raise ctx.fail("norms of matrices are not supported")
+    found: Operand = REDUCE["linalg_vector_norm"](ctx)
+    return found
+
+
 CONVERTERS: dict[str, Converter] = {
+    "linalg_norm.default": _vector_norm,
     "addcmul": _typed(_add_of("mul"), "self", "tensor1", "tensor2", "value"),
     "addcdiv": _typed(_add_of("div"), "self", "tensor1", "tensor2", "value"),
     "lerp": _typed(_lerp, "self", "end", "weight"),

@@ -128,6 +128,7 @@ linalg_inv_ex.inverse check_errors=False
 linalg_lu.default pivot=True
 linalg_lu_factor_ex.default pivot=True check_errors=False
 linalg_lu_solve.default left=True adjoint=False
+linalg_norm.default ord=None dim=None keepdim=False dtype=None
 linalg_pinv.atol_rtol_tensor atol=None rtol=None hermitian=False
 linalg_qr.default mode='reduced'
 linalg_solve_triangular.default left=True unitriangular=False
