@@ -231,7 +231,7 @@ def _svd_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
 
 def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
-    whole = np.isfinite(x).all((-1, -2), keepdims=True)
+    whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
     u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)
     u, s, vt = (
         np.where(w, part, np.nan) for w, part in ((whole, u), (whole[..., 0], s), (whole, vt))
