@@ -13,8 +13,7 @@ from unittest.mock import patch
 import numpy as np
 from tcc import onnx_backend
 from tcc.backends.cpu import compile as cpu_compile
-from tcc.backends.cpu.codegen import compile_object
-from tcc.backends.workers import WorkerFailedError
+from tcc.backends.cpu.inprocess import PoolHere
 from tcc.errors import ToolError, UserError
 
 from onnx_suite.cases import Case, category, mismatch
@@ -46,33 +45,12 @@ class Row:
     why: str = ""
 
 
-class CodeHere:
-    """Stands for a pool of code generators: this process may die, and starting others takes as
-    long as a small case."""
-
-    def __init__(self, module: str, jobs: int) -> None:
-        self._objects: list[bytes] = []
-
-    def submit(self, request: Any) -> None:
-        text, target, _ = request
-        try:
-            self._objects.append(compile_object(text, target))
-        except RuntimeError as error:
-            raise WorkerFailedError(len(self._objects), str(error)) from error
-
-    def results(self) -> list[bytes]:
-        return self._objects
-
-    def abandon(self) -> None:
-        """No process is left behind."""
-
-
 def judge(case: Case, mode: str, level: int) -> Row:
     """The row of a case; whatever Python raises is in it."""
     started = time.perf_counter()
     model, data = case.load()
     try:
-        with np.errstate(all="ignore"), patch.object(cpu_compile, "WorkerPool", CodeHere):
+        with np.errstate(all="ignore"), patch.object(cpu_compile, "WorkerPool", PoolHere):
             outcome, why = _compare(case, model, data, mode, level)
     except UserError as error:
         outcome, why = "refused", _line(error)
