@@ -22,11 +22,12 @@ from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.index import Index, as_int, const, free_vars, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.ops import OPS
+from tcc.ops.shapes import UnequalDimsError
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
@@ -232,12 +233,43 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        try:
+            made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        except UserError as error:
+            if not isinstance(error.__cause__, UnequalDimsError):
+                raise
+            agreed = self._agreed(operands, error.__cause__, loc)
+            if agreed is None:
+                raise
+            return self.emit(op, agreed, attrs, loc=loc, names=names)
         _check_sizes([value.type for value in made], loc)
         results = tuple(map(self.wrap, made))
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
+
+    def _agreed(
+        self, operands: Sequence[Operand | None], unequal: UnequalDimsError, loc: str
+    ) -> list[Operand | None] | None:
+        """The operands with one of two dims in the place of the other; every run checks that they
+        are equal.  None where that leads nowhere."""
+        found = {dim for o in operands if o is not None for dim in o.shape}
+        pairs = [(a, b) for a, b in (unequal.dims, unequal.dims[::-1]) if a in found and a.terms]
+        shared = set(free_vars(unequal.dims[0])) & set(free_vars(unequal.dims[1]))
+        # It comes to an end: there are fewer different dims each time, or a dim loses its symbols.
+        if len(pairs) < (2 if shared else 1):
+            return None
+        old, new = max(pairs, key=lambda pair: len(pair[0].key))
+        demand = OPS["require"].attrs(old, new, unequal.what)
+        self.builder.add(OPS["require"], (), demand, loc=loc)
+        return [o and self._renamed(o, old, new, loc) for o in operands]
+
+    def _renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
+        if old not in x.shape:
+            return x
+        sizes = tuple(new if dim is old else dim for dim in x.shape)
+        attrs = OPS["slice"].attrs((const(0),) * x.rank, (1,) * x.rank, sizes)
+        return self.emit("slice", [x], attrs, loc=loc, names=[x.name])[0]
 
     def _fold(
         self,

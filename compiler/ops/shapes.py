@@ -27,6 +27,17 @@ NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
 
 
+class UnequalDimsError(ValueError):
+    """Two dims that must be equal and are not known to be; they may be at run time.
+
+    `what` says in a few words why they must.
+    """
+
+    def __init__(self, a: Index, b: Index, what: str) -> None:
+        super().__init__(f"{what}: {a.key} and {b.key} differ")
+        self.dims, self.what = (a, b), what
+
+
 @dataclass(frozen=True, slots=True)
 class AxisAttrs:
     """The attributes of ops that work along one axis, which is at least 0."""
@@ -83,6 +94,8 @@ def broadcast_dims(a: Index, b: Index) -> Index:
         return a
     if known_b is not None and known_a is None:
         return b
+    if known_a is None:
+        raise UnequalDimsError(a, b, "dims do not broadcast")
     raise ValueError(f"dims {a.key} and {b.key} do not broadcast")
 
 
@@ -146,7 +159,9 @@ def agree(a: Index, b: Index, what: str) -> Index:
     if a is b:
         return a
     known_a, known_b = as_int(a), as_int(b)
-    if (known_a is None) == (known_b is None):
+    if known_a is None and known_b is None:
+        raise UnequalDimsError(a, b, what)
+    if known_a is not None and known_b is not None:
         raise ValueError(f"{what}: {a.key} and {b.key} differ")
     return a if known_b is None else b
 
@@ -162,10 +177,12 @@ def first_shape(types: Sequence[TensorType | None]) -> Shape:
     """The shape of the first operand, which every other present one must broadcast to."""
     shape = required(types, 0).shape
     for other in types[1:]:
-        if other is not None and not broadcasts_to(other.shape, shape):
-            raise ValueError(
-                f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})"
-            )
+        if other is None or broadcasts_to(other.shape, shape):
+            continue
+        for own, wanted in zip(reversed(other.shape), reversed(shape), strict=False):
+            if own is not wanted and own is not const(1) and None in (as_int(own), as_int(wanted)):
+                raise UnequalDimsError(own, wanted, "an operand does not broadcast to the first")
+        raise ValueError(f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})")
     return shape
 
 
