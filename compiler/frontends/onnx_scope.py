@@ -22,7 +22,7 @@ from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, as_int, const, free_vars, symbol
+from tcc.ir.index import Index, as_int, const, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -36,6 +36,7 @@ _LARGEST_TENSOR = 1 << 38
 # Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
+_MOST_DEMANDS = 16  # pairs of unequal sizes of one node
 
 
 @dataclass(slots=True, eq=False)
@@ -220,8 +221,13 @@ class Scope:
         *,
         loc: str = "",
         names: Sequence[str] = (),
+        demands: int = _MOST_DEMANDS,
     ) -> tuple[Operand, ...]:
-        """The results of `op`: folded, computed from sizes, or a new node of the graph."""
+        """The results of `op`: folded, computed from sizes, or a new node of the graph.
+
+        Sizes of operands that must be equal and are not known to be are demanded to be, and every
+        run checks it; there are at most so many `demands`.
+        """
         row = OPS[op]
         if Trait.OPAQUE not in row.traits and operands:
             present = [o for o in operands if o is not None]
@@ -236,12 +242,10 @@ class Scope:
         try:
             made = self.builder.add(row, values, attrs, loc=loc, names=names)
         except UserError as error:
-            if not isinstance(error.__cause__, UnequalDimsError):
-                raise
-            agreed = self._agreed(operands, error.__cause__, loc)
+            agreed = self._agreed(operands, error.__cause__, loc) if demands else None
             if agreed is None:
                 raise
-            return self.emit(op, agreed, attrs, loc=loc, names=names)
+            return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
         _check_sizes([value.type for value in made], loc)
         results = tuple(map(self.wrap, made))
         if op == "equal":
@@ -249,18 +253,19 @@ class Scope:
         return results
 
     def _agreed(
-        self, operands: Sequence[Operand | None], unequal: UnequalDimsError, loc: str
+        self, operands: Sequence[Operand | None], error: BaseException | None, loc: str
     ) -> list[Operand | None] | None:
-        """The operands with one of two dims in the place of the other; every run checks that they
-        are equal.  None where that leads nowhere."""
-        found = {dim for o in operands if o is not None for dim in o.shape}
-        pairs = [(a, b) for a, b in (unequal.dims, unequal.dims[::-1]) if a in found and a.terms]
-        shared = set(free_vars(unequal.dims[0])) & set(free_vars(unequal.dims[1]))
-        # It comes to an end: there are fewer different dims each time, or a dim loses its symbols.
-        if len(pairs) < (2 if shared else 1):
+        """The operands with one of two unequal dims in the place of the other; None where the error
+        is another one, or no operand has such a dim."""
+        if not isinstance(error, UnequalDimsError):
             return None
-        old, new = max(pairs, key=lambda pair: len(pair[0].key))
-        demand = OPS["require"].attrs(old, new, unequal.what)
+        found = {dim for o in operands if o is not None for dim in o.shape}
+        pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in found]
+        if not pairs or not any(dim.terms for dim in error.dims):
+            return None
+        # A number stays where it can, and the simpler of two expressions.
+        old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
+        demand = OPS["require"].attrs(old, new, error.what)
         self.builder.add(OPS["require"], (), demand, loc=loc)
         return [o and self._renamed(o, old, new, loc) for o in operands]
 

@@ -1,7 +1,8 @@
 """Shape and type rules that several op families share.
 
 Every rule raises ValueError with one sentence that names the dims or types at fault.  Dimensions
-are compared as interned `Index` objects: two different symbols never agree.
+are compared as interned `Index` objects: two different ones never agree.  Importers take an
+`UnequalDimsError` as a demand that every run checks, and give operands one of the two dims.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, const
 from tcc.ir.types import DTYPES, DType, Kind, TensorType
 
 Shape = tuple[Index, ...]
@@ -81,22 +82,10 @@ def same_dtype(types: Sequence[TensorType | None]) -> DType:
 
 
 def broadcast_dims(a: Index, b: Index) -> Index:
-    """The dim that `a` and `b` broadcast to.
-
-    One yields to the other; a constant wins over a symbol, which must then equal it at run time.
-    """
-    if a is b or b is const(1):
+    """The dim that `a` and `b` broadcast to; one yields to the other."""
+    if b is const(1):
         return a
-    if a is const(1):
-        return b
-    known_a, known_b = as_int(a), as_int(b)
-    if known_a is not None and known_b is None:
-        return a
-    if known_b is not None and known_a is None:
-        return b
-    if known_a is None:
-        raise UnequalDimsError(a, b, "dims do not broadcast")
-    raise ValueError(f"dims {a.key} and {b.key} do not broadcast")
+    return b if a is const(1) else agree(a, b, "dims do not broadcast")
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -152,18 +141,10 @@ def check_rank(type: TensorType, least: int, what: str = "the operand") -> None:
 
 
 def agree(a: Index, b: Index, what: str) -> Index:
-    """The one dim that `a` and `b` both name; a constant wins over a symbol.
-
-    `what` says what the dim is, for the message.
-    """
-    if a is b:
-        return a
-    known_a, known_b = as_int(a), as_int(b)
-    if known_a is None and known_b is None:
+    """The one dim that `a` and `b` both are; `what` says what it is, for the message."""
+    if a is not b:
         raise UnequalDimsError(a, b, what)
-    if known_a is not None and known_b is not None:
-        raise ValueError(f"{what}: {a.key} and {b.key} differ")
-    return a if known_b is None else b
+    return a
 
 
 def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
@@ -177,13 +158,19 @@ def first_shape(types: Sequence[TensorType | None]) -> Shape:
     """The shape of the first operand, which every other present one must broadcast to."""
     shape = required(types, 0).shape
     for other in types[1:]:
-        if other is None or broadcasts_to(other.shape, shape):
-            continue
-        for own, wanted in zip(reversed(other.shape), reversed(shape), strict=False):
-            if own is not wanted and own is not const(1) and None in (as_int(own), as_int(wanted)):
-                raise UnequalDimsError(own, wanted, "an operand does not broadcast to the first")
-        raise ValueError(f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})")
+        if other is not None:
+            check_broadcast(other.shape, shape)
     return shape
+
+
+def check_broadcast(shape: Shape, target: Shape) -> None:
+    """Requires `shape` to broadcast to `target` without enlarging it."""
+    what = f"a shape ({_dims(shape)}) does not broadcast to ({_dims(target)})"
+    if len(shape) > len(target):
+        raise ValueError(what)
+    for own, wanted in zip(reversed(shape), reversed(target), strict=False):
+        if own is not const(1):
+            agree(own, wanted, what)
 
 
 def _dims(shape: Shape) -> str:
