@@ -153,6 +153,19 @@ class Profile:
         return "avx512bf16" in self.features
 
     @property
+    def multiplies_bytes(self) -> bool:
+        """Whether there is an instruction that sums products of four unsigned with four signed
+        bytes."""
+        return "avx512vnni" in self.features or "avxvnni" in self.features
+
+    def pair_product(self, width: int) -> str:
+        """The intrinsic that sums products of two neighbours of 16 bits into `width` words; empty
+        where there is none."""
+        names = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+        fits = self.arch == "x86-64" and 32 * width <= self.vector_bits
+        return f"llvm.x86.{names[width]}" if fits and width in names else ""
+
+    @property
     def llvm_features(self) -> str:
         """LLVM's feature string: each member of `ISA` switched on or off, 512-bit vectors kept."""
         have, arm = frozenset(self.features), self.arch == "aarch64"

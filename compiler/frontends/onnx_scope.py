@@ -12,12 +12,14 @@ computed from shapes alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
+from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import TensorReader
@@ -124,10 +126,15 @@ class Session:
     tensors: TensorReader
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
+    budgets: Budgets = field(default=BUDGETS)
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
+    until: float = field(init=False)  # on the clock `time.monotonic`
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.budgets.import_seconds
 
     def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
         """A size symbol whose name no other symbol of the model has."""
@@ -287,6 +294,8 @@ class Scope:
         arrays = [None if o is None else o.array for o in operands]
         if any(a is not None and a.size > _FOLD_OPERAND for a in arrays):
             return None
+        if op == "dequantize_linear" and arrays[0] is not None and arrays[0].ndim > 1:
+            return None  # weights, which may be multiplied as they are
         types = self._types(op, operands, attrs, loc)
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tcc.errors import UserError
-from tcc.frontends.torch_program import exported
+from tcc.frontends.torch_exported import exported
 
 Compile = Callable[[Any], Callable[..., Any]]
 _STATIC = "_dynamo_static_input_type"  # torch marks with it what a module owns

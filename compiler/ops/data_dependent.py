@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import BOOL, F32, F64, I32, I64, TensorType, element_count
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
 from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
 from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
 
@@ -264,26 +264,6 @@ def _nms_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((corners, scores), NonMaxSuppressionAttrs(0, const(0)), "none")
 
 
-# ---- det -----------------------------------------------------------------------------------------
-
-
-def _det_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
-    x = required(types, 0)
-    require(x.rank >= 2, f"{x} holds no matrices")
-    agree(x.shape[-1], x.shape[-2], "the sides of a square matrix")
-    return (TensorType(x.dtype, x.shape[:-2]),)
-
-
-def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
-    x = array(arrays, 0)
-    return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
-
-
-def _det_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2)):
-        yield Sample((rng.standard_normal(shape).astype(np.float32),), NoAttrs())
-
-
 # ---- bind_size -----------------------------------------------------------------------------------
 
 
@@ -373,19 +353,6 @@ OPS: tuple[OpSpec, ...] = (
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
         call="non_max_suppression",
         traits=_OPAQUE,
-    ),
-    OpSpec(
-        "det",
-        NoAttrs,
-        (1, 1),
-        _det_infer,
-        _det_reference,
-        _det_samples,
-        (F32, F64),
-        Tolerance.ACCUMULATE,
-        "The determinant of each square matrix, by elimination with partial pivoting.",
-        call="det",
-        onnx=(OnnxBinding("Det", since=11),),
     ),
     OpSpec(
         "bind_size",

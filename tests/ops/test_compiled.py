@@ -23,7 +23,7 @@ NO_RESULT = ("if", "loop", "scan", "require", "check_indices", "bind_size")
 # Their operands are no arrays: tests/e2e/test_lists.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")
 WHOLE = tuple(c for c in CASES if c.op.name not in NO_RESULT and not c.half)
-HALVES = some((c for c in CASES if c.op.name not in NO_RESULT and c.half), 5)
+HALVES = some((c for c in CASES if c.op.name not in NO_RESULT and c.half), 3)
 COMPILED = (*WHOLE, *HALVES)
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)

@@ -8,8 +8,10 @@ import struct
 import subprocess
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+import handle_programs
 import programs
 import pytest
 from tcc.backends.host import HEADER_WORDS, encode_program
@@ -138,7 +140,30 @@ def test_deep_nesting_is_refused(hostile: Path) -> None:
     assert run(hostile, [encode_program(program) for program in deep])[0] == 1
 
 
-@pytest.mark.parametrize("program", [programs.mlp()[0], programs.handles()], ids=["mlp", "handles"])
+@pytest.mark.parametrize(("name", "program"), list(handle_programs.lying()))
+def test_programs_that_lie_about_strings_and_lists_are_refused(
+    hostile: Path, name: str, program: Program
+) -> None:
+    assert run(hostile, [encode_program(program)]) == (1, 0, 1), name
+
+
+def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> None:
+    """A list with dimensions, strings updated in place, opaque elements of a byte."""
+    whole = programs.handles()
+    strings, list_ = whole.inputs
+    wide = replace(whole, inputs=(strings, replace(list_, dims=strings.dims)))
+    updated = replace(whole, outputs=(replace(whole.outputs[0], state=0), whole.outputs[1]))
+    words, texts = parts(encode_program(whole))
+    narrow = [3 << 8 | 8 if word == 3 << 8 | 128 else word for word in words]
+    records = [encode_program(wide), encode_program(updated), sealed(narrow, texts)]
+    assert run(hostile, records) == (0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [programs.mlp()[0], programs.handles(), handle_programs.growing(3)],
+    ids=["mlp", "handles", "growing"],
+)
 def test_every_failing_allocation_is_reported_and_leaks_nothing(
     hostile: Path, program: Program
 ) -> None:
