@@ -7,6 +7,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.workers import WorkerFailedError
+from tcc.budgets import Budgets
 from tcc.target import Target
 
 
@@ -33,7 +34,7 @@ class PoolHere:
     """Stands for a pool of code generators where this process may die of one: starting others
     takes as long as a small model."""
 
-    def __init__(self, module: str, jobs: int) -> None:
+    def __init__(self, module: str, jobs: int, budgets: Budgets | None = None) -> None:
         self._objects: list[bytes] = []
 
     def submit(self, request: Any) -> None:

@@ -23,7 +23,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
 from tcc.ops.operands import Arrays, Types, array, require, sizes
-from tcc.ops.shapes import agree, required
+from tcc.ops.shapes import agree, agree_shapes, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ def _order_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ...]:
     a, b = _square(types, 0), _matrices(types, 1)
     same = a.rank == b.rank and a.dtype is b.dtype
-    same = same and not any(map(differ, a.shape[:-1], b.shape[:-1]))
     require(same, f"{a} is no system of equations for {b}")
+    agree_shapes(a.shape[:-1], b.shape[:-1], "matrices and right sides")
     return (b,)
 
 
