@@ -129,14 +129,12 @@ def _grouped(rows: str, weights: str) -> Converter:
         places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
         before = ctx.cast(ctx.emit("less_or_equal", ends, places), I64)
         run = ctx.emit("reduce_sum", before, axes=(1,), keepdims=False)
-        total = None
-        for number in range(_known(ctx, weight)):
-            own = ctx.unsqueeze(ctx.emit("equal", run, ctx.filled(number, I64)), 1)
-            matrix = ctx.squeeze(ctx.slice_axis(weight, 0, number, 1), (0,))
-            part = ctx.where(own, ctx.emit("matmul", x, matrix), ctx.scalar(0, x))
-            total = part if total is None else ctx.emit("add", total, part)
-        assert total is not None
-        return total
+        count = ctx.filled(_known(ctx, weight), I64)
+        last = ctx.emit("sub", count, ctx.filled(1, I64))
+        chosen = ctx.emit("gather", weight, ctx.emit("min", run, last), axis=0)
+        made = ctx.squeeze(ctx.emit("matmul", ctx.unsqueeze(x, 1), chosen), (1,))
+        covered = ctx.unsqueeze(ctx.emit("less", run, count), 1)
+        return ctx.where(covered, made, ctx.scalar(0, x))
 
     return convert
 

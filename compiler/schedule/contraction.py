@@ -123,6 +123,8 @@ def _wide_blocks(
     stage: GroupStage, sides: Sides, registers: Registers, lanes: int
 ) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
+    if not stage.reduce:
+        return {}
     columns = stage.reduce[-1]
     size, rows = as_int(extent(columns)), rows_of(stage, sides)
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:

@@ -172,6 +172,34 @@ def _less(x: Any) -> Any:
     return x - 1
 
 
+def test_a_norm_over_axes_of_one_element_compiles() -> None:
+    def response(x: Any) -> Any:
+        size = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
+        return x * (size / (size.mean(-1, keepdim=True) + 1e-6)) + x
+
+    x = torch.randn(2, 1, 1, 8)
+    module = tcc.compile(export(Call(response), x), jobs=1)
+    torch.testing.assert_close(module(x), response(x), rtol=1e-5, atol=1e-5)
+
+
+def test_products_with_matrices_that_data_choose() -> None:
+    """As layers of experts call it: rows in runs, each with a matrix of its own."""
+    graph = load_model(export(Call(_runs), torch.randn(7, 8), torch.randn(3, 8, 8), _ENDS))
+    x = np.arange(56, dtype=np.float32).reshape(7, 8) % 5
+    w = np.ones((3, 8, 8), np.float32) * np.arange(1, 4, dtype=np.float32)[:, None, None]
+    given = {"inputs_0": x, "inputs_1": w, "inputs_2": np.array([2, 2, 6], np.int32)}
+    (found,) = evaluate_graph(graph, given).values()
+    scale = np.array([1, 1, 3, 3, 3, 3, 0])[:, None]
+    np.testing.assert_array_equal(found, x.sum(1, keepdims=True) * scale * np.ones(8))
+
+
+_ENDS = torch.tensor([2, 4, 7], dtype=torch.int32)
+
+
+def _runs(x: Any, w: Any, ends: Any) -> Any:
+    return torch.ops.aten._grouped_mm(x.bfloat16(), w.bfloat16(), ends).float()
+
+
 def test_a_module_without_inputs_is_refused() -> None:
     with pytest.raises(UserError, match="example inputs"):
         load_model(Network())
