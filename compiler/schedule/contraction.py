@@ -16,7 +16,7 @@ from math import ceil, inf, prod
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
-from tcc.ir.scalar import Read
+from tcc.ir.scalar import Apply, Cast, Read, Scalar, children
 from tcc.schedule.nest import depends, of_bytes, points, product, stride, trips
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest
@@ -148,18 +148,34 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
         return min(size, most, registers.knobs.panel * lanes)
     if size is None or most <= lanes or not rows or sides.both:
         return most
-    longest = trips(_longest(rows))
+    longest, made = trips(_longest(rows)), _made(stage, sides)
     best, least = most, inf
     for vectors in range(-(-most // lanes), 0, -1):
         panel = min(size, vectors * lanes)
-        cycles = _cycles(size, panel, longest, lanes, registers)
+        cycles = _cycles(size, panel, longest, lanes, made, registers)
         cycles *= _imbalance(stage, sides, panel, points(rows), registers)
         if cycles < least * WORTH:
             best, least = panel, cycles
     return best
 
 
-def _cycles(size: int, panel: int, rows: int, lanes: int, registers: Registers) -> float:
+def _made(stage: GroupStage, sides: Sides) -> int:
+    """Instructions that make an element of the vector operand of what lies in memory, as a level
+    and its scale: they are repeated for every block of rows."""
+    factors = product(stage)
+    assert factors is not None
+    own = next((f for f in (factors.a, factors.b) if sides.vector in depends(stage, f)), factors.a)
+    return 0 if isinstance(own, Read | Cast) else _operations(own)
+
+
+def _operations(scalar: Scalar) -> int:
+    """Functions and casts between a scalar and what it reads."""
+    if isinstance(scalar, Read):
+        return 0
+    return isinstance(scalar, Apply | Cast) + sum(map(_operations, children(scalar)))
+
+
+def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: Registers) -> float:
     """Cycles of a step of the sum over all columns and a loop of rows."""
     total = 0.0
     for width, count in ((panel, size // panel), (size % panel, 1)):
@@ -168,14 +184,14 @@ def _cycles(size: int, panel: int, rows: int, lanes: int, registers: Registers) 
             continue
         blocks = -(-rows // _most_rows(vectors, registers))
         less, more = divmod(rows, blocks)
-        total += count * more * _step(vectors, less + 1, registers)
-        total += count * (blocks - more) * _step(vectors, less, registers)
+        total += count * more * _step(vectors, less + 1, made, registers)
+        total += count * (blocks - more) * _step(vectors, less, made, registers)
     return total
 
 
-def _step(vectors: int, rows: int, registers: Registers) -> float:
+def _step(vectors: int, rows: int, made: int, registers: Registers) -> float:
     """Cycles of rows x vectors products: arithmetic, its latency, or the loads of both sides."""
-    sums = rows * vectors / registers.fmas
+    sums = (rows + made) * vectors / registers.fmas
     return max(sums, registers.latency, (rows + vectors) / registers.loads)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.graph import Graph
@@ -12,9 +13,10 @@ from tcc.ir.group import TileGroup
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import row_major
 from tcc.ir.scalar import apply
-from tcc.ir.types import F32, F64, DType, tensor
+from tcc.ir.types import F32, F64, U8, DType, tensor
 from tcc.ir.verify_tile import verify_kernel
 from tcc.ops.contract import GemmAttrs
+from tcc.ops.levels import LevelsAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.structure import Storage, build_group
@@ -456,3 +458,40 @@ def test_sums_stay_whole_where_many_rows_share_many_panels(
     group, schedule = only(matmul(rows, 768, columns))
     nest = schedule.nest(group.stages.index(anchor(group)))
     assert (not nest.runs) is whole
+
+
+def levels(rows: int) -> Graph:
+    """A product with levels of four bits, a scale for 32 along the sum."""
+    m = Model("levels")
+    packed = m.builder.constant(np.zeros((512, 2048), np.int8), "levels")
+    operands = [m.input("x", rows, 1024), packed, m.weight(32, 2048)]
+    return m.finish(m.op("matmul_levels", *operands, attrs=LevelsAttrs(4, 32)))
+
+
+def test_levels_are_made_for_as_many_rows_as_the_registers_hold() -> None:
+    """Twelve rows of two vectors share what makes a vector of two levels; six of four would make
+    it twice as often.  A single row takes wide panels."""
+    _, schedule = only(levels(128))
+    (nest,) = schedule.nests
+    assert sorted(n for _, n in nest.blocks) == [2, 12, 32]
+    _, schedule = only(levels(1))
+    assert 64 in [n for _, n in schedule.nests[0].blocks]
+
+
+def bytes_product(rows: int, depth: int, columns: int) -> Graph:
+    m = Model("bytes")
+    w = m.builder.constant(np.ones((depth, columns), np.int8), "w")
+    return m.finish(m.op("matmul_integer", m.input("x", rows, depth, dtype=U8), w))
+
+
+def test_bytes_are_multiplied_four_steps_at_a_time() -> None:
+    """A word of four neighbours along the sum is one step of a product of floats: blocks are the
+    same, and sums wait four times as late."""
+    group, schedule = only(bytes_product(384, 1200, 768))
+    (nest,) = schedule.nests
+    stage = anchor(group)
+    assert product(stage) is not None
+    assert nest.block(stage.reduce[-1].name) == 4
+    assert sorted(n for _, n in nest.blocks) == [4, 6, 64]
+    assert not nest.runs
+    assert registers_used(group, schedule, 16) <= AVX512.count

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.graph import Graph
 from tcc.ir.types import F32, I8, U8, DType
-from tcc.ops.window import ConvAttrs
+from tcc.ops.quantized import ConvIntegerAttrs
 
 from tests.passes.fuse.models import Model
 
@@ -60,7 +60,7 @@ def convolved() -> Graph:
     rng = np.random.default_rng(7)
     x = model.input("x", 1, 32, 12, 12, dtype=I8)
     w = model.builder.constant(rng.integers(-128, 128, (32, 32, 3, 3)).astype(np.int8), "w")
-    attrs = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    attrs = ConvIntegerAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
     return model.finish(model.op("conv_integer", x, w, attrs=attrs))
 
 
