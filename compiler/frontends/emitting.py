@@ -165,6 +165,8 @@ class Emitter:
     def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
         """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.
 
+        `Scope.emit` does so wherever a row says that it must be.
+
         Dimensions that broadcast, and those that are numbers, stay.
         """
         dims = list(x.shape)
@@ -177,17 +179,3 @@ class Emitter:
             return x
         zeros = (const(0),) * x.rank
         return self.emit("slice", x, starts=zeros, steps=(1,) * x.rank, sizes=tuple(dims))
-
-    def aligned(self, operands: Sequence[Operand | None]) -> list[Operand | None]:
-        """Operands of a pointwise op with symbolic dimensions made to agree with earlier ones."""
-        result: list[Operand | None] = []
-        seen: list[Operand] = []
-        for operand in operands:
-            if operand is None:
-                result.append(None)
-                continue
-            for earlier in seen:
-                operand = self.agree(operand, earlier.shape)
-            result.append(operand)
-            seen.append(operand)
-        return result

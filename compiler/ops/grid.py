@@ -23,7 +23,6 @@ from tcc.ops.operands import (
     Types,
     array,
     clamped,
-    differ,
     dims,
     inside,
     maybe_array,
@@ -32,7 +31,7 @@ from tcc.ops.operands import (
 )
 from tcc.ops.reference import widen_half
 from tcc.ops.resize import cubic_kernel, cubic_weight
-from tcc.ops.shapes import FLOATS, optional, required
+from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
 from tcc.ops.window import ConvAttrs, biased, conv_shape
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
@@ -73,7 +72,7 @@ def _sample_infer(types: Types, attrs: GridSampleAttrs) -> tuple[TensorType, ...
     x, grid = required(types, 0), required(types, 1)
     spatial = x.rank - 2
     require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
-    require(not differ(grid.shape[-1], dims(spatial)[0]), f"{grid} needs {spatial} coordinates")
+    agree(grid.shape[-1], dims(spatial)[0], "the coordinates")
     require(attrs.mode in ("nearest", "linear", "cubic"), f"unknown mode {attrs.mode}")
     require(attrs.padding_mode in ("zeros", "border", "reflection"), "unknown padding mode")
     return (TensorType(x.dtype, (x.shape[0], x.shape[1], *grid.shape[1:-1])),)
@@ -232,8 +231,8 @@ def _affine_infer(types: Types, attrs: AffineGridAttrs) -> tuple[TensorType, ...
     theta = required(types, 0)
     spatial = len(attrs.size) - 2
     wanted = dims(spatial, spatial + 1)
-    fits = theta.rank == 3 and not any(map(differ, theta.shape[1:], wanted))
-    require(fits, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
+    require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
+    agree_shapes(theta.shape[1:], wanted, "the matrices theta")
     image = attrs.size[2:]
     return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
 
@@ -294,8 +293,7 @@ def _deform_infer(types: Types, attrs: DeformConvAttrs) -> tuple[TensorType, ...
     for operand, channels in ((offset, kernel * 2), (optional(types, 4), kernel)):
         if operand is not None:
             wanted = (x.shape[0], channels, *shape[2:])
-            clash = any(differ(a, c) for a, c in zip(operand.shape, wanted, strict=True))
-            require(not clash, f"{operand} should have shape {list(wanted)}")
+            agree_shapes(operand.shape, wanted, f"{operand} should have shape {list(wanted)}")
     return (TensorType(x.dtype, shape),)
 
 

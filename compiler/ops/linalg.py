@@ -22,8 +22,8 @@ from tcc.ir.op import (
     Tolerance,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, differ, require, sizes
-from tcc.ops.shapes import required
+from tcc.ops.operands import Arrays, Types, array, require, sizes
+from tcc.ops.shapes import agree, agree_shapes, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _matrices(types: Types, number: int = 0) -> TensorType:
 
 def _square(types: Types, number: int = 0) -> TensorType:
     x = _matrices(types, number)
-    require(not differ(x.shape[-1], x.shape[-2]), f"{x} holds no square matrices")
+    agree(x.shape[-1], x.shape[-2], "the sides of a square matrix")
     return x
 
 
@@ -140,18 +140,22 @@ def _order_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ...]:
     a, b = _square(types, 0), _matrices(types, 1)
     same = a.rank == b.rank and a.dtype is b.dtype
-    same = same and not any(map(differ, a.shape[:-1], b.shape[:-1]))
     require(same, f"{a} is no system of equations for {b}")
+    agree_shapes(a.shape[:-1], b.shape[:-1], "matrices and right sides")
     return (b,)
 
 
 def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> tuple[Array, ...]:
     a, b = array(arrays, 0).astype(np.float64), array(arrays, 1)
-    known = np.triu(a) if attrs.upper else np.tril(a)
-    if attrs.unit:
-        eye = np.eye(a.shape[-1])
-        known = known * (1 - eye) + eye
-    return (np.linalg.solve(known, b.astype(np.float64)).astype(b.dtype),)
+    x, rows = b.astype(np.float64), range(a.shape[-1])
+    with np.errstate(all="ignore"):  # of singular matrices
+        for row in reversed(rows) if attrs.upper else rows:
+            known = slice(row + 1, None) if attrs.upper else slice(0, row)
+            taken = a[..., row : row + 1, known] @ x[..., known, :]
+            x[..., row, :] -= taken[..., 0, :]
+            if not attrs.unit:
+                x[..., row, :] /= a[..., row, row, None]
+        return (x.astype(b.dtype),)
 
 
 def _triangle_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -227,7 +231,11 @@ def _svd_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
 
 def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
-    u, s, vt = np.linalg.svd(x.astype(np.float64), full_matrices=False)
+    whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
+    u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)
+    u, s, vt = (
+        np.where(w, part, np.nan) for w, part in ((whole, u), (whole[..., 0], s), (whole, vt))
+    )
     if u.size:
         at = np.argmax(np.abs(u), axis=-2, keepdims=True)
         sign = np.sign(np.take_along_axis(u, at, axis=-2))

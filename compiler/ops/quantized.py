@@ -17,8 +17,8 @@ from tcc.ir.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.contract import matmul_shape, matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.operands import Arrays, Types, array, differ, inside, maybe_array, require
-from tcc.ops.shapes import optional, required
+from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require
+from tcc.ops.shapes import agree, optional, required
 from tcc.ops.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 
 _BYTES = (U8, I8)
@@ -78,10 +78,9 @@ def _check_vector(point: TensorType | None, x: TensorType, axis: int) -> None:
     """A zero point or scale is one number, or one for each row or column."""
     if point is None or point.rank == 0 or point.static_shape == (1,):
         return
-    require(
-        point.rank == 1 and x.rank > 1 and not differ(point.shape[0], x.shape[axis]),
-        f"{point} is neither a scalar nor a vector for {x}",
-    )
+    fits = point.rank == 1 and x.rank > 1
+    require(fits, f"{point} is neither a scalar nor a vector for {x}")
+    agree(point.shape[0], x.shape[axis], "the numbers of a zero point or scale")
 
 
 def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
