@@ -233,6 +233,24 @@ def test_products_of_bytes_are_exact(cpu: str, signed: bool, tmp_path: Path) -> 
 
 
 @needs_emulator
+def test_layers_in_bf16(tmp_path: Path) -> None:
+    held = {"w": weights(1, 66, 46), "v": weights(2, 46, 33)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    model = model_of(nodes, [value("x", shape=(9, 66))], [value("y", shape=(9, 33))], held)
+    onnx.save(model, tmp_path / "m")
+    path = compile_emulated(tmp_path / "m", tmp_path / "m.so", cpu="neoverse-v1", precision="bf16")
+    x = weights(3, 9, 66)
+    (found,) = run_emulated(path, {"x": x}, tmp_path / "arrays").values()
+    wanted = np.maximum(x @ held["w"], 0) @ held["v"]
+    error = np.abs(found - wanted).max() / np.abs(wanted).max()
+    assert 1e-5 < error < 1e-2
+
+
+@needs_emulator
 def test_another_architecture_is_told_so(tiny: Path) -> None:
     with pytest.raises(UserError, match="aarch64"):
         runtime.load(tiny, error=UserError)

@@ -50,11 +50,12 @@ def fits(case: Case) -> bool:
 
 
 def emulates(case: Case) -> bool:
-    """Whether all types of the case lie in files as NumPy holds them: none has under a byte."""
+    """Whether all types of the case lie in files as NumPy holds them: none has under a byte, none
+    is strings or a list."""
     if not fits(case):
         return False
     types = (*case.types, *case.op.infer(case.types, case.sample.attrs))
-    return not any(t is not None and t.dtype.is_narrow for t in types)
+    return not any(t is not None and (t.dtype.is_narrow or t.dtype.is_handle) for t in types)
 
 
 def size(case: Case) -> tuple[bool, int]:
