@@ -123,6 +123,8 @@ def _wide_blocks(
     stage: GroupStage, sides: Sides, registers: Registers, lanes: int
 ) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
+    if not stage.reduce:
+        return {}
     columns = stage.reduce[-1]
     size, rows = as_int(extent(columns)), rows_of(stage, sides)
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
@@ -144,7 +146,7 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
     rows = rows_of(stage, sides)
     if registers.knobs.panel is not None and size is not None and rows and not sides.both:
         return min(size, most, registers.knobs.panel * lanes)
-    if size is None or most <= lanes or not rows or sides.both:
+    if size is None or most <= lanes or not rows or sides.both or not points(stage.iters):
         return most
     longest = trips(_longest(rows))
     best, least = most, inf
