@@ -2,7 +2,7 @@
 
 Two of bf16, four of bytes.  Weights lie in memory like that (`tcc.passes.plan_kernels`), and a
 contraction multiplies and adds all of a word at once where the processor has an instruction for it
-(AVX512_BF16, VNNI).  Elsewhere a few instructions take them apart.
+(AVX512_BF16, VNNI; BFDOT, SDOT).  Elsewhere a few instructions take them apart.
 
     block bf16[4, 64] at 128*(l0 // 2) + 2*l1 + l0 % 2     two rows of 64 words
     block i8[8, 64] at 256*(l0 // 4) + 4*l1 + l0 % 4       two rows of 64 words
@@ -32,6 +32,7 @@ from tcc.ir.types import BF16, U8, U32, DType
 
 _LATER = -65536  # the bits of a word that the later of two has
 _LEAST_LANES = 4  # of the instructions
+_SIGNS, _ONES = 0x80808080 - (1 << 32), 0x01010101  # of the four bytes of a word
 
 
 def per_word(dtype: DType) -> int:
@@ -118,17 +119,20 @@ def multiply_pairs(code: Code, x: Reg, y: Reg, total: Reg) -> Reg:
         return total
     kind = vector_type("bfloat", 2 * width)
     a, b = (code.emit("bfloat", 2 * width, f"bitcast {r} to {kind}") for r in (x, y))
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
-    return code.call(name, "float", width, total, a, b)
+    return code.call(code.module.profile.bf16_product(width), "float", width, total, a, b)
 
 
 def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], total: Reg) -> Reg:
     """`total` plus the products of all four elements of each word of `x` and `y`, in i32."""
     profile, width = code.module.profile, total.width
-    if width >= _LEAST_LANES and profile.multiplies_bytes and x[1] is not y[1]:
-        unsigned, signed = (x[0], y[0]) if x[1] is U8 else (y[0], x[0])
-        a, b = (_as_lanes(code, r, "i8", 4) for r in (unsigned, signed))
-        return code.call(f"llvm.x86.avx512.vpdpbusd.{32 * width}", "i32", width, total, a, b)
+    if y[1] is U8:  # an unsigned one first, where there is one
+        x, y = y, x
+    name = profile.byte_product(x[1] is U8, y[1] is U8, width)
+    signed = profile.byte_product(False, False, width)
+    if name:
+        return code.call(name, "i32", width, total, *_all_bytes(code, x[0], y[0]))
+    if signed:
+        return _multiply_shifted(code, signed, x[0], y[0], total)
     if width >= _LEAST_LANES and profile.pair_product(width):
         for n in range(2):
             a, b = (_as_lanes(code, _every_other(code, *f, n), "i16", 2) for f in (x, y))
@@ -139,6 +143,28 @@ def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], total
         a, b = (_byte(code, *f, n) for f in (x, y))
         total = code.op("add", total, code.op("mul", a, b))
     return total
+
+
+def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, total: Reg) -> Reg:
+    """Products of unsigned bytes with signed ones by the instruction for signed ones: u * s is
+    (u - 128) * s + 128 * s, whose second part is the same for all rows."""
+    width = total.width
+
+    def low() -> Reg:
+        return code.op("xor", unsigned, int_const(_SIGNS, "i32", width))
+
+    def rest() -> Reg:
+        ones, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
+        sums = code.call(signed, "i32", width, zero, *_all_bytes(code, ones, other))
+        return code.op("shl", sums, int_const(7, "i32", width))
+
+    total = code.op("add", total, code.remember(("signed rest", other), rest))
+    moved = code.remember(("signed", unsigned), low)
+    return code.call(signed, "i32", width, total, *_all_bytes(code, moved, other))
+
+
+def _all_bytes(code: Code, *words: Reg) -> tuple[Reg, ...]:
+    return tuple(_as_lanes(code, r, "i8", 4) for r in words)
 
 
 def _as_lanes(code: Code, words: Reg, elem: str, count: int) -> Reg:

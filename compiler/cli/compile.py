@@ -10,7 +10,7 @@ from typing import Any
 import click
 from tcc.budgets import memory_of
 from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
-from tcc.cli.show import progress, summary_line
+from tcc.cli.show import progress, say, summary_line
 from tcc.debug import timing_table
 from tcc.driver import compile_model
 from tcc.errors import UserError
@@ -41,8 +41,8 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
-        click.echo(f"{compiled.summary.priced} schedules priced")
-    click.echo(summary_line(compiled))
+        say(f"{compiled.summary.priced} schedules priced")
+    say(summary_line(compiled))
 
 
 def _place(model: Path, output: Path | None) -> Path:

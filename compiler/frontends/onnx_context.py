@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import onnx
 from onnx import AttributeProto
-from tcc.errors import UserError
+from tcc.errors import UserError, printable
 from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_schema import schema_of
 from tcc.frontends.onnx_scope import Operand, Scope, Session
@@ -230,4 +230,4 @@ def node_location(node: onnx.NodeProto, scope: Scope) -> str:
     """Where a node is, for messages: the path of bodies and functions, its name, its op."""
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
-    return f"{scope.path}{name[:200]} ({node.op_type})"
+    return printable(f"{scope.path}{name[:200]} ({node.op_type[:80]})")

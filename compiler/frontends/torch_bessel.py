@@ -1,9 +1,10 @@
 """Converters of Bessel's functions, computed in f64 and rounded once.
 
 Up to 25 they are means over nodes of a circle, which converge faster than any power of their
-number: of cos(x sin t) for J, of exp(x cos t) for I.  Y and K are Neumann's series of these (Abramowitz
-and Stegun 9.1.89, 9.6.54), their sums over the order done in the nodes' weights; K of more than 2 is
-its integral over exp(-x cosh t) (9.6.24).  From 25 on they are Hankel's expansions (9.2, 9.7).
+number: of cos(x sin t) for J, of exp(x cos t) for I.  Y and K are Neumann's series of these
+(Abramowitz and Stegun 9.1.89, 9.6.54), their sums over the order done in the nodes' weights; K of
+more than 2 is its integral over exp(-x cosh t) (9.6.24).  From 25 on they are Hankel's expansions
+(9.2, 9.7).
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def _orders(angles: Any, sign: int, count: int) -> Any:
 def _hankel(order: int, sign: int, start: int, step: int) -> list[float]:
     """Coefficients of Hankel's series in 1 / x: each `step`th from `start` on, their signs turned
     by `sign` from one to the next."""
-    found, term = [], 1.0
+    found: list[float] = []
+    term = 1.0
     for k in range(start + step * _TERMS):
         if k >= start and (k - start) % step == 0:
             found.append(term * float(sign) ** len(found))

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tcc.frontends import (
     torch_bessel,
+    torch_composites,
     torch_contract,
     torch_create,
     torch_indexing,
@@ -26,6 +27,7 @@ from tcc.frontends.torch_context import Converter
 
 _FAMILIES = (
     torch_bessel,
+    torch_composites,
     torch_contract,
     torch_create,
     torch_indexing,
@@ -63,7 +65,7 @@ _ALIASES = MappingProxyType(
             "greater=gt greater_equal=ge less=lt less_equal=le multiply=mul negative=neg "
             "not_equal=ne special_erf=erf special_erfc=erfc special_expit=sigmoid "
             "special_exp2=exp2 special_expm1=expm1 special_log1p=log1p special_round=round "
-            "subtract=sub swapaxes.default=transpose.int swapdims.default=transpose.int"
+            "subtract=sub"
         ).split()
     )
 )
@@ -83,6 +85,12 @@ def _found(name: str) -> Converter | None:
     own = CONVERTERS.get(_ALIASES.get(name, name))
     packet = name.rpartition(".")[0]
     return own if own is not None else CONVERTERS.get(_ALIASES.get(packet, packet))
+
+
+def is_composite(target: str) -> bool:
+    """Whether torch itself had better take the operator apart."""
+    name = target.removeprefix("aten.")
+    return any(n in torch_composites.CONVERTERS for n in (name, name.rpartition(".")[0]))
 
 
 def by_name(name: str) -> Converter:

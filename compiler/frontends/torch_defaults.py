@@ -25,6 +25,8 @@ _upsample_nearest_exact3d.default scales_d=None scales_h=None scales_w=None
 add.Scalar alpha=1
 add.Tensor alpha=1
 addbmm.default beta=1 alpha=1
+addcdiv.default value=1
+addcmul.default value=1
 addmm.default beta=1 alpha=1
 addmm.dtype beta=1 alpha=1
 addmv.default beta=1 alpha=1
@@ -78,11 +80,14 @@ conv_transpose2d.input bias=None stride=[1,1] padding=[0,0] output_padding=[0,0]
 conv_transpose2d.input dilation=[1,1]
 conv_transpose3d.input bias=None stride=[1,1,1] padding=[0,0,0] output_padding=[0,0,0] groups=1
 conv_transpose3d.input dilation=[1,1,1]
+cosine_similarity.default dim=1 eps=1e-08
+count_nonzero.default dim=None
 cumprod.default dtype=None
 cumsum.default dtype=None
 diagonal.default offset=0 dim1=0 dim2=1
 diagonal_copy.default offset=0 dim1=0 dim2=1
 diagonal_scatter.default offset=0 dim1=0 dim2=1
+diff.default n=1 dim=-1 prepend=None append=None
 einsum.default path=None
 elu.default alpha=1 scale=1 input_scale=1
 embedding.default padding_idx=-1 scale_grad_by_freq=False sparse=False
@@ -110,8 +115,10 @@ index_add.default alpha=1
 index_put.default accumulate=False
 index_put.hacked_twin accumulate=False
 index_reduce.default include_self=True
+isclose.default rtol=1e-05 atol=1e-08 equal_nan=False
 kthvalue.default dim=-1 keepdim=False
 kthvalue.values dim=-1 keepdim=False
+l1_loss.default reduction=1
 layer_norm.default weight=None bias=None eps=1e-05 cudnn_enable=True
 leaky_relu.default negative_slope=0.01
 linalg_cholesky_ex.L upper=False check_errors=False
@@ -121,6 +128,7 @@ linalg_inv_ex.inverse check_errors=False
 linalg_lu.default pivot=True
 linalg_lu_factor_ex.default pivot=True check_errors=False
 linalg_lu_solve.default left=True adjoint=False
+linalg_norm.default ord=None dim=None keepdim=False dtype=None
 linalg_pinv.atol_rtol_tensor atol=None rtol=None hermitian=False
 linalg_qr.default mode='reduced'
 linalg_solve_triangular.default left=True unitriangular=False
@@ -148,6 +156,7 @@ mean.default dtype=None
 mean.dim keepdim=False dtype=None
 median.dim keepdim=False
 min.dim keepdim=False
+mse_loss.default reduction=1
 new_empty.default dtype=None
 new_empty_strided.default dtype=None
 new_full.default dtype=None

@@ -25,7 +25,7 @@ from tcc.frontends.torch_calls import (
     Tensor,
 )
 from tcc.frontends.torch_complex import complex_converter_of
-from tcc.frontends.torch_converters import converter_of
+from tcc.frontends.torch_converters import converter_of, is_composite
 from tcc.frontends.torch_outputs import result_names
 from tcc.frontends.torch_tensors import element_type
 from tcc.ir.op import Array
@@ -74,7 +74,8 @@ def decomposed(program: Any) -> Any:
 
 
 def _is_known(target: str) -> bool:
-    return converter_of(target) is not None or complex_converter_of(target) is not None
+    own = converter_of(target) is not None and not is_composite(target)
+    return own or complex_converter_of(target) is not None
 
 
 def described(program: Any) -> Program:

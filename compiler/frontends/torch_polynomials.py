@@ -43,7 +43,7 @@ _THIRD, _FOURTH = _ratio(0.5, 0.5, False), _ratio(0.5, 0.5, True)
 
 
 def _chebyshev(kind: Kind, mirrored: Kind, shifted: bool) -> Converter:
-    """The polynomial of order n.  Where x is negative it is `mirrored` of -x, negative if n is odd."""
+    """Order n; where x is negative, `mirrored` of -x, turned over if n is odd."""
 
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.result_dtype()

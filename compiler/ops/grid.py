@@ -16,7 +16,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
-from tcc.ir.types import I64, DType, TensorType
+from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.formula import choose, fn, number, wide, widened
 from tcc.ops.operands import (
     Arrays,
@@ -83,6 +83,11 @@ def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     span = fn("sub", high, low)
     phase = fn("mod", fn("sub", x, low), fn("mul", span, 2.0))
     return fn("add", low, fn("min", phase, fn("sub", fn("mul", span, 2.0), phase)))
+
+
+def _coordinate(value: Scalar, dtype: DType) -> Scalar:
+    """A coordinate in the image of `dtype`, whose precision its weights need."""
+    return cast(value, F64) if dtype is F64 else wide(value)
 
 
 def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
@@ -154,7 +159,8 @@ def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
     i = b.iters(*y.shape)
     spatial = x.rank - 2
     # The grid holds coordinates innermost axis first.
-    coordinates = [wide(b.read(1, i[0], *i[2:], spatial - 1 - n)) for n in range(spatial)]
+    grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
+    coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
     b.stage(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
     return b.done()
@@ -304,7 +310,7 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     element = (group * w.shape[2] + k[0]) * w.shape[3] + k[1]
     taps: list[list[Tap]] = []
     for axis in range(2):
-        shift = wide(b.read(2, n, element * 2 + axis, *o))
+        shift = _coordinate(b.read(2, n, element * 2 + axis, *o), x.dtype)
         start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
         at = fn("add", cast(index_value(start, I64), shift.dtype), shift)
         taps.append(_linear_taps(at, x.shape[2 + axis]))

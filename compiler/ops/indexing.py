@@ -29,7 +29,7 @@ from tcc.ops.operands import (
     sizes,
     wrapped,
 )
-from tcc.ops.reference import widen_half
+from tcc.ops.reference import truncated, widen_half
 from tcc.ops.shapes import (
     ALL,
     COMMON,
@@ -405,7 +405,8 @@ def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> tuple[TensorType, ...]:
 
 
 def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> tuple[Array, ...]:
-    indices, (off, on) = array(arrays, 0).astype(np.int64), array(arrays, 1)
+    x, (off, on) = array(arrays, 0), array(arrays, 1)
+    indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
     (depth,) = sizes((attrs.depth,))
     places = np.where(indices < 0, indices + depth, indices)
     hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)

@@ -147,11 +147,15 @@ def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ..
 
 def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> tuple[Array, ...]:
     a, b = array(arrays, 0).astype(np.float64), array(arrays, 1)
-    known = np.triu(a) if attrs.upper else np.tril(a)
-    if attrs.unit:
-        eye = np.eye(a.shape[-1])
-        known = known * (1 - eye) + eye
-    return (np.linalg.solve(known, b.astype(np.float64)).astype(b.dtype),)
+    x, rows = b.astype(np.float64), range(a.shape[-1])
+    with np.errstate(all="ignore"):  # of singular matrices
+        for row in reversed(rows) if attrs.upper else rows:
+            known = slice(row + 1, None) if attrs.upper else slice(0, row)
+            taken = a[..., row : row + 1, known] @ x[..., known, :]
+            x[..., row, :] -= taken[..., 0, :]
+            if not attrs.unit:
+                x[..., row, :] /= a[..., row, row, None]
+        return (x.astype(b.dtype),)
 
 
 def _triangle_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -227,7 +231,11 @@ def _svd_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
 
 def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
-    u, s, vt = np.linalg.svd(x.astype(np.float64), full_matrices=False)
+    whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
+    u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)
+    u, s, vt = (
+        np.where(w, part, np.nan) for w, part in ((whole, u), (whole[..., 0], s), (whole, vt))
+    )
     if u.size:
         at = np.argmax(np.abs(u), axis=-2, keepdims=True)
         sign = np.sign(np.take_along_axis(u, at, axis=-2))

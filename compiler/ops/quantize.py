@@ -299,7 +299,7 @@ OPS: tuple[OpSpec, ...] = (
         _quantize_samples,
         (*_SCALES, I32),
         Tolerance.EXACT,
-        "round(x / scale) + zero point, saturated to the type of the result.",
+        "round(x / scale) + zero point, saturated to the type of the result; NaN gives any level.",
         _quantize_expr,
         traits=_ELEMENTWISE,
     ),

@@ -212,6 +212,8 @@ def _dft_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((real,), DftAttrs(1, const(9), False, False), "longer")
     yield Sample((pair,), DftAttrs(1, const(4), False, False), "shorter")
     yield Sample((pair,), DftAttrs(1, const(10), True, True), "real-inverse")
+    half = rng.standard_normal((2, 7, 2)).astype(np.float32)
+    yield Sample((half,), DftAttrs(1, const(12), True, True), "real-inverse12")
 
 
 # ---- stft ----------------------------------------------------------------------------------------

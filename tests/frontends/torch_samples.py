@@ -74,6 +74,79 @@ REDUCED = (
 )  # fmt: skip
 
 
+COMPOSITES = (
+    lambda x, y: torch.addcmul(x, y, y, value=0.5) + torch.addcdiv(x, y, y.abs() + 1),
+    lambda x, y: torch.lerp(x, y, 0.75) + torch.lerp(x, y, y) + torch.deg2rad(x),
+    lambda x, y: torch.float_power(x.abs(), 2) + F.mse_loss(x, y) + F.l1_loss(x, y),
+    lambda x, y: F.cosine_similarity(x, y) + torch.diff(x, dim=0, n=2).sum(),
+    lambda x, y: torch.tile(x, (2,)) + torch.tile(x[0], (2, 2)).sum(),
+    lambda x, y: torch.meshgrid(x[0], y[:, 0], indexing="xy"),
+    lambda x, y: torch.meshgrid(x[0], y[:, 0], indexing="ij"),
+    lambda x, y: torch.movedim(x[None], 0, 2) + torch.swapaxes(y[None], 2, 0).sum(),
+    lambda x, y: [torch.atleast_3d(v) for v in (x[0, 0], x[0], x)],
+    lambda x, y: [torch.atleast_2d(v) for v in (x[0, 0], x[0], x)],
+    lambda x, y: torch.hstack([x, y]).sum(0) + torch.hstack([x[0], y[0]]),
+    lambda x, y: torch.vstack([x, y[0]]) + torch.dstack([x, y]).sum(),
+    lambda x, y: torch.column_stack([x, y[:, 0]]) + torch.column_stack([x[0], y[0]]).sum(),
+    lambda x, y: x.flipud() + y.fliplr() + torch.linalg.norm(x) + torch.linalg.norm(y, 3, dim=0),
+    lambda x, y: F.batch_norm(x[:, :, None], None, None, y[0], y[1], training=True),
+    lambda x, y: torch.broadcast_tensors(x, y[0]),
+    lambda x, y: torch.isclose(x, x + 1e-7 * y) & torch.isclose(x, y, atol=0.5),
+    lambda x, y: torch.count_nonzero(x > 0, 1) + torch.inner(x, y).long(),
+    lambda x, y: F.unfold(x[None, None], (2, 3), dilation=(1, 2), padding=1, stride=(2, 1)),
+    lambda x, y: torch.max(x, y).square().multiply(y).subtract(1).T,
+)
+
+
+def square(x: Any) -> Any:
+    return x[:, :4] @ x[:, :4].mT + torch.eye(4)
+
+
+# Signs of singular vectors are free.
+LINALG = (
+    lambda x, y: torch.linalg.inv(square(x)),
+    lambda x, y: torch.linalg.solve(square(x), y),
+    lambda x, y: torch.linalg.solve(square(x), y[:, 0]),
+    lambda x, y: torch.linalg.solve(square(x), y.mT, left=False),
+    lambda x, y: torch.linalg.lu(x)[0] @ torch.linalg.lu(x.mT)[2].mT,
+    lambda x, y: torch.linalg.lu_factor_ex(torch.zeros(2, 3, 3))[2],
+    lambda x, y: torch.linalg.lu_solve(*torch.linalg.lu_factor(square(x)), y, adjoint=True),
+    lambda x, y: torch.linalg.slogdet(x[:, 1:5])[1] + torch.linalg.slogdet(x[:, :4])[0],
+    lambda x, y: torch.linalg.det(x[:, :4]),
+    lambda x, y: torch.linalg.cholesky(square(x)) + torch.linalg.cholesky(square(y), upper=True),
+    lambda x, y: torch.cholesky_solve(y, torch.linalg.cholesky(square(x))),
+    lambda x, y: torch.linalg.qr(x.mT)[0] @ torch.linalg.qr(x)[1],
+    lambda x, y: torch.linalg.qr(x.mT, mode="complete")[0],
+    lambda x, y: torch.ormqr(*torch.geqrf(x.mT), y.mT, transpose=True),
+    lambda x, y: torch.linalg.svdvals(x),
+    lambda x, y: torch.linalg.svd(x)[0].abs() + torch.linalg.svd(x)[2][:4, :4].abs(),
+    lambda x, y: torch.linalg.eigvalsh(square(x)) + torch.linalg.eigh(y[:, :4], "U")[0],
+    lambda x, y: torch.linalg.pinv(x) + torch.linalg.pinv(y[:, :1] @ x[:1]),
+    lambda x, y: torch.linalg.matrix_exp(3 * x[:, :4]) / 1e3,
+    lambda x, y: torch.linalg.solve_triangular(y[:, :4] + 4 * torch.eye(4), x, upper=True),
+    lambda x, y: torch.linalg.matrix_rank(y[:, :1] @ x[:1]),
+    lambda x, y: F.pad(x[None], (-5, 2, 1, -3), mode="replicate"),
+)
+COMPLEX = (
+    lambda x, y: torch.fft.rfft(x).abs() + torch.fft.rfft(y, norm="ortho").angle(),
+    lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y), 6),
+    lambda x, y: torch.view_as_real(torch.fft.fft2(x, norm="forward")),
+    lambda x, y: torch.view_as_real(torch.fft.ifft(torch.complex(x, y), dim=0) / (1 + 2j)),
+    lambda x, y: torch.view_as_real(
+        torch.polar(x, y).conj()[:, 1:].T / torch.complex(x, y)[:, 1:].T
+    ),
+    lambda x, y: torch.view_as_real(
+        torch.exp(torch.complex(x, y)) @ torch.complex(y, x).T + x[:, :4]
+    ),
+    lambda x, y: torch.fft.hfftn(x, norm="ortho"),
+    lambda x, y: torch.view_as_complex(x.reshape(4, 3, 2)).imag,
+    lambda x, y: torch.angle(x),
+)
+SPECIAL = (
+    lambda x, y: torch.special.chebyshev_polynomial_t(x, (y * 5).round()),
+    lambda x, y: torch.special.shifted_chebyshev_polynomial_w(x, (y * 5).round()),
+    lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
+)  # fmt: skip
 WINDOWS = (
     lambda x, w: F.conv2d(x, w, stride=2, padding=1),
     lambda x, w: F.conv2d(x, w[:, :1], groups=4, padding="same"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
-import subprocess
 import zlib
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,50 +12,22 @@ from pathlib import Path
 import handle_programs
 import programs
 import pytest
+from sanitized import Sanitized, run_sanitized
 from tcc.backends.host import HEADER_WORDS, encode_program
-from tcc.backends.toolchain import runtime_folder, runtime_sources
 from tcc.ir.program import Program
-
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver of hostile.c with the whole runtime, built with sanitizers."""
-    folder = tmp_path_factory.mktemp("hostile")
-    base = runtime_folder()
-    flags = ("-std=c11", "-O0", "-DTCC_TEST_FAIL_ALLOCATION", *SANITIZERS)
-    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-    sources = [str(path) for path in runtime_sources()]
-    driver = str(Path(__file__).with_name("hostile.c"))
-    command = (
-        "cc",
-        *flags,
-        *includes,
-        driver,
-        *sources,
-        "-o",
-        "hostile",
-        "-lm",
-        "-lpthread",
-        "-ldl",
-    )
-    subprocess.run(command, cwd=folder, check=True)
-    return folder / "hostile"
+def hostile(sanitized: Sanitized) -> Path:
+    return sanitized.program("hostile", Path(__file__).with_name("hostile.c"))
 
 
 def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, int]:
     """How many of the records decode, how many of them run, and how many there are."""
     path = hostile.with_name("records")
     path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
-    options = "allocator_may_return_null=1:detect_leaks=1:max_allocation_size_mb=256"
-    result = subprocess.run(
-        (str(hostile), str(path), str(len(programs.KERNEL_NAMES)), *mode),
-        capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "ASAN_OPTIONS": options},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
-    decoded, ran, of = map(int, result.stdout.split())
+    shown = run_sanitized(hostile, str(path), str(len(programs.KERNEL_NAMES)), *mode)
+    decoded, ran, of = map(int, shown.split())
     return decoded, ran, of
 
 

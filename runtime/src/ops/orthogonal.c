@@ -158,12 +158,12 @@ static void fill_vector(const turning *t, int64_t number) {
 static void decompose(const turning *t, double *lengths) {
     double scale = largest(t->vectors, t->length * t->count);
     int exponent = 0;
-    if (scale > 0 && isfinite(scale)) (void)frexp(scale, &exponent);
+    if (scale > 0) (void)frexp(scale, &exponent);
     for (int64_t i = 0; i < t->length * t->count; i++)
         t->vectors[i] = ldexp(t->vectors[i], -exponent);
     memset(t->combined, 0, (size_t)(t->count * t->count) * sizeof *t->combined);
     for (int64_t i = 0; i < t->count; i++) t->combined[i * t->count + i] = 1;
-    bool turned = isfinite(scale);
+    bool turned = true;
     for (int sweep = 0; turned && sweep < SWEEPS; sweep++) {
         turned = false;
         for (int64_t first = 0; first < t->count; first++)
@@ -178,8 +178,15 @@ static void decompose(const turning *t, double *lengths) {
             fill_vector(t, i);
         else
             for (int64_t k = 0; k < t->length; k++) vector[k] /= lengths[i];
-        lengths[i] = isfinite(scale) ? ldexp(lengths[i], exponent) : NAN;
+        lengths[i] = ldexp(lengths[i], exponent);
     }
+}
+
+/* What matrices with infinities and NaN have. */
+static void undefine(const turning *t, double *lengths) {
+    for (int64_t i = 0; i < t->count * t->length; i++) t->vectors[i] = NAN;
+    for (int64_t i = 0; i < t->count * t->count; i++) t->combined[i] = NAN;
+    for (int64_t i = 0; i < t->count; i++) lengths[i] = NAN;
 }
 
 /* Turns singular vectors over so that the left one's largest element is positive. */
@@ -212,7 +219,10 @@ static void svd_part(void *context, int64_t begin, int64_t end, void *room) {
             transpose(given, rows, columns, t.vectors);
         else
             memcpy(t.vectors, given, (size_t)count * sizeof *given);
-        decompose(&t, lengths);
+        if (isfinite(largest(given, count)))
+            decompose(&t, lengths);
+        else
+            undefine(&t, lengths);
         double *left = tall ? t.vectors : t.combined, *right = tall ? t.combined : t.vectors;
         for (int64_t n = 0; n < k; n++)
             orient(left + n * rows, rows, right + n * columns, columns);

@@ -260,3 +260,30 @@ def test_bytes_have_an_instruction(cpu: str, due: str) -> None:
     products = 6 * vectors * 8 * (1 if due == "vpdpbusd" else 2)
     assert len(re.findall(rf"\t{due}\t", listing)) == products
     assert not re.search(r"\tv?pmulld\t", listing)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "kinds", "due"),
+    [
+        ("neoverse-n1", "i8i8", "sdot"),
+        ("neoverse-n1", "u8u8", "udot"),
+        ("neoverse-n1", "i8u8", "sdot"),  # the unsigned ones moved by 128
+        ("neoverse-v1", "u8i8", "usdot"),
+    ],
+)
+def test_arm_multiplies_words_of_bytes(cpu: str, kinds: str, due: str) -> None:
+    target = parse_target("cpu:aarch64", cpu, detect)
+    listing = compile_assembly(
+        emit_kernel(of_bytes(6, 16, 32, KINDS[kinds]), "k", target).llvm, target
+    )
+    moved = 8 * 6 if kinds == "i8u8" else 0  # what was moved, for each element of the rows
+    assert len(re.findall(rf"\t{due}\t", listing)) == 6 * 4 * 8 + moved
+    assert "\tmul\t" not in listing
+    assert "\tmla\t" not in listing
+
+
+def test_arm_multiplies_pairs() -> None:
+    target = parse_target("cpu:aarch64", "neoverse-v1", detect)
+    listing = compile_assembly(emit_kernel(product(6, 16, 768, 4), "k", target).llvm, target)
+    assert listing.count("\tbfdot\t") == 6 * 4 * 2
+    assert "\tfmla\t" not in listing
