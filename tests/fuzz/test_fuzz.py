@@ -77,7 +77,21 @@ def _normalised_alone() -> Generated:
     return Generated(b.finish(z), feeds, False)
 
 
-@pytest.mark.parametrize("made", [_padded(), _normalised_alone()], ids=["padded", "alone"])
+def _no_terms() -> Generated:
+    """A product of a constant without elements: nothing to sum, and no columns behind it."""
+    b, matmul = GraphBuilder("g"), OPS["matmul"]
+    q = b.constant(np.zeros((3, 7, 0), np.float32), "q", F32)
+    k, v = b.input("k", tensor(F32, 3, 0, 7)), b.input("v", tensor(F32, 3, 7, 0))
+    (scores,) = b.add(matmul, [q, k], matmul.attrs())
+    (shares,) = b.add(OPS["softmax"], [scores], OPS["softmax"].attrs(2))
+    y = b.add(matmul, [shares, v], matmul.attrs(), names=["y"])
+    feeds = {x.name: np.zeros(x.type.static_shape, np.float32) for x in (k, v)}
+    return Generated(b.finish([*y, shares]), feeds, False)
+
+
+@pytest.mark.parametrize(
+    "made", [_padded(), _normalised_alone(), _no_terms()], ids=["padded", "alone", "no-terms"]
+)
 @pytest.mark.parametrize("mode", ["O0", "O3"])
 def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
     assert failure_of(made, mode) == ""
