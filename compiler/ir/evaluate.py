@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
-from tcc.ir.graph import Graph, Node, Value, bind_attrs, captures
+from tcc.ir.graph import Graph, Node, Value, bind_attrs, captures, carrier
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
 from tcc.ir.op import Array
 
@@ -154,7 +154,12 @@ class _Evaluator:
             case "bind_size":
                 _bind_size(node, arrays[0], frame.sizes)
         try:
-            return tuple(np.asarray(a) for a in node.op.reference(arrays, attrs))
+            results = node.op.reference(arrays, attrs)
+            # A row that moves values may put in a zero, which not every narrow type has.
+            return tuple(
+                carrier(a, v.type.dtype) if v.type.dtype.is_narrow else np.asarray(a)
+                for a, v in zip(results, node.outputs, strict=True)
+            )
         except Exception as error:
             error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
             raise

@@ -146,7 +146,7 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
     rows = rows_of(stage, sides)
     if registers.knobs.panel is not None and size is not None and rows and not sides.both:
         return min(size, most, registers.knobs.panel * lanes)
-    if size is None or most <= lanes or not rows or sides.both:
+    if size is None or most <= lanes or not rows or sides.both or not points(stage.iters):
         return most
     longest, made = trips(_longest(rows)), _made(stage, sides)
     best, least = most, inf

@@ -105,17 +105,17 @@ def shrink(seed: int, mode: str) -> tuple[Generated, str] | None:
     if most is None:
         return None
     made = generate(seed, most)
-    what = _failure_of(made, mode)
+    what = failure_of(made, mode)
     for value in made.graph.outputs:
         small = _for_output(made, value)
-        found = _failure_of(small, mode)
+        found = failure_of(small, mode)
         if found:
             return small, found
     return made, what
 
 
-def _failure_of(made: Generated, mode: str) -> str:
-    """How one graph fails; empty if it does not."""
+def failure_of(made: Generated, mode: str) -> str:
+    """How one graph fails in a mode; empty if it does not."""
     expected = expect(made)
     try:
         found = _run(made.graph, stored(made.inputs, made.graph), mode)

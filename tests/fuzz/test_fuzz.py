@@ -7,10 +7,10 @@ import pytest
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import const
 from tcc.ir.text import graph_text
-from tcc.ir.types import F32, TensorType
+from tcc.ir.types import F8E8M0, F32, TensorType, tensor
 from tcc.ops import OPS
 
-from .compiled import check
+from .compiled import check, failure_of
 from .graphs import Generated, generate
 from .judge import expect, wrong
 
@@ -52,3 +52,46 @@ def test_the_judge_allows_rounding_and_nothing_else() -> None:
 @pytest.mark.parametrize("shape", [(2,), (3, 1)])
 def test_the_judge_looks_at_shapes(shape: tuple[int, ...]) -> None:
     assert "is due" in wrong(expect(_rounded()), "y", np.zeros(shape, np.float32))
+
+
+def _padded() -> Generated:
+    """A type without a zero: what pads it is its least value."""
+    b, pad = GraphBuilder("g"), OPS["pad"]
+    x = b.input("x", tensor(F8E8M0, 2))
+    y = b.add(pad, [x], pad.attrs((const(1),), (const(2),), "constant"), names=["y"])
+    return Generated(b.finish(y), {"x": np.array([1, 4], np.float32)}, False)
+
+
+def _normalised_alone() -> Generated:
+    """A sum of squares over one element, of images whose convolution is the producer."""
+    b, conv, norm = GraphBuilder("g"), OPS["conv"], OPS["layer_normalization"]
+    types = tensor(F32, 1, 7, 3, 1), tensor(F32, 2, 7, 2, 1), tensor(F32, 1)
+    x, w, scale = (b.input(name, t) for name, t in zip("xws", types, strict=True))
+    pads = (const(1), const(0)), (const(1), const(0))
+    (y,) = b.add(conv, [x, w], conv.attrs((3, 2), *pads, (1, 1), 1))
+    z = b.add(norm, [y, scale], norm.attrs(3, 1e-3, 1), names=["z"])
+    rng = np.random.default_rng(0)
+    feeds = {
+        v.name: rng.standard_normal(v.type.static_shape).astype(np.float32) for v in (x, w, scale)
+    }
+    return Generated(b.finish(z), feeds, False)
+
+
+def _no_terms() -> Generated:
+    """A product of a constant without elements: nothing to sum, and no columns behind it."""
+    b, matmul = GraphBuilder("g"), OPS["matmul"]
+    q = b.constant(np.zeros((3, 7, 0), np.float32), "q", F32)
+    k, v = b.input("k", tensor(F32, 3, 0, 7)), b.input("v", tensor(F32, 3, 7, 0))
+    (scores,) = b.add(matmul, [q, k], matmul.attrs())
+    (shares,) = b.add(OPS["softmax"], [scores], OPS["softmax"].attrs(2))
+    y = b.add(matmul, [shares, v], matmul.attrs(), names=["y"])
+    feeds = {x.name: np.zeros(x.type.static_shape, np.float32) for x in (k, v)}
+    return Generated(b.finish([*y, shares]), feeds, False)
+
+
+@pytest.mark.parametrize(
+    "made", [_padded(), _normalised_alone(), _no_terms()], ids=["padded", "alone", "no-terms"]
+)
+@pytest.mark.parametrize("mode", ["O0", "O3"])
+def test_graphs_that_once_failed(made: Generated, mode: str) -> None:
+    assert failure_of(made, mode) == ""
