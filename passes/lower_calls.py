@@ -92,7 +92,7 @@ def lower_check_indices(frame: Frame, node: Node) -> None:
     operands = (frame.tensor(_operand(node, 0)),)
     call(frame, "index_range", operands, (), (attrs.period, attrs.number), (least, largest))
     low, high = frame.size(const(0) - attrs.size), frame.size(attrs.size - 1)
-    message = f"{node.loc}: an index is outside of its axis"
+    message = f"{node.loc}: {attrs.reason}"
     frame.out.append(Check(Relation.LE, low, least, message))
     frame.out.append(Check(Relation.LE, largest, high, message))
 
@@ -192,20 +192,23 @@ def _bit_cast(frame: Frame, node: Node) -> None:
     frame.copy(frame.define(node.outputs[0]), frame.read(x), x.type)
 
 
-def _max_unpool(frame: Frame, node: Node) -> None:
+def _plain(frame: Frame, node: Node) -> None:
+    """The function of the op's own name, which takes its operands and no numbers."""
+    inputs = tuple(frame.tensor(_operand(node, n)) for n in range(len(node.inputs)))
+    outputs = tuple(define(frame, value) for value in node.outputs)
+    call(frame, node.op.name, inputs, outputs)
+
+
+def _solve_triangular(frame: Frame, node: Node) -> None:
     inputs = tuple(frame.tensor(_operand(node, n)) for n in range(2))
-    call(frame, "max_unpool", inputs, (define(frame, node.outputs[0]),))
+    ints = (int(node.attrs.upper), int(node.attrs.unit))
+    call(frame, "solve_triangular", inputs, (define(frame, node.outputs[0]),), ints)
 
 
 def _running(frame: Frame, node: Node) -> None:
     attrs, x = node.attrs, frame.tensor(_operand(node, 0))
     ints = (attrs.axis, int(attrs.exclusive), int(attrs.reverse), int(node.op.name == "cum_prod"))
     call(frame, "running", (x,), (define(frame, node.outputs[0]),), ints)
-
-
-def _det(frame: Frame, node: Node) -> None:
-    x = frame.tensor(_operand(node, 0))
-    call(frame, "det", (x,), (define(frame, node.outputs[0]),))
 
 
 def _bits(value: float) -> int:
@@ -241,10 +244,12 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "scatter_nd": _scatter,
         "update_slice": _update_slice,
         "bit_cast": _bit_cast,
-        "max_unpool": _max_unpool,
         "cum_sum": _running,
         "cum_prod": _running,
-        "det": _det,
+        **dict.fromkeys(
+            ("max_unpool", "det", "lu", "pivot_order", "cholesky", "qr", "svd"), _plain
+        ),
+        "solve_triangular": _solve_triangular,
         "roi_align": _roi_align,
         "max_roi_pool": _max_roi_pool,
     }

@@ -70,6 +70,8 @@ def any_lane(code: Code, mask: Reg) -> Reg:
 def lane_by_lane(code: Code, symbol: str, args: Sequence[Reg]) -> Reg:
     """The C library's function `symbol`, called for each lane."""
     width = args[0].width
+    if width > 1:  # lanes that are not used may be undefined, arguments may not
+        args = [code.emit(arg.elem, width, f"freeze {arg}") for arg in args]
     lanes = [
         code.call(symbol, args[0].elem, 1, *(code.extract(arg, n) for arg in args))
         for n in range(width)

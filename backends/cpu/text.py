@@ -183,11 +183,15 @@ class Code:
         )
 
     def gather(self, scalars: Sequence[Reg], width: int) -> Reg:
-        """The vector of `scalars`; further lanes up to `width` are undefined."""
+        """The vector of `scalars`; further lanes up to `width` are zero.
+
+        Undefined ones would be arguments of functions and conditions of branches further on.
+        """
         elem = scalars[0].elem
         if width == 1:
             return scalars[0]
-        vector = Reg(elem, width, "poison")
+        short = len(scalars) < width
+        vector = Reg(elem, width, "zeroinitializer" if short else "poison")
         for lane, scalar in enumerate(scalars):
             vector = self.emit(elem, width, f"insertelement {vector}, {scalar}, i64 {lane}")
         return vector

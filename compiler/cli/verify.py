@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from tcc.driver import evaluate_model, load, model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.ir.op import Array
 from tcc.options import TOLERANCES, read_options
+from tcc.runtime import Port
 
 
 @click.command()
@@ -87,7 +88,9 @@ def verify(
     if layers:
         limit = _size(memory)
         manifest = read_manifest(artifact) if artifact else {}
-        arrays = make_inputs(model_inputs(model), inputs, seed)
+        ports = model_inputs(model)
+        _check_arrays(ports, "given to a part of the model")
+        arrays = make_inputs(ports, inputs, seed)
         allowed = _tolerance(manifest) if tolerance is None else tolerance
         options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
         with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:
@@ -108,6 +111,7 @@ def verify(
         )
     with opened_artifact(artifact or model) as path:
         module = load(path, threads)
+        _check_arrays((*module.inputs, *module.outputs), "compared")
         arrays = make_inputs(module.inputs, inputs, seed)
         given = _as_the_model_takes(arrays, module.manifest)
         got = module.run(arrays)
@@ -127,6 +131,17 @@ def verify(
         say(f"{item.output}: error {item.error:.2e}, {verdict}")
     say(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
     return int(bool(failed))
+
+
+def _check_arrays(ports: Sequence[Port], use: str) -> None:
+    """Raises UserError for a sequence or an optional, by name."""
+    for port in ports:
+        if "(" in port.dtype:
+            raise UserError(
+                f"{port.name!r} has no array that could be {use}",
+                why=f"it is of type {port.dtype}",
+                hint="tcc verify --layers checks what is around lists that a model makes inside",
+            )
 
 
 def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> None:

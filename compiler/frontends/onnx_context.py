@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any, TypeAlias
 
 import onnx
@@ -13,7 +12,6 @@ from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_schema import schema_of
 from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import element_type
-from tcc.ir.graph import GraphBuilder
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType
 
@@ -88,17 +86,6 @@ class NodeContext(Emitter):
             declared = schema.inputs[min(number, len(schema.inputs) - 1)]
             if operand is None and declared.option != optional:
                 raise self.fail(f"input {number} is missing")
-
-    def inside(self, scope: Scope) -> NodeContext:
-        """The same node, emitting into `scope` (that of a body it builds)."""
-        other = copy(self)
-        other.scope = scope
-        return other
-
-    def body_scope(self, name: str) -> Scope:
-        """A scope for a body of this node; it sees the names around it."""
-        builder = GraphBuilder(f"{self.loc}/{name}", parent=self.scope.builder)
-        return Scope(self.session, builder, self.scope.opsets, self.scope, f"{self.loc}/{name}/")
 
     @property
     def session(self) -> Session:

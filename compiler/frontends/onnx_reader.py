@@ -6,9 +6,7 @@ the graph says is checked node by node on import.
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tcc.errors import UserError
+from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx_wire import split_weights
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
@@ -61,38 +60,10 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
     else:
         path = Path(source)
         name, folder = str(path), path.parent
-        proto, weights = _parse(_map(path), name)
+        proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
     _check_frame(proto, name)
     _check_text(proto, name)
     return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name), weights)
-
-
-def _map(path: Path) -> memoryview:
-    try:
-        # Without O_NONBLOCK opening a pipe would wait for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            "the model cannot be read",
-            where=str(path),
-            why=getattr(error, "strerror", None) or str(error),
-            hint="check the path",
-        ) from error
-    info = os.fstat(descriptor)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)  # Python would not take a folder's descriptor as a file
-        raise UserError("the model is not a file", where=str(path), hint=_ONNX)
-    with os.fdopen(descriptor, "rb") as file:
-        if info.st_size > _LARGEST:
-            raise UserError(
-                "the model file is too large",
-                where=str(path),
-                why=f"{info.st_size} bytes; a protobuf ends at {_LARGEST}",
-                hint="save the model with its weights as external data",
-            )
-        if not info.st_size:
-            raise UserError("the model file is empty", where=str(path), hint=_ONNX)
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:

@@ -38,6 +38,14 @@ def _transpose(ctx: CallContext) -> Operand:
     return swap_axes(ctx, x, ctx.axis_of("dim0", x.rank), ctx.axis_of("dim1", x.rank))
 
 
+def _reversed(ctx: CallContext) -> Operand:
+    """All axes turned round, or the last two."""
+    x = ctx.operand("self")
+    if ctx.operation.startswith("aten.numpy_T"):
+        return ctx.transpose(x, tuple(reversed(range(x.rank))))
+    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
+
+
 def _t(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     return x if x.rank < 2 else swap_axes(ctx, x, 0, 1)
@@ -223,17 +231,26 @@ def padded(
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     for n in range(len(pads) // 2):
         before[x.rank - 1 - n], after[x.rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
+    first = mode in ("edge", "reflect")  # what is cut off there may be what is repeated
+    if not first:
+        x = _cut_off(ctx, x, before, after)
+    more = [[d if (as_int(d) or 0) >= 0 else const(0) for d in side] for side in (before, after)]
+    if any(as_int(p) != 0 for side in more for p in side):
+        operands = [x, ctx.scalar(value, x)] if mode == "constant" else [x]
+        ends = {"before": tuple(more[0]), "after": tuple(more[1])}
+        x = ctx.emit("pad", *operands, **ends, mode=mode)
+    return _cut_off(ctx, x, before, after) if first else x
+
+
+def _cut_off(
+    ctx: CallContext, x: Operand, before: Sequence[Index], after: Sequence[Index]
+) -> Operand:
+    """`x` without what negative paddings take away."""
     for axis in range(x.rank):
-        low, high = as_int(before[axis]), as_int(after[axis])
-        cut = max(-(low or 0), 0), max(-(high or 0), 0)
-        if any(cut):
-            x = ctx.slice_axis(x, axis, cut[0], x.shape[axis] - cut[0] - cut[1])
-            before[axis] = before[axis] if (low or 0) >= 0 else const(0)
-            after[axis] = after[axis] if (high or 0) >= 0 else const(0)
-    if all(as_int(p) == 0 for p in (*before, *after)):
-        return x
-    operands = [x, ctx.scalar(value, x)] if mode == "constant" else [x]
-    return ctx.emit_all("pad", operands, before=tuple(before), after=tuple(after), mode=mode)[0]
+        low, high = (max(-(as_int(side[axis]) or 0), 0) for side in (before, after))
+        if low or high:
+            x = ctx.slice_axis(x, axis, low, x.shape[axis] - low - high)
+    return x
 
 
 def _pad(ctx: CallContext) -> Operand:
@@ -307,6 +324,7 @@ CONVERTERS: dict[str, Converter] = {
     "permute_copy": _permute,
     "transpose.int": _transpose,
     "transpose_copy.int": _transpose,
+    **{name: _reversed for name in ("numpy_T", "matrix_H", "mT", "mH", "adjoint")},
     "t": _t,
     "t_copy": _t,
     "slice": _slice,

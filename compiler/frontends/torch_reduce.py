@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_create import counted
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I64, U8, DType, element_count
 
 
@@ -242,13 +242,6 @@ def _trace(ctx: CallContext) -> Operand:
     return ctx.emit("reduce_sum", kept, axes=(0, 1), keepdims=False)
 
 
-def _determinant(ctx: CallContext) -> Operand:
-    x = ctx.operand(ctx.first())
-    if as_int(element_count(x.shape[:-2])) == 0:
-        return ctx.expand(ctx.scalar(0, x), x.shape[:-2])
-    return ctx.emit("det", x)
-
-
 CONVERTERS: dict[str, Converter] = {
     "sum": _reduction("reduce_sum"),
     "mean": _reduction("reduce_mean"),
@@ -276,5 +269,4 @@ CONVERTERS: dict[str, Converter] = {
     "cummax": _running_extremum("reduce_max", "arg_max", -math.inf),
     "cummin": _running_extremum("reduce_min", "arg_min", math.inf),
     "trace": _trace,
-    "linalg_det": _determinant,
 }

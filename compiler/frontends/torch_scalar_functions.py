@@ -132,9 +132,12 @@ def _copysign(ctx: CallContext) -> Operand:
 
 
 def _atan2(ctx: CallContext) -> Operand:
-    """The angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
     dtype = ctx.result_dtype()
-    y, x = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    return angle_of(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+
+
+def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
+    """The angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
     zero = ctx.scalar(0, y)
     ends = ctx.emit("and", ctx.emit("is_inf", y), ctx.emit("is_inf", x))
     both = ctx.emit("and", ctx.emit("equal", y, zero), ctx.emit("equal", x, zero))
@@ -145,6 +148,14 @@ def _atan2(ctx: CallContext) -> Operand:
     straight = ctx.scalar(math.pi, y)
     angle = ctx.where(is_negative(ctx, x), ctx.emit("sub", straight, angle), angle)
     return ctx.where(is_negative(ctx, y), ctx.emit("neg", angle), angle)
+
+
+def _angle(ctx: CallContext) -> Operand:
+    """That of a real number: pi where it is negative."""
+    x = _input(ctx)
+    low = ctx.emit("less", x, ctx.scalar(0, x))
+    found = ctx.where(low, ctx.scalar(math.pi, x), ctx.scalar(0, x))
+    return ctx.where(ctx.emit("is_nan", x), x, found) if x.dtype.is_float else found
 
 
 def _is_inf(positive: bool, negative: bool) -> Converter:
@@ -225,6 +236,7 @@ CONVERTERS: dict[str, Converter] = {
     "signbit": _signbit,
     "copysign": _copysign,
     "atan2": _atan2,
+    "angle": _angle,
     "isinf": _is_inf(True, True),
     "isposinf": _is_inf(True, False),
     "isneginf": _is_inf(False, True),

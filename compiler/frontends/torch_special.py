@@ -23,7 +23,7 @@ _SHIFT = 8  # from here on that series has 15 digits
 _NEWTON = 3
 
 
-def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
+def special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand(ctx.first(), ctx.result_dtype())
         return ctx.cast(function(ctx, ctx.cast(x, F64)), x.dtype)
@@ -35,7 +35,7 @@ def _number(ctx: CallContext, value: float) -> Operand:
     return ctx.filled(value, F64)
 
 
-def _affine(ctx: CallContext, x: Operand, factor: float, term: float) -> Operand:
+def affine(ctx: CallContext, x: Operand, factor: float, term: float) -> Operand:
     """factor * x + term."""
     return ctx.emit("add", ctx.emit("mul", x, _number(ctx, factor)), _number(ctx, term))
 
@@ -48,13 +48,13 @@ def _part(ctx: CallContext, x: Operand) -> Operand:
 def _lgamma(ctx: CallContext, x: Operand) -> Operand:
     """log |gamma(x)|; below 1/2 by reflection."""
     low = ctx.emit("less", x, _number(ctx, 0.5))
-    turned = ctx.where(low, _affine(ctx, x, -1, 1), x)
+    turned = ctx.where(low, affine(ctx, x, -1, 1), x)
     total = _number(ctx, _LANCZOS[0])
     for n, factor in enumerate(_LANCZOS[1:]):
-        term = ctx.emit("div", _number(ctx, factor), _affine(ctx, turned, 1, n))
+        term = ctx.emit("div", _number(ctx, factor), affine(ctx, turned, 1, n))
         total = ctx.emit("add", total, term)
-    base = _affine(ctx, turned, 1, _LANCZOS_G - 0.5)
-    power = ctx.emit("mul", _affine(ctx, turned, 1, -0.5), ctx.emit("log", base))
+    base = affine(ctx, turned, 1, _LANCZOS_G - 0.5)
+    power = ctx.emit("mul", affine(ctx, turned, 1, -0.5), ctx.emit("log", base))
     rest = ctx.emit("log", ctx.emit("mul", total, _number(ctx, math.sqrt(2 * math.pi))))
     found = ctx.emit("add", ctx.emit("sub", power, base), rest)
     mirror = ctx.emit("div", _number(ctx, math.pi), ctx.emit("sin", _part(ctx, x)))
@@ -65,8 +65,8 @@ def _lgamma(ctx: CallContext, x: Operand) -> Operand:
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
     """The derivative of log gamma: an asymptotic series after a shift, reflection below 1/2."""
     low = ctx.emit("less", x, _number(ctx, 0.5))
-    turned = ctx.where(low, _affine(ctx, x, -1, 1), x)
-    far = _affine(ctx, turned, 1, _SHIFT)
+    turned = ctx.where(low, affine(ctx, x, -1, 1), x)
+    far = affine(ctx, turned, 1, _SHIFT)
     inverse = ctx.emit("reciprocal", far)
     square = ctx.emit("mul", inverse, inverse)
     series = _number(ctx, 0.0)
@@ -75,7 +75,7 @@ def _digamma(ctx: CallContext, x: Operand) -> Operand:
     half = ctx.emit("mul", inverse, _number(ctx, 0.5))
     found = ctx.emit("sub", ctx.emit("sub", ctx.emit("log", far), half), series)
     for n in range(_SHIFT):
-        found = ctx.emit("sub", found, ctx.emit("reciprocal", _affine(ctx, turned, 1, n)))
+        found = ctx.emit("sub", found, ctx.emit("reciprocal", affine(ctx, turned, 1, n)))
     mirror = ctx.emit("div", _number(ctx, math.pi), ctx.emit("tan", _part(ctx, x)))
     found = ctx.where(low, ctx.emit("sub", found, mirror), found)
     zero = ctx.emit("equal", x, _number(ctx, 0.0))
@@ -89,24 +89,24 @@ def _erfinv(ctx: CallContext, x: Operand) -> Operand:
     """The inverse of erf: Winitzki's approximation, then Newton's method."""
     a = 0.147
     log = ctx.emit("log", ctx.emit("sub", _number(ctx, 1.0), ctx.emit("mul", x, x)))
-    half = _affine(ctx, log, 0.5, 2 / (math.pi * a))
-    inner = ctx.emit("sub", ctx.emit("mul", half, half), _affine(ctx, log, 1 / a, 0.0))
+    half = affine(ctx, log, 0.5, 2 / (math.pi * a))
+    inner = ctx.emit("sub", ctx.emit("mul", half, half), affine(ctx, log, 1 / a, 0.0))
     size = ctx.emit("sqrt", ctx.emit("sub", ctx.emit("sqrt", inner), half))
     found = ctx.where(is_negative(ctx, x), ctx.emit("neg", size), size)
     for _ in range(_NEWTON):
         gap = ctx.emit("sub", ctx.emit("erf", found), x)
         slope = ctx.emit("exp", ctx.emit("neg", ctx.emit("mul", found, found)))
-        step = ctx.emit("div", gap, _affine(ctx, slope, 2 / math.sqrt(math.pi), 0.0))
+        step = ctx.emit("div", gap, affine(ctx, slope, 2 / math.sqrt(math.pi), 0.0))
         found = ctx.emit("sub", found, step)
     ends = ctx.emit("equal", ctx.emit("abs", x), _number(ctx, 1.0))
     return ctx.where(ends, ctx.emit("mul", x, _number(ctx, math.inf)), found)
 
 
 CONVERTERS: dict[str, Converter] = {
-    "lgamma": _special(_lgamma),
-    "digamma": _special(_digamma),
-    "erfinv": _special(_erfinv),
-    "special_gammaln": _special(_lgamma),
-    "special_digamma": _special(_digamma),
-    "special_erfinv": _special(_erfinv),
+    "lgamma": special(_lgamma),
+    "digamma": special(_digamma),
+    "erfinv": special(_erfinv),
+    "special_gammaln": special(_lgamma),
+    "special_digamma": special(_digamma),
+    "special_erfinv": special(_erfinv),
 }

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.types import BOOL, F32, F64, I32, I64, TensorType, element_count
-from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
-from tcc.ops.shapes import COMMON, NUMERIC, STORED, check_axis, optional, required
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,8 @@ def _unique_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> tuple[TensorType, ...]:
     boxes, scores = required(types, 0), required(types, 1)
-    require(
-        boxes.rank == 3 and not differ(boxes.shape[2], const(4)),
-        f"the boxes {boxes} must be [batch, box, 4]",
-    )
+    require(boxes.rank == 3, f"the boxes {boxes} must be [batch, box, 4]")
+    agree(boxes.shape[2], const(4), "the numbers of a box")
     require(scores.rank == 3, f"the scores {scores} must be [batch, class, box]")
     require(boxes.dtype is F32 and scores.dtype is F32, "boxes and scores are f32")
     for number, dtype in ((2, I64), (3, F32), (4, F32)):
@@ -264,26 +262,6 @@ def _nms_samples(rng: np.random.Generator) -> Iterator[Sample]:
     found = len(_nms_reference(operands, NonMaxSuppressionAttrs(1, const(0)))[0])
     yield Sample(operands, NonMaxSuppressionAttrs(1, const(found)), "centers")
     yield Sample((corners, scores), NonMaxSuppressionAttrs(0, const(0)), "none")
-
-
-# ---- det -----------------------------------------------------------------------------------------
-
-
-def _det_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
-    x = required(types, 0)
-    square = x.rank >= 2 and not differ(x.shape[-1], x.shape[-2])
-    require(square, f"{x} holds no square matrices")
-    return (TensorType(x.dtype, x.shape[:-2]),)
-
-
-def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
-    x = array(arrays, 0)
-    return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
-
-
-def _det_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2)):
-        yield Sample((rng.standard_normal(shape).astype(np.float32),), NoAttrs())
 
 
 # ---- bind_size -----------------------------------------------------------------------------------
@@ -375,19 +353,6 @@ OPS: tuple[OpSpec, ...] = (
         "Boxes by falling score that overlap no better one; rows are (batch, class, box).",
         call="non_max_suppression",
         traits=_OPAQUE,
-    ),
-    OpSpec(
-        "det",
-        NoAttrs,
-        (1, 1),
-        _det_infer,
-        _det_reference,
-        _det_samples,
-        (F32, F64),
-        Tolerance.ACCUMULATE,
-        "The determinant of each square matrix, by elimination with partial pivoting.",
-        call="det",
-        onnx=(OnnxBinding("Det", since=11),),
     ),
     OpSpec(
         "bind_size",

@@ -47,11 +47,12 @@ def _require_samples(rng: np.random.Generator) -> Iterator[Sample]:
 @dataclass(frozen=True, slots=True)
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
-    zero count from its end."""
+    zero count from its end.  `reason` is what an error says."""
 
     size: Index
     period: int = 1
     number: int = 0
+    reason: str = "an index is outside of its axis"
 
 
 def _indices_types(
@@ -66,9 +67,7 @@ def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> 
     (size,) = sizes((attrs.size,))
     given = array(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
     if given.size and (given.min() < -size or given.max() >= size):
-        raise UserError(
-            "an index is outside of its axis", why=f"{given.min()} to {given.max()} of {size}"
-        )
+        raise UserError(attrs.reason, why=f"{given.min()} to {given.max()} of {size}")
     return ()
 
 

@@ -247,7 +247,10 @@ static tcc_status loop(tcc_run *run, const tcc_code *code) {
 
 static tcc_status branch(tcc_run *run, const tcc_code *code) {
     bool taken = false;
-    TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
+    if (code->as.branch.condition < 0)
+        taken = run->instance->registers[code->as.branch.when] != 0;
+    else
+        TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
     return tcc_interpret(run, taken ? code->as.branch.then : code->as.branch.otherwise);
 }
 

@@ -251,7 +251,7 @@ struct tcc_code {
             const int64_t *ints, *results;
         } call;
         struct { int32_t target, source; int64_t size; } copy;
-        struct { int32_t condition; tcc_body then, otherwise; } branch;
+        struct { int32_t condition; int64_t when; tcc_body then, otherwise; } branch;
         struct { int64_t trips, counter; int32_t condition; tcc_body body; } loop;
     } as;
 };

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -23,28 +23,53 @@ UNDEFINED = frozenset(
 )
 
 
-class Samples(torch.nn.Module):
-    """An operator on all of its samples; `forward` takes the samples' tensors, one after another.
+# Signs and turns of vectors among these results are free: as in torch's tests, what is compared is
+# what the samples' `output_process_fn_grad` makes of the results.
+FREE = frozenset(
+    "linalg.eig linalg.eigh linalg.svd svd svd_lowrank pca_lowrank linalg.svdvals".split()
+)
 
-    Results are the tensors and numbers that the calls give.
+
+class Samples(torch.nn.Module):
+    """An operator on its samples; `forward` takes the samples' tensors, one after another.
+
+    Results are the tensors and numbers that the calls give; complex ones as pairs of real ones.
     """
 
-    def __init__(self, op: Callable[..., Any], calls: list[Any]) -> None:
+    def __init__(self, op: Callable[..., Any], samples: Iterable[Any], free: bool = False) -> None:
         super().__init__()
+        given = list(samples)
         self.op = op
-        self.flat = [pytree.tree_flatten(call) for call in calls]
+        self.flat = [pytree.tree_flatten((s.input, s.args, s.kwargs)) for s in given]
+        self.process = [s.output_process_fn_grad if free else _as_it_is for s in given]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(v for leaves, _ in self.flat for v in leaves if isinstance(v, torch.Tensor))
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
         given, results = iter(tensors), []
-        for leaves, spec in self.flat:
+        for (leaves, spec), process in zip(self.flat, self.process, strict=True):
             own = [next(given) if isinstance(v, torch.Tensor) else v for v in leaves]
             first, args, kwargs = pytree.tree_unflatten(own, spec)
-            found = self.op(first, *args, **kwargs)
-            results += [v for v in pytree.tree_leaves(found) if v is not None]
+            found = pytree.tree_leaves(process(self.op(first, *args, **kwargs)))
+            results += [_real(v) for v in found if v is not None]
         return results
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def _real(value: Any) -> Any:
+    complex = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if complex else value
+
+
+def model_of(op: Any) -> Samples:
+    """The operator on its first samples."""
+    torch.manual_seed(0)
+    samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
+    return Samples(op.op, samples, op.name in FREE)
 
 
 def operators() -> dict[str, Any]:
@@ -55,9 +80,7 @@ def operators() -> dict[str, Any]:
 
 def check(op: Any) -> tuple[str, str]:
     """`pass`, `refused`, `mismatch` or `crash`, and why."""
-    torch.manual_seed(0)
-    samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
-    model = Samples(op.op, [(s.input, s.args, s.kwargs) for s in samples])
+    model = model_of(op)
     inputs = model.tensors()
     with torch.no_grad():
         try:

@@ -394,6 +394,79 @@ def test_det_of_singular_extreme_and_undefined_matrices(ops: Ops) -> None:
         ops("det", [np.zeros((2, 2), np.int32)], [np.zeros((), np.int32)])
 
 
+def f64(*shape: int) -> Array:
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (2, 6, 3), (3, 5), (1, 1), (2, 0, 3), (0, 2, 2)])
+def test_factorizations_give_their_matrix_again(ops: Ops, shape: tuple[int, ...]) -> None:
+    x, few = f64(*shape), min(shape[-2:])
+    packed, pivots = np.empty_like(x), np.empty((*shape[:-2], few), np.int32)
+    order = np.empty(shape[:-1], np.int64)
+    ops("lu", [x], [packed, pivots])
+    ops("pivot_order", [pivots], [order])
+    lower = np.tril(packed, -1)[..., :few] + np.eye(shape[-2], few)
+    exchanged = np.take_along_axis(x, order[..., None], -2) if x.size else x
+    np.testing.assert_allclose(lower @ np.triu(packed)[..., :few, :], exchanged, atol=1e-13)
+    assert np.all(np.abs(lower) <= 1)
+
+    tau = np.empty((*shape[:-2], few))
+    ops("qr", [x], [packed, tau])
+    q = np.broadcast_to(np.eye(shape[-2]), (*shape[:-1], shape[-2])).copy()
+    for step in range(few):
+        v = np.tril(packed, -1)[..., step, None] + np.eye(shape[-2])[:, step, None]
+        q = q - q @ v @ v.swapaxes(-1, -2) * tau[..., step, None, None]
+    np.testing.assert_allclose(q @ np.triu(packed), x, atol=1e-13)
+
+    u, s, vt = (
+        np.empty((*shape[:-1], few)),
+        np.empty_like(tau),
+        np.empty((*shape[:-2], few, shape[-1])),
+    )
+    ops("svd", [x], [u, s, vt])
+    np.testing.assert_allclose(u * s[..., None, :] @ vt, x, atol=1e-13)
+    np.testing.assert_allclose(s, np.linalg.svd(x, compute_uv=False), atol=1e-13)
+
+
+def test_singular_vectors_are_orthonormal_whatever_the_rank(ops: Ops) -> None:
+    full = f64(5, 4)
+    for x in (
+        full[:, :2] @ full[:2],
+        np.zeros((4, 3)),
+        np.ones((3, 3)) * 1e200,
+        np.eye(4) * 1e-300,
+    ):
+        k = min(x.shape)
+        u, s, vt = np.empty((x.shape[0], k)), np.empty(k), np.empty((k, x.shape[1]))
+        ops("svd", [x], [u, s, vt])
+        np.testing.assert_allclose(u.T @ u, np.eye(k), atol=1e-13)
+        np.testing.assert_allclose(vt @ vt.T, np.eye(k), atol=1e-13)
+        np.testing.assert_allclose(u * s @ vt, x, rtol=1e-13, atol=1e-14 * np.abs(x).max())
+    odd = np.array([[1.0, np.nan], [np.inf, 0]])
+    ops("svd", [odd], [(u := np.empty((2, 2))), (s := np.empty(2)), (vt := np.empty((2, 2)))])
+    assert all(np.isnan(part).all() for part in (u, s, vt))
+
+
+def test_cholesky_and_triangles(ops: Ops) -> None:
+    x = f64(3, 4, 4)
+    x = x @ x.swapaxes(-1, -2)
+    lower, info = np.empty_like(x), np.empty(3, np.int32)
+    ops("cholesky", [np.tril(x) + np.triu(np.full(x.shape, np.nan), 1)], [lower, info])
+    np.testing.assert_allclose(lower, np.linalg.cholesky(x), atol=1e-12)
+    b, y = f64(3, 4, 2), np.empty((3, 4, 2))
+    ops("solve_triangular", [lower + np.triu(np.full(x.shape, np.nan), 1), b], [y], [0, 0])
+    np.testing.assert_allclose(lower @ y, b, atol=1e-12)
+    ops("solve_triangular", [lower.swapaxes(-1, -2).copy(), b], [y], [1, 1])
+    unit = np.triu(lower.swapaxes(-1, -2), 1) + np.eye(4)
+    np.testing.assert_allclose(unit @ y, b, atol=1e-12)
+    ops("cholesky", [np.diag([1.0, np.nan, 1.0])], [np.empty((3, 3)), info[:1].reshape(())])
+    assert info.tolist() == [2, 0, 0]
+    with pytest.raises(ValueError, match="do not fit"):
+        ops("solve_triangular", [lower, b[:2]], [y], [0, 0])
+    with pytest.raises(ValueError, match="pivot 9 is outside"):
+        ops("pivot_order", [np.array([9], np.int32)], [np.empty(3, np.int64)])
+
+
 def bits(value: float) -> int:
     return int(np.float64(value).view(np.int64))
 

@@ -51,6 +51,7 @@ typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *roo
 tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context, int64_t units,
                            size_t room);
 
+tcc_status tcc_op_cholesky(tcc_op_call *call);
 tcc_status tcc_op_compress(tcc_op_call *call);
 tcc_status tcc_op_compress_count(tcc_op_call *call);
 tcc_status tcc_op_det(tcc_op_call *call);
@@ -66,16 +67,20 @@ tcc_status tcc_op_list_length(tcc_op_call *call);
 tcc_status tcc_op_list_make(tcc_op_call *call);
 tcc_status tcc_op_list_shape(tcc_op_call *call);
 tcc_status tcc_op_list_split(tcc_op_call *call);
+tcc_status tcc_op_lu(tcc_op_call *call);
 tcc_status tcc_op_max_roi_pool(tcc_op_call *call);
 tcc_status tcc_op_max_unpool(tcc_op_call *call);
 tcc_status tcc_op_nms(tcc_op_call *call);
 tcc_status tcc_op_nms_count(tcc_op_call *call);
 tcc_status tcc_op_non_zero(tcc_op_call *call);
 tcc_status tcc_op_non_zero_count(tcc_op_call *call);
+tcc_status tcc_op_pivot_order(tcc_op_call *call);
+tcc_status tcc_op_qr(tcc_op_call *call);
 tcc_status tcc_op_roi_align(tcc_op_call *call);
 tcc_status tcc_op_running(tcc_op_call *call);
 tcc_status tcc_op_scatter_elements(tcc_op_call *call);
 tcc_status tcc_op_scatter_nd(tcc_op_call *call);
+tcc_status tcc_op_solve_triangular(tcc_op_call *call);
 tcc_status tcc_op_sort(tcc_op_call *call);
 tcc_status tcc_op_string_case(tcc_op_call *call);
 tcc_status tcc_op_string_concat(tcc_op_call *call);
@@ -88,6 +93,7 @@ tcc_status tcc_op_string_remove(tcc_op_call *call);
 tcc_status tcc_op_string_remove_count(tcc_op_call *call);
 tcc_status tcc_op_string_split(tcc_op_call *call);
 tcc_status tcc_op_string_split_count(tcc_op_call *call);
+tcc_status tcc_op_svd(tcc_op_call *call);
 tcc_status tcc_op_tf_idf(tcc_op_call *call);
 tcc_status tcc_op_thin(tcc_op_call *call);
 tcc_status tcc_op_top_k(tcc_op_call *call);

@@ -1,0 +1,300 @@
+"""Complex tensors of torch as pairs of real ones: their arithmetic and their transforms.
+
+What only moves elements, or adds them up, is done for each part by the operator's own converter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_calls import Call, Known, Ref, Tensor
+from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_converters import by_name
+from tcc.frontends.torch_scalar_functions import angle_of
+from tcc.frontends.torch_tensors import element_type
+from tcc.ir.index import Index, const
+from tcc.ir.types import F64, DType
+
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """A complex tensor: its real and its imaginary part, of one type and shape."""
+
+    real: Operand
+    imag: Operand
+
+
+ComplexConverter = Callable[["ComplexContext"], Any]
+
+
+class ComplexContext(CallContext):
+    """A call with complex tensors; element types are those of parts."""
+
+    def result_dtype(self, number: int | None = None) -> DType:
+        known = self.result(number).dtype
+        return element_type(_PARTS.get(known, known), self.loc)
+
+    def pair(self, name: str) -> Complex:
+        """An argument as a complex tensor, its parts in the type of the result's."""
+        value, dtype = self.arguments[name], self.result_dtype()
+        if isinstance(value, Complex):
+            return Complex(self.cast(value.real, dtype), self.cast(value.imag, dtype))
+        if isinstance(value, complex):
+            return Complex(self.filled(value.real, dtype), self.filled(value.imag, dtype))
+        real = self.as_operand(value, dtype)
+        return Complex(real, self.expand(self.scalar(0, real), real.shape))
+
+    def each(self, op: str, *pairs: Complex) -> Complex:
+        """A row for the real parts and for the imaginary ones."""
+        reals, imags = zip(*((p.real, p.imag) for p in pairs), strict=True)
+        return Complex(self.emit(op, *reals), self.emit(op, *imags))
+
+    def part(self, chosen: str) -> ComplexContext:
+        """The call with one part of every complex tensor; the imaginary one of others is zero."""
+
+        def pick(value: Any) -> Any:
+            if isinstance(value, Complex):
+                return getattr(value, chosen)
+            if isinstance(value, list):
+                return [pick(item) for item in value]
+            real = isinstance(value, Operand) and value.dtype.is_float
+            if chosen == "imag" and real:
+                return self.expand(self.scalar(0, value), value.shape)
+            return value
+
+        made = copy(self)
+        made.arguments = {name: pick(value) for name, value in self.arguments.items()}
+        return made
+
+
+def _by_parts(converter: Converter) -> ComplexConverter:
+    def convert(ctx: ComplexContext) -> Any:
+        real, imag = converter(ctx.part("real")), converter(ctx.part("imag"))
+        if isinstance(real, Operand):
+            return Complex(real, imag)
+        return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
+
+    return convert
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def _sum(op: str) -> ComplexConverter:
+    def convert(ctx: ComplexContext) -> Complex:
+        x, y = ctx.pair("self"), ctx.pair("other")
+        factor = ctx.operand("alpha", ctx.result_dtype()) if ctx.has("alpha") else None
+        if factor is not None and ctx.real("alpha") != 1:
+            y = Complex(ctx.emit("mul", y.real, factor), ctx.emit("mul", y.imag, factor))
+        return ctx.each(op, x, y)
+
+    return convert
+
+
+def _multiplied(ctx: ComplexContext, x: Complex, y: Complex, op: str = "mul") -> Complex:
+    real = ctx.emit("sub", ctx.emit(op, x.real, y.real), ctx.emit(op, x.imag, y.imag))
+    imag = ctx.emit("add", ctx.emit(op, x.real, y.imag), ctx.emit(op, x.imag, y.real))
+    return Complex(real, imag)
+
+
+def _product(left: str, right: str, op: str) -> ComplexConverter:
+    return lambda ctx: _multiplied(ctx, ctx.pair(left), ctx.pair(right), op)
+
+
+def _div(ctx: ComplexContext) -> Complex:
+    x, y = ctx.pair("self"), ctx.pair("other")
+    if not isinstance(ctx.arguments["other"], Complex | complex):
+        return Complex(ctx.emit("div", x.real, y.real), ctx.emit("div", x.imag, y.real))
+    dtype = x.real.dtype
+    wide = [Complex(ctx.cast(p.real, F64), ctx.cast(p.imag, F64)) for p in (x, y)]
+    top = _multiplied(ctx, wide[0], Complex(wide[1].real, ctx.emit("neg", wide[1].imag)))
+    size = _square(ctx, wide[1])
+    parts = (ctx.cast(ctx.emit("div", part, size), dtype) for part in (top.real, top.imag))
+    return Complex(*parts)
+
+
+def _square(ctx: ComplexContext, x: Complex) -> Operand:
+    """|x| squared."""
+    return ctx.emit("add", ctx.emit("mul", x.real, x.real), ctx.emit("mul", x.imag, x.imag))
+
+
+def _abs(ctx: ComplexContext) -> Operand:
+    x = ctx.pair("self")
+    wide = Complex(ctx.cast(x.real, F64), ctx.cast(x.imag, F64))
+    return ctx.cast(ctx.emit("sqrt", _square(ctx, wide)), x.real.dtype)
+
+
+def _angle(ctx: ComplexContext) -> Operand:
+    x = ctx.pair("self")
+    return angle_of(ctx, x.imag, x.real)
+
+
+def _conjugate(ctx: ComplexContext) -> Complex:
+    x = ctx.pair("self")
+    return Complex(x.real, ctx.emit("neg", x.imag))
+
+
+def _turned(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
+    """The number of a size and an angle."""
+    real, imag = (ctx.emit("mul", size, ctx.emit(op, angle)) for op in ("cos", "sin"))
+    return Complex(real, imag)
+
+
+def _exp(ctx: ComplexContext) -> Complex:
+    x = ctx.pair("self")
+    return _turned(ctx, ctx.emit("exp", x.real), x.imag)
+
+
+def _polar(ctx: ComplexContext) -> Complex:
+    dtype = ctx.result_dtype()
+    return _turned(ctx, ctx.operand("abs", dtype), ctx.operand("angle", dtype))
+
+
+def _to_copy(ctx: ComplexContext) -> Complex:
+    return ctx.pair("self")
+
+
+# ---- from and to real tensors --------------------------------------------------------------------
+
+
+def _complex(ctx: ComplexContext) -> Complex:
+    dtype, shape = ctx.result_dtype(), ctx.result_shape()
+    parts = (ctx.expand(ctx.operand(name, dtype), shape) for name in ("real", "imag"))
+    return Complex(*parts)
+
+
+def _together(ctx: ComplexContext, x: Complex) -> Operand:
+    """The parts on a new last axis."""
+    parts = [ctx.unsqueeze(part, part.rank) for part in (x.real, x.imag)]
+    return ctx.concat(parts, x.real.rank)
+
+
+def _taken_apart(ctx: ComplexContext, x: Operand) -> Complex:
+    last = x.rank - 1
+    parts = (ctx.squeeze(ctx.slice_axis(x, last, n, 1), (last,)) for n in range(2))
+    return Complex(*parts)
+
+
+def _view_as_real(ctx: ComplexContext) -> Operand:
+    return _together(ctx, ctx.pair("self"))
+
+
+def _view_as_complex(ctx: ComplexContext) -> Complex:
+    return _taken_apart(ctx, ctx.operand("self"))
+
+
+# ---- Fourier transforms --------------------------------------------------------------------------
+
+
+def _scaled(ctx: ComplexContext, x: Operand, sizes: Sequence[Index], inverse: bool) -> Operand:
+    """The scale of torch's `normalization` (0 none, 1 by the root of the size, 2 by the size) in
+    place of the row's, which scales inverse transforms by their size."""
+    count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
+    power = -ctx.integer("normalization") / 2 + inverse
+    if power == 0:
+        return x
+    factor = ctx.emit("pow", count, ctx.filled(power, F64))
+    return ctx.emit("mul", x, ctx.cast(factor, x.dtype))
+
+
+def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
+    for axis in axes:
+        size = x.shape[axis]
+        x = ctx.emit("dft", x, axis=axis, length=size, inverse=inverse, onesided=False)
+    return x
+
+
+def _fft_complex(ctx: ComplexContext) -> Complex:
+    x = _together(ctx, ctx.pair("self"))
+    axes, inverse = ctx.axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
+    found = _transformed(ctx, x, axes, inverse)
+    return _taken_apart(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], inverse))
+
+
+def _fft_real(ctx: ComplexContext) -> Complex:
+    x = ctx.operand("self", ctx.result_dtype())
+    *axes, last = ctx.axes(ctx.integers("dim"), x.rank)
+    found = ctx.emit(
+        "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
+        onesided=ctx.flag("onesided"),
+    )  # fmt: skip
+    found = _transformed(ctx, found, axes, False)
+    sizes = [x.shape[n] for n in (*axes, last)]
+    return _taken_apart(ctx, _scaled(ctx, found, sizes, False))
+
+
+def _fft_to_real(ctx: ComplexContext) -> Operand:
+    x, size = _together(ctx, ctx.pair("self")), ctx.index("last_dim_size")
+    *axes, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
+    x = _transformed(ctx, x, axes, True)
+    found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
+    found = ctx.squeeze(found, (found.rank - 1,))
+    return _scaled(ctx, found, [*(x.shape[n] for n in axes), size], True)
+
+
+_MOVED = (
+    "clone alias alias_copy detach contiguous lift_fresh_copy resolve_conj resolve_neg positive "
+    "view view_copy reshape _unsafe_view squeeze unsqueeze flatten unflatten permute transpose.int "
+    "t expand slice select.int narrow unbind flip roll diagonal unfold cat stack repeat "
+    "split split_with_sizes chunk index_select index.Tensor gather where.self slice_scatter "
+    "select_scatter copy sum mean neg as_strided constant_pad_nd"
+).split()
+
+_CONVERTERS: dict[str, ComplexConverter] = {
+    **{name: _by_parts(by_name(name)) for name in _MOVED},
+    "add": _sum("add"),
+    "sub": _sum("sub"),
+    "mul": _product("self", "other", "mul"),
+    "mm": _product("self", "mat2", "matmul"),
+    "bmm": _product("self", "mat2", "matmul"),
+    "matmul": _product("self", "other", "matmul"),
+    "div": _div,
+    "abs": _abs,
+    "angle": _angle,
+    "exp": _exp,
+    "_conj": _conjugate,
+    "conj_physical": _conjugate,
+    "_conj_physical": _conjugate,
+    "_to_copy": _to_copy,
+    "complex": _complex,
+    "polar": _polar,
+    "real": lambda ctx: ctx.pair("self").real,
+    "imag": lambda ctx: ctx.pair("self").imag,
+    "view_as_real": _view_as_real,
+    "view_as_complex": _view_as_complex,
+    "_fft_c2c": _fft_complex,
+    "_fft_r2c": _fft_real,
+    "_fft_c2r": _fft_to_real,
+}
+
+
+def complex_converter_of(target: str) -> ComplexConverter | None:
+    """The converter of an overload for complex tensors, None where there is none."""
+    name = target.removeprefix("aten.")
+    own = _CONVERTERS.get(name)
+    return own if own is not None else _CONVERTERS.get(name.rpartition(".")[0])
+
+
+def real_part(known: Tensor) -> Tensor:
+    """What is known of either part of a complex tensor."""
+    return Tensor(_PARTS.get(known.dtype, known.dtype), known.shape)
+
+
+def has_complex(call: Call, known: Mapping[str, Known]) -> bool:
+    """Whether a call takes or gives complex tensors; `known` is what the program says of names."""
+    return _is_complex(call.result, known) or _is_complex([*call.arguments.values()], known)
+
+
+def _is_complex(value: Any, known: Mapping[str, Known]) -> bool:
+    if isinstance(value, Ref):
+        return _is_complex(known.get(value.name), known)
+    if isinstance(value, list | tuple):
+        return any(_is_complex(item, known) for item in value)
+    return isinstance(value, Tensor) and value.dtype in _PARTS

@@ -1,0 +1,324 @@
+"""Linear algebra on the last two axes: factorizations and triangular systems.
+
+Solving, inverting, determinants and pseudo-inverses are made of these and of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.index import Index, as_int, const, minimum
+from tcc.ir.op import (
+    Array,
+    Infer,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    Reference,
+    Sample,
+    Samples,
+    Tolerance,
+)
+from tcc.ir.types import F32, F64, I32, I64, TensorType
+from tcc.ops.operands import Arrays, Types, array, require, sizes
+from tcc.ops.shapes import agree, agree_shapes, required
+
+
+@dataclass(frozen=True, slots=True)
+class TriangleAttrs:
+    """Which triangle holds the matrix; with `unit` its diagonal counts as one and is not read."""
+
+    upper: bool
+    unit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAttrs:
+    """How many rows there are."""
+
+    rows: Index
+
+
+def _matrices(types: Types, number: int = 0) -> TensorType:
+    x = required(types, number)
+    require(x.rank >= 2, f"{x} holds no matrices")
+    return x
+
+
+def _square(types: Types, number: int = 0) -> TensorType:
+    x = _matrices(types, number)
+    agree(x.shape[-1], x.shape[-2], "the sides of a square matrix")
+    return x
+
+
+def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
+    """The indices of what lies before the last `count` axes."""
+    yield from np.ndindex(x.shape[: x.ndim - count])
+
+
+def _draw(rng: np.random.Generator, *shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+_SHAPES = ((3, 3), (2, 5, 3), (3, 5), (1, 1), (2, 2, 3, 4), (0, 2, 2), (2, 0, 3))
+
+
+def _any_matrices(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in _SHAPES:
+        yield Sample((_draw(rng, *shape),), NoAttrs())
+    yield Sample((rng.standard_normal((4, 3)),), NoAttrs(), "f64")
+
+
+# ---- elimination ---------------------------------------------------------------------------------
+
+
+def _det_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = _square(types)
+    return (TensorType(x.dtype, x.shape[:-2]),)
+
+
+def _det_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
+
+
+def _det_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 2, 2)):
+        yield Sample((_draw(rng, *shape),), NoAttrs())
+
+
+def _lu_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = _matrices(types)
+    return (x, TensorType(I32, (*x.shape[:-2], minimum(*x.shape[-2:]))))
+
+
+def _lu_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    packed = x.astype(np.float64)
+    pivots = np.zeros((*x.shape[:-2], min(x.shape[-2:])), np.int32)
+    for at in _each(x, 2):
+        a = packed[at]
+        for step in range(pivots.shape[-1]):
+            best = step + int(np.argmax(np.abs(a[step:, step])))
+            pivots[(*at, step)] = best + 1
+            a[[step, best]] = a[[best, step]]
+            if a[step, step] != 0:
+                a[step + 1 :, step] /= a[step, step]
+                a[step + 1 :, step + 1 :] -= np.outer(a[step + 1 :, step], a[step, step + 1 :])
+    return packed.astype(x.dtype), pivots
+
+
+def _order_infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
+    pivots = required(types, 0)
+    require(pivots.rank >= 1, f"{pivots} holds no pivots")
+    few, rows = as_int(pivots.shape[-1]), as_int(attrs.rows)
+    require(few is None or rows is None or few <= rows, f"{pivots} are more than {rows} rows")
+    return (TensorType(I64, (*pivots.shape[:-1], attrs.rows)),)
+
+
+def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> tuple[Array, ...]:
+    pivots = array(arrays, 0)
+    (rows,) = sizes((attrs.rows,))
+    order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
+    for at in _each(pivots, 1):
+        for step, pivot in enumerate(pivots[at]):
+            order[at][[step, pivot - 1]] = order[at][[pivot - 1, step]]
+    return (order,)
+
+
+def _order_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, rows in (((3,), 3), ((2, 3), 5), ((2, 0), 2), ((0, 2), 2)):
+        pivots = rng.integers(1, rows + 1, shape).astype(np.int32)
+        yield Sample((pivots,), RowsAttrs(const(rows)), f"{len(shape)}-{rows}")
+
+
+# ---- triangles -----------------------------------------------------------------------------------
+
+
+def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ...]:
+    a, b = _square(types, 0), _matrices(types, 1)
+    same = a.rank == b.rank and a.dtype is b.dtype
+    require(same, f"{a} is no system of equations for {b}")
+    agree_shapes(a.shape[:-1], b.shape[:-1], "matrices and right sides")
+    return (b,)
+
+
+def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> tuple[Array, ...]:
+    a, b = array(arrays, 0).astype(np.float64), array(arrays, 1)
+    x, rows = b.astype(np.float64), range(a.shape[-1])
+    with np.errstate(all="ignore"):  # of singular matrices
+        for row in reversed(rows) if attrs.upper else rows:
+            known = slice(row + 1, None) if attrs.upper else slice(0, row)
+            taken = a[..., row : row + 1, known] @ x[..., known, :]
+            x[..., row, :] -= taken[..., 0, :]
+            if not attrs.unit:
+                x[..., row, :] /= a[..., row, row, None]
+        return (x.astype(b.dtype),)
+
+
+def _triangle_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for upper in (False, True):
+        for unit in (False, True):
+            a = _draw(rng, 2, 4, 4) + 4 * np.eye(4, dtype=np.float32)
+            attrs = TriangleAttrs(upper, unit)
+            yield Sample((a, _draw(rng, 2, 4, 3)), attrs, f"{int(upper)}{int(unit)}")
+    empty = (_draw(rng, 0, 0), _draw(rng, 0, 2))
+    yield Sample(empty, TriangleAttrs(upper=False, unit=False), "empty")
+
+
+def _cholesky_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = _square(types)
+    return (x, TensorType(I32, x.shape[:-2]))
+
+
+def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    lower, failed = np.tril(x.astype(np.float64)), np.zeros(x.shape[:-2], np.int32)
+    for at in _each(x, 2):
+        a = lower[at]
+        for column in range(x.shape[-1]):
+            a[column:, column] -= a[column:, :column] @ a[column, :column]
+            if not a[column, column] > 0:
+                failed[at] = column + 1
+                break
+            a[column:, column] /= np.sqrt(a[column, column])
+    return lower.astype(x.dtype), failed
+
+
+def _cholesky_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((3, 3), (2, 4, 4), (0, 2, 2)):
+        x = _draw(rng, *shape)
+        yield Sample((x @ x.swapaxes(-1, -2) + np.eye(shape[-1], dtype=np.float32),), NoAttrs())
+    yield Sample((np.diag(np.array([4, 9, -1, 2], np.float32)),), NoAttrs(), "indefinite")
+
+
+# ---- orthogonal factors --------------------------------------------------------------------------
+
+
+def _qr_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = _matrices(types)
+    return (x, TensorType(x.dtype, (*x.shape[:-2], minimum(*x.shape[-2:]))))
+
+
+def _qr_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    packed = x.astype(np.float64)
+    tau = np.zeros((*x.shape[:-2], min(x.shape[-2:])))
+    for at in _each(x, 2):
+        a = packed[at]
+        for step in range(tau.shape[-1]):
+            column = a[step:, step].copy()
+            if not column[1:].any():
+                continue
+            length = -np.copysign(np.linalg.norm(column), column[0])
+            v = column / (column[0] - length)
+            v[0] = 1
+            tau[(*at, step)] = (length - column[0]) / length
+            a[step:, step:] -= tau[(*at, step)] * np.outer(v, v @ a[step:, step:])
+            a[step + 1 :, step] = v[1:]
+    return packed.astype(x.dtype), tau.astype(x.dtype)
+
+
+def _svd_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = _matrices(types)
+    *outer, rows, columns = x.shape
+    few = minimum(rows, columns)
+    shapes = ((*outer, rows, few), (*outer, few), (*outer, few, columns))
+    return tuple(TensorType(x.dtype, shape) for shape in shapes)
+
+
+def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
+    u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)
+    u, s, vt = (
+        np.where(w, part, np.nan) for w, part in ((whole, u), (whole[..., 0], s), (whole, vt))
+    )
+    if u.size:
+        at = np.argmax(np.abs(u), axis=-2, keepdims=True)
+        sign = np.sign(np.take_along_axis(u, at, axis=-2))
+        u, vt = u * sign, vt * sign.swapaxes(-1, -2)
+    return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_FLOATS = (F32, F64)
+
+
+def _factorization(
+    name: str,
+    infer: Infer,
+    reference: Reference,
+    doc: str,
+    samples: Samples = _any_matrices,
+    onnx: Sequence[OnnxBinding] = (),
+) -> OpSpec:
+    """A row of one operand without attributes."""
+    return OpSpec(
+        name, NoAttrs, (1, 1), infer, reference, samples, _FLOATS, Tolerance.ACCUMULATE, doc,
+        call=name, onnx=tuple(onnx),
+    )  # fmt: skip
+
+
+OPS: tuple[OpSpec, ...] = (
+    _factorization(
+        "det",
+        _det_infer,
+        _det_reference,
+        "The determinant of each square matrix, by elimination with partial pivoting.",
+        _det_samples,
+        (OnnxBinding("Det", since=11),),
+    ),
+    _factorization(
+        "lu",
+        _lu_infer,
+        _lu_reference,
+        "L and U of each matrix in one, and the row that each step exchanged, counted from 1.",
+    ),
+    OpSpec(
+        "pivot_order",
+        RowsAttrs,
+        (1, 1),
+        _order_infer,
+        _order_reference,
+        _order_samples,
+        (I32,),
+        Tolerance.EXACT,
+        "Where each row comes from after the exchanges of `lu`.",
+        call="pivot_order",
+    ),
+    OpSpec(
+        "solve_triangular",
+        TriangleAttrs,
+        (2, 2),
+        _triangle_infer,
+        _triangle_reference,
+        _triangle_samples,
+        _FLOATS,
+        Tolerance.ACCUMULATE,
+        "x of a x = b, a being a triangle of each matrix.",
+        call="solve_triangular",
+    ),
+    _factorization(
+        "cholesky",
+        _cholesky_infer,
+        _cholesky_reference,
+        "The lower factor of each matrix; the column, from 1, where none exists, else 0.",
+        _cholesky_samples,
+    ),
+    _factorization(
+        "qr",
+        _qr_infer,
+        _qr_reference,
+        "R of each matrix above the vectors of its reflections, and the factors of these.",
+    ),
+    _factorization(
+        "svd",
+        _svd_infer,
+        _svd_reference,
+        "Singular vectors and values; the largest element of a left vector is positive.",
+    ),
+)
