@@ -76,7 +76,7 @@ def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
     x, skip = ctx.input(0), ctx.input(1)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
-    total = ctx.emit("add", *(o for o in ctx.aligned([x, skip])))
+    total = ctx.emit("add", x, skip)
     vector = ctx.optional(bias)
     if vector is not None:
         total = ctx.emit("add", total, vector)

@@ -50,8 +50,8 @@ def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
 
 def _binary(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
-        a, c = ctx.aligned([_floats(ctx, 0), _floats(ctx, 3)])
-        return [_levels(ctx, ctx.emit(op, a, c), 6, ctx.input(0))]
+        result = ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3))
+        return [_levels(ctx, result, 6, ctx.input(0))]
 
     return convert
 
