@@ -4,8 +4,9 @@
 
 Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
 except opaque ones, ones that widen large constants of narrow types, ones whose results are much
-larger than their operands (a broadcast weight is cheaper to read than to store), large ones whose
-reference is slow, and ones the reference refuses, which are left to the run.
+larger than their operands (a broadcast weight is cheaper to read than to store) or all together
+much larger than the model's constants, large ones whose reference is slow, and ones the reference
+refuses, which are left to the run.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import TensorType, element_count
+from tcc.passes.winograd import constant_bytes
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than
 # this factor over their operands (i8 weights become f32) and their reference is one of NumPy's
 # own loops.
 _SMALL = 1 << 20
 _GROWTH = 4
+# All results of more than _TINY bytes together take so many times what the constants do, and _SPARE
+# bytes: a chain of nodes that each grow a little grows without an end.
+_TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 # Narrow constants of at least so many elements stay as they are.
 _LARGE = 1 << 14
 _FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
@@ -36,10 +41,19 @@ _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
 
 def fold_constants(graph: Graph) -> Graph:
     """`graph` with every node evaluated that has constant operands."""
-    return rewritten(graph, _visit)
+    room = _SPARE + _TOTAL * constant_bytes(graph)
+
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+        nonlocal room
+        results = _folded(b, node, inputs, room)
+        size = _stored_bytes([value.type for value in results or ()])
+        room -= size if size is not None and size > _TINY else 0
+        return results
+
+    return rewritten(graph, visit)
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Sequence[Value] | None:
     if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
         return None
     arrays = [None if v is None else _operand(b, node, v) for v in inputs]
@@ -48,7 +62,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     if _symbolic(node.attrs) or _widens(node, inputs):
         return None
     types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
-    results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays) else None
+    results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays, room) else None
     if results is None:
         return None
     sources = [s for v in inputs if v is not None for s in b.sources(v)]
@@ -82,11 +96,20 @@ def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
     return b.array(value)
 
 
-def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Sequence[Array | None]) -> bool:
-    """Whether the results' sizes are known and no burden."""
+def _stored_bytes(types: Sequence[TensorType]) -> int | None:
+    """What arrays of these types take; None where a size is open."""
     if any(t.static_shape is None for t in types):
+        return None
+    return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
+
+
+def _worth_storing(
+    op: OpSpec, types: Sequence[TensorType], arrays: Sequence[Array | None], room: int
+) -> bool:
+    """Whether the results' sizes are known and no burden."""
+    size = _stored_bytes(types)
+    if size is None or size > max(room, _TINY):
         return False
-    size = sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
     if size <= _SMALL:
         return True
     fast = op.name == "matmul" or (bool(_FAST & op.traits) and op.name not in _SLOW)

@@ -10,9 +10,6 @@ enum { CHUNK = 1 << 16, ALIGNMENT = 64, FIRST_ROOM = 64 };
 #define MOST_ENTRIES (INT64_C(1) << 24) /* of all lists of a run */
 #define MOST_NAMES (INT64_C(1) << 31)   /* strings, and lists */
 
-bool tcc_is_opaque(tcc_dtype dtype) { return dtype.code == TCC_OPAQUE; }
-bool tcc_is_string(tcc_dtype dtype) { return dtype.code == TCC_OPAQUE && dtype.bits == 128; }
-
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count) {
     int64_t bits;
     if (__builtin_mul_overflow(count, tcc_is_opaque(dtype) ? 64 : dtype.bits, &bits)) return -1;

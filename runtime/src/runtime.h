@@ -120,8 +120,10 @@ tcc_status tcc_heap_name_list(tcc_heap *heap, tcc_list_value list, uint64_t *out
 /* A copy that lives as long as the heap. */
 tcc_status tcc_heap_copy(tcc_heap *heap, const struct tcc_op_tensor *tensor,
                          struct tcc_op_tensor *out_tensor);
-bool tcc_is_opaque(tcc_dtype dtype);
-bool tcc_is_string(tcc_dtype dtype);
+static inline bool tcc_is_opaque(tcc_dtype dtype) { return dtype.code == TCC_OPAQUE; }
+static inline bool tcc_is_string(tcc_dtype dtype) {
+    return dtype.code == TCC_OPAQUE && dtype.bits == 128;
+}
 /* Bytes of `count` elements as the heap holds them; -1 if that overflows. */
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 

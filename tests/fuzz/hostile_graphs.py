@@ -412,6 +412,7 @@ def _bombs() -> Iterator[Case]:
         slow = name == "fold"
         outcome = Outcome.EITHER if slow else Outcome.REFUSED
         yield Case(f"bomb-{name}", outcome, writer(make), Action.COMPILE if slow else Action.RUN)
+    yield Case("bomb-tiles", Outcome.EITHER, writer(_tiles), Action.COMPILE)
     yield Case("bomb-constant-gigabytes", Outcome.EITHER, writer(_gigabytes), Action.COMPILE)
 
 
@@ -419,6 +420,19 @@ def _doubling(times: int) -> str:
     """A value joined with itself over and over."""
     steps = [f"v{n + 1} = Concat <axis = 0> (v{n}, v{n})" for n in range(times)]
     return " ".join(["v0 = Neg (x)", *steps, f"y = Neg (v{times})"])
+
+
+def _tiles() -> onnx.ModelProto:
+    """A constant that becomes four times as large over and over."""
+    names = ["w", *(f"t{n}" for n in range(12))]
+    nodes = [node("Tile", [a, "four"], [b]) for a, b in pairwise(names)]
+    nodes.append(node("ReduceSum", [names[-1]], ["r"], keepdims=0))
+    nodes.append(node("Add", ["x", "r"], ["y"]))
+    weights = [
+        numpy_helper.from_array(np.ones(1 << 16, np.float32), "w"),
+        numpy_helper.from_array(np.array([4], np.int64), "four"),
+    ]
+    return model_of(nodes, [("x", FLOAT, [1])], [("y", FLOAT, [1])], weights)
 
 
 def _gigabytes() -> onnx.ModelProto:

@@ -3,10 +3,15 @@ reach what fuzzing has reached."""
 
 from __future__ import annotations
 
+import sys
 import zipfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 CORPUS = Path(__file__).with_name("corpus")
+_LONGEST = 2048  # bytes of an input that is kept
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal inputs make equal archives
 
 
@@ -26,9 +31,41 @@ def write_inputs(target: str, folder: Path) -> list[Path]:
     return paths
 
 
-def keep_inputs(target: str, folder: Path) -> None:
-    """Makes the files of `folder` the target's corpus, in the order of their contents."""
-    contents = sorted({path.read_bytes() for path in folder.iterdir()})
+def least_inputs(check: Callable[[bytes], None], folders: Iterable[Path]) -> list[bytes]:
+    """Of the inputs in `folders` those, small ones first, that reach lines no other did before."""
+    reached: set[tuple[str, int]] = set()
+    kept = []
+    contents = {path.read_bytes() for folder in folders for path in folder.iterdir()}
+    for data in sorted(contents, key=lambda data: (len(data), data)):
+        lines = _lines(check, data)
+        if len(data) <= _LONGEST and not lines <= reached:
+            reached |= lines
+            kept.append(data)
+    return kept
+
+
+def _lines(check: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
+    """The lines of tcc that `check(data)` runs."""
+    found: set[tuple[str, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if "/tcc/" not in name:
+            return None
+        found.add((name, frame.f_lineno))
+        return trace
+
+    sys.settrace(trace)
+    try:
+        check(data)
+    finally:
+        sys.settrace(None)
+    return found
+
+
+def keep_inputs(target: str, inputs: Iterable[bytes]) -> None:
+    """Makes these the target's corpus, in the order of their contents."""
+    contents = sorted(set(inputs))
     with zipfile.ZipFile(CORPUS / f"{target}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number, data in enumerate(contents):
             archive.writestr(zipfile.ZipInfo(f"{number:04}", _DATE), data, zipfile.ZIP_DEFLATED)

@@ -70,6 +70,17 @@ graph g(%x : f32[1]) {
     assert ops(fold_constants(read(text.replace("600000", "60"), k=F([3])))) == ["add"]
 
 
+def test_a_chain_that_grows_is_folded_only_so_far(read: Read) -> None:
+    steps = [f"  %t{n + 1} = tile(%t{n}) {{repeats=(4)}} : f32[{4 ** (n + 9)}]" for n in range(5)]
+    text = "\n".join(
+        ["graph g(%x : f32[1]) {", f"  %t0 = const @k : f32[{4**8}]", *steps,
+         "  %s = reduce_sum(%t5) {axes=(0), keepdims=false} : f32[]",
+         "  %y = add(%x, %s) : f32[1]", "  return %y", "}", ""]
+    )  # fmt: skip
+    after = fold_constants(read(text, k=np.ones(4**8, F)))
+    assert ops(after) == ["tile", "tile", "reduce_sum", "add"]  # of 64 MiB, beside what there was
+
+
 def test_what_the_reference_refuses_is_left_to_the_run(read: Read) -> None:
     graph = read(
         """\

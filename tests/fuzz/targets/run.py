@@ -24,7 +24,7 @@ def main(name: str, arguments: list[str]) -> None:
     if hasattr(target, "mutate"):
         extra["custom_mutator"] = lambda data, size, seed: target.mutate(
             data, seed, lambda given: atheris.Mutate(given, size)
-        )
+        )[:size]
     atheris.Setup([sys.argv[0], *arguments], target.check, **extra)
     atheris.Fuzz()
 
