@@ -164,7 +164,7 @@ def _put(ctx: CallContext) -> Operand:
 
 def _masked_scatter(ctx: CallContext) -> Operand:
     """Elements of `source`, one after another, where the mask holds."""
-    x, source = ctx.operand("self"), ctx.operand("source")
+    x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
     mask = ctx.expand(ctx.operand("mask", BOOL), x.shape)
     count = element_count(x.shape)
     if as_int(count) == 0 or as_int(element_count(source.shape)) == 0:
