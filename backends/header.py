@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any
 
@@ -49,8 +50,9 @@ def _port_lines(kind: str, ports: tuple[Port, ...]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    """Names come from models: they must not end the comment."""
-    return "".join(c if c.isprintable() else "?" for c in text).replace("*/", "* /")
+    """Names come from models: they must neither end the comment nor begin one in it."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", shown)
 
 
 def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:

@@ -142,8 +142,8 @@ class _Writer:
 
     def nested(self, instr: Branch | Loop) -> None:
         match instr:
-            case Branch(condition, then, otherwise):
-                self.put(_BRANCH, condition)
+            case Branch(condition, then, otherwise, when):
+                self.put(_BRANCH, condition if when < 0 else ~when)
                 self.body(then)
                 self.body(otherwise)
             case Loop(trips, condition, counter, body):
@@ -290,7 +290,9 @@ class _Reader:
     def instr(self, depth: int) -> Instr:
         code = self.one()
         if code == _BRANCH:
-            return Branch(self.one(), self.body(depth + 1), self.body(depth + 1))
+            asked = self.one()
+            condition, when = (asked, -1) if asked >= 0 else (-1, ~asked)
+            return Branch(condition, self.body(depth + 1), self.body(depth + 1), when)
         if code == _LOOP:
             trips, condition, counter = self.many(3)
             return Loop(trips, condition, counter, self.body(depth + 1))

@@ -10,7 +10,7 @@ from typing import Any
 from tcc.backends.images import GpuImages
 from tcc.backends.section import BytesLike, Range
 from tcc.errors import InternalError
-from tcc.ir.program import IntOp, Let, Port, Program
+from tcc.ir.program import Port, Program, constant_registers
 from tcc.target import isa_feature
 
 
@@ -95,17 +95,6 @@ def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
         "text": port.text,
         "state": port.state,
     }
-
-
-def constant_registers(program: Program) -> dict[int, int]:
-    """Values of the registers that the program's front sets to constants."""
-    constants: dict[int, int] = {}
-    for instr in program.body:
-        if isinstance(instr, Let) and instr.op is IntOp.CONST:
-            constants[instr.target] = instr.a
-        elif isinstance(instr, Let):
-            constants.pop(instr.target, None)
-    return constants
 
 
 # ---- C ------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
+from tcc.budgets import BUDGETS, Budgets
+
 _LENGTH = struct.Struct("<Q")
 
 
@@ -62,13 +64,18 @@ class WorkerFailedError(Exception):
 class WorkerPool:
     """Processes of the module `module`, each driven by a thread that takes the next request.
 
-    The module's function `main` serves.  `environment` replaces that of this process.
+    The module's function `main` serves.  `environment` replaces that of this process.  A process
+    that takes more memory, or longer for a request, than `budgets` say, ends.
     """
 
     def __init__(
-        self, module: str, jobs: int, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        jobs: int,
+        environment: Mapping[str, str] | None = None,
+        budgets: Budgets = BUDGETS,
     ) -> None:
-        self._module, self._environment = module, environment
+        self._module, self._environment, self._budgets = module, environment, budgets
         self._requests: list[Any] = []
         self._answers: dict[int, Any] = {}
         self._failures: dict[int, str] = {}
@@ -141,7 +148,7 @@ class WorkerPool:
 
     def _drive(self) -> None:
         try:
-            with _worker(self._module, self._environment) as worker:
+            with _worker(self._module, self._environment, self._budgets) as worker:
                 self._serve(worker)
         except OSError as error:
             # of starting the process: what is asked of a running one fails by itself
@@ -171,7 +178,7 @@ def ask_once(module: str, request: Any) -> Any:
 
     Raises WorkerFailedError where it fails or kills the process.
     """
-    with _worker(module, None) as worker:
+    with _worker(module, None, BUDGETS) as worker:
         answer, error = _ask(worker, request)
     if error:
         raise WorkerFailedError(0, error)
@@ -184,12 +191,20 @@ class _Worker:
 
     process: subprocess.Popen[bytes]
     complaints: IO[bytes]
+    budgets: Budgets
 
 
 @contextmanager
-def _worker(module: str, environment: Mapping[str, str] | None) -> Iterator[_Worker]:
+def _worker(
+    module: str, environment: Mapping[str, str] | None, budgets: Budgets
+) -> Iterator[_Worker]:
     # The worker sees modules where this process does, however they came to be there.
-    program = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
+    program = (
+        f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
+        "resource.getrlimit(resource.RLIMIT_DATA) if limit != resource.RLIM_INFINITY), 1 << 62); "
+        "resource.setrlimit(resource.RLIMIT_DATA, (most, most)); "
+        f"sys.path[:] = {sys.path!r}; from {module} import main; main()"
+    )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             [sys.executable, "-c", program],
@@ -199,7 +214,7 @@ def _worker(module: str, environment: Mapping[str, str] | None) -> Iterator[_Wor
             env=environment,
         )
         try:
-            yield _Worker(process, complaints)
+            yield _Worker(process, complaints, budgets)
         finally:
             _stop(process)
 
@@ -208,14 +223,27 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
     process = worker.process
     assert process.stdin is not None
     assert process.stdout is not None
+    late = threading.Event()
+    clock = threading.Timer(worker.budgets.kernel_seconds, _end, (process, late))
+    clock.daemon = True
+    clock.start()
     try:
         # Popen types its pipes as IO[bytes]; they are buffered binary streams.
         send(process.stdin, request)  # type: ignore[arg-type]
         answer, error = receive(process.stdout)  # type: ignore[arg-type]
     except (EOFError, OSError):
         status = f"the compiler process ended: exit status {process.wait()}"
+        if late.is_set():
+            status = str(worker.budgets.over("kernel_seconds"))
         return None, "; ".join([status, *_last_words(worker)])
+    finally:
+        clock.cancel()
     return answer, error and "\n".join([error, *_last_words(worker)])
+
+
+def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    late.set()
+    process.kill()
 
 
 def _last_words(worker: _Worker) -> list[str]:

@@ -15,7 +15,13 @@ from tcc.passes.group_price import GroupPrices
 from tcc.passes.lower_graph import KernelTable
 from tcc.passes.lower_model import Lowered, lower_for_cpu
 from tcc.passes.manager import Pass
-from tcc.passes.pipeline import CHECK_INDICES, grouped_products
+from tcc.passes.pipeline import (
+    CHECK_INDICES,
+    REQUANTISE,
+    SPLIT_ZERO_POINTS,
+    WEIGHT_PRODUCTS,
+    grouped_products,
+)
 from tcc.passes.plan_kernels import Bound, KernelPlanner
 from tcc.passes.precision import Precision
 from tcc.passes.winograd import Limits
@@ -41,8 +47,10 @@ class CpuCode:
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
         self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
-        # Functions of the host sort rows, and products of bytes are no faster than those of floats.
+        # Functions of the host sort rows.
         self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
+        if target.profile.multiplies_bytes:
+            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS, REQUANTISE)
         if self.planner.pricer is not None:
             self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
 
@@ -76,7 +84,9 @@ class CpuCode:
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Machine code under `names`."""
-        code = compile_kernels(lowered.kernels, names, self.target, self.options.jobs)
+        code = compile_kernels(
+            lowered.kernels, names, self.target, self.options.jobs, self.options.budgets
+        )
         facts = self._facts(lowered.table, names, lowered.weights.size)
         return Generated(code.objects, code.scratch, code.listings, facts)
 

@@ -88,26 +88,30 @@ def compile_model(
     check_options(options, targets)
     trace = Trace(options.dump, progress)
     with trace.stage("import"):
-        graph = load_model(model, dict(options.inputs), allow_pickle=options.allow_pickle)
+        graph = load_model(
+            model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
+        )
     trace.dump("import", lambda: graph_text(graph))
     ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    with Compilers(options.jobs) as compilers:
+    with Compilers(options.jobs, options.budgets) as compilers:
         codes = variant_codes(targets, options, given, compilers)
         optimised = optimise(graph, codes, options, trace)
-        for code, own in zip(codes, optimised, strict=True):
-            check_runnable(own)
-            code.check(own)
+        for code, graphs in zip(codes, optimised, strict=True):
+            for own in graphs:
+                check_runnable(own)
+                code.check(own)
         variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = link_artifact(
             variants,
-            {**_manifest(targets, options, ops), **_appends(optimised[0])},
+            {**_manifest(targets, options, ops), **_appends(optimised[0][0])},
             c_name(options.name or output.stem),
             output,
             triple=targets[0].triple,
         )
     summary = Summary(
-        targets_text(targets), ops, precision_text(manifest), len(options.inputs),
+        targets_text(targets), ops, precision_text(manifest),
+        len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
         sum(code.priced for code in codes),
     )  # fmt: skip

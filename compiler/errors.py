@@ -5,6 +5,21 @@ the arguments or the machine's tools: 1), `ToolError` (an external program faile
 `InternalError` (our fault: 2).
 """
 
+import re
+
+
+def printable(text: str, kept: str = "") -> str:
+    """`text` with what a terminal would act on, or not show, as escapes; characters of `kept` stay.
+
+    Names come from models: they must not move the cursor, or look like lines of ours.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in text
+    )
+
 
 class TccError(Exception):
     """Base of every error tcc raises on purpose.
@@ -20,10 +35,13 @@ class TccError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        parts = [self.what]
+        parts = [printable(self.what)]
         for label, text in (("at", self.where), ("because", self.why), ("to do", self.hint)):
             if text:
-                parts.append(f"  {label}: {text}".replace(": \n", ":\n", 1))
+                # only causes have lines, of tables and tools; none of them looks like one of ours
+                shown = printable(text, "\n\t" if label == "because" else "")
+                shown = re.sub(r"\n(?=\S)", "\n    ", shown)
+                parts.append(f"  {label}: {shown}".replace(": \n", ":\n", 1))
         return "\n".join(parts)
 
 

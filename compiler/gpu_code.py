@@ -122,7 +122,7 @@ class GpuCode:
         job, host = self._job(bounds, names, alignments), self.options.allow_host
         if self.compilers is not None:
             return compile_blocks(job, self.compilers, allow_host=host, portable=portable)
-        with Compilers(self.options.jobs) as own:
+        with Compilers(self.options.jobs, self.options.budgets) as own:
             return compile_blocks(job, own, allow_host=host, portable=portable)
 
     def _job(

@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import inf
+from itertools import product
+from math import inf, prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
 
 Shape = tuple[int, ...]
+# Each has code of its own.
+MOST_BUCKETS = 32
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
 GPU_KERNELS = ("auto", "triton")
@@ -145,6 +149,20 @@ def _states(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple((_text(past), _text(now)) for past, now in _pairs(value, "PAST=PRESENT"))
 
 
+def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:
+    def sizes(given: Any) -> Shape:
+        parts = given.split(",") if isinstance(given, str) else tuple(given)
+        found = tuple(dict.fromkeys(_positive(part) for part in parts))
+        if not found:
+            raise ValueError("a bucket needs a size")
+        return found
+
+    found = tuple((_text(name), sizes(given)) for name, given in _pairs(value, "SYM=SIZE,SIZE"))
+    if prod(len(given) for _, given in found) > MOST_BUCKETS:
+        raise ValueError(f"more than {MOST_BUCKETS} buckets")
+    return found
+
+
 def _flag(
     spelling: str,
     metavar: str,
@@ -189,6 +207,17 @@ class Options:
             "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
             "open and no --input fixes stay open: one artifact serves all of them.",
             _shapes,
+            repeated=True,
+        ),
+    )
+    buckets: tuple[tuple[str, Shape], ...] = field(
+        default=(),
+        metadata=_flag(
+            "--bucket",
+            "SYM=SIZE,...",
+            "Code of its own for these sizes of an open dimension, as in seq=32,64,128, beside the "
+            "general code, which serves all others; of several, for each combination.",
+            _buckets,
             repeated=True,
         ),
     )
@@ -298,6 +327,10 @@ class Options:
             _positive,
         ),
     )
+    budgets: Budgets = field(
+        default=BUDGETS,
+        metadata=_flag("--budget", "NAME=VALUE", budgets_help(), read_budgets, repeated=True),
+    )
     name: str = field(
         default="",
         metadata=_flag("--name", "NAME", "The model's name in its C interface.", _identifier),
@@ -322,6 +355,15 @@ class Options:
         default=False,
         metadata=_flag("--time-passes", "", "Prints how long every pass took.", _switch),
     )
+
+    @property
+    def bucket_sizes(self) -> tuple[dict[str, int], ...]:
+        """The sizes of each bucket, by symbol, in the order in which they were given."""
+        if not self.buckets:
+            return ()
+        names = [name for name, _ in self.buckets]
+        combined = product(*(sizes for _, sizes in self.buckets))
+        return tuple(dict(zip(names, sizes, strict=True)) for sizes in combined)
 
     @property
     def weight_bits(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,9 +22,12 @@ from tcc.ir.op import Array
 from tcc.ir.program import steps_of
 from tcc.ir.verify_program import verify_program
 from tcc.options import Options
+from tcc.passes.fix_sizes import fix_sizes
+from tcc.passes.join_programs import join_programs
 from tcc.passes.layouts import Placed
 from tcc.passes.lower_model import Lowered
 from tcc.passes.manager import Pass
+from tcc.passes.merge_products import has_few_rows
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.state import bind_states
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -67,32 +71,42 @@ def variant_codes(
     return tuple(codes)
 
 
-def optimise(graph: Graph, codes: Sequence[Code], options: Options, trace: Trace) -> list[Graph]:
-    """`graph` as each variant will lower it; those that ask for the same share one."""
-    done: dict[tuple[Limits | None, tuple[Pass, ...]], Graph] = {}
+def optimise(
+    graph: Graph, codes: Sequence[Code], options: Options, trace: Trace
+) -> list[tuple[Graph, ...]]:
+    """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
+    ask for the same share them."""
+    done: dict[tuple[Limits | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
+    given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     for code in codes:
         key = limits, asked = code.limits, code.asked
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
-                found = run_pipeline(graph, options.level, trace, limits=limits, asked=asked)
-                done[key] = bind_states(found, options.state)
+                run = partial(run_pipeline, level=options.level, trace=trace, limits=limits)
+                general = run(given[0], asked=asked)
+                # Weights of few rows are merged for all sizes or for none: they are there once.
+                merging = has_few_rows(general)
+                found = [run(each, asked=asked, merging=merging) for each in given[1:]]
+                done[key] = tuple(bind_states(each, options.state) for each in (general, *found))
         graphs.append(done[key])
     return graphs
 
 
 def lower(
-    codes: Sequence[Code], optimised: Sequence[Graph], trace: Trace
-) -> list[tuple[Code, Lowered]]:
+    codes: Sequence[Code], optimised: Sequence[tuple[Graph, ...]], trace: Trace
+) -> list[tuple[Code, tuple[Lowered, ...]]]:
     """The programs, and what makes code of them; GPUs for which the same came out share it."""
-    found: list[tuple[Code, Lowered]] = []
-    for code, graph in zip(codes, optimised, strict=True):
+    found: list[tuple[Code, tuple[Lowered, ...]]] = []
+    for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            lowered = code.lower(graph)
-        code.begin(lowered, _names(lowered))
+            lowered = tuple(map(code.lower, graphs))
+        for each in lowered:
+            code.begin(each, _names(each))
         for n, (known, first) in enumerate(found):
             # only GPUs have several parts of one kind
-            if known.target.kind == code.target.kind and first.same_as(lowered):
+            alike = known.target.kind == code.target.kind
+            if alike and all(map(Lowered.same_as, first, lowered)):
                 found[n] = _joined(known, code), first
                 break
         else:
@@ -101,9 +115,13 @@ def lower(
 
 
 def make_variants(
-    graph: Graph, optimised: Sequence[Graph], codes: Sequence[Code], options: Options, trace: Trace
+    graph: Graph,
+    optimised: Sequence[tuple[Graph, ...]],
+    codes: Sequence[Code],
+    options: Options,
+    trace: Trace,
 ) -> list[Variant]:
-    """Each optimised graph as code; `graph` is the model as it was given."""
+    """The optimised graphs of each variant as code; `graph` is the model as it was given."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
     found = lower(codes, optimised, trace)
@@ -132,16 +150,17 @@ def _label(code: Code, codes: Sequence[Code]) -> str:
 
 def _variant(
     code: Code,
-    lowered: Lowered,
+    parts: Sequence[Lowered],
     unfused: int | None,
     options: Options,
     trace: Trace,
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    names = _names(lowered)
     with trace.stage(label + "generate code"):
-        lowered = code.fitted(lowered, names)
+        general, *specials = (code.fitted(part, _names(part)) for part in parts)
+        lowered = join_programs(general, specials)
+        names = _names(lowered)
         made = code.generate(lowered, names)
     with trace.stage(label + "pack weights"):
         packed = _shared([part() for part in lowered.weights.parts()], earlier)
@@ -152,6 +171,7 @@ def _variant(
         **_traffic(lowered.placed, unfused),
         "rounded": [{"weights": r.sources, "type": r.type} for r in lowered.weights.rounded],
         "steps": list(steps_of(program.body)),
+        "buckets": list(options.bucket_sizes),
     }
     listings = dict(zip(names, made.listings, strict=True)) if options.keep_ir else {}
     return Variant(

@@ -18,7 +18,7 @@ import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_int
 from tcc.ir.rewrite import Inputs, rewritten
-from tcc.ir.types import element_count
+from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.movement import SplitAttrs
 from tcc.passes.fuse.partition import Kind, classify
@@ -44,6 +44,22 @@ def merge_products(graph: Graph) -> Graph:
     return rewritten(graph, visit) if bundles else graph
 
 
+def has_few_rows(graph: Graph) -> bool:
+    """Whether a product with a constant matrix has as few rows as products that are merged."""
+    return any(
+        node.op.name == "matmul"
+        and (x := node.inputs[0]) is not None
+        and node.inputs[1] in graph.constants
+        and _few(x.type)
+        for node in graph.nodes
+    )
+
+
+def _few(rows: TensorType) -> bool:
+    known = as_int(element_count(rows.shape[:-1]))
+    return known is not None and known <= ROWS
+
+
 def _by_rows(graph: Graph, users: dict[Value, list[Node]]) -> dict[tuple[Value, str], list[Node]]:
     """Products of few rows and a matrix that nothing else reads, by rows and element type."""
     found: dict[tuple[Value, str], list[Node]] = {}
@@ -54,8 +70,7 @@ def _by_rows(graph: Graph, users: dict[Value, list[Node]]) -> dict[tuple[Value, 
         x, matrix = node.inputs
         if x is None or matrix is None or matrix not in graph.constants or x in graph.constants:
             continue
-        rows = as_int(element_count(x.type.shape[:-1]))
-        if rows is None or rows > ROWS or len(matrix.type.shape) != 2 or len(x.type.shape) < 2:
+        if not _few(x.type) or len(matrix.type.shape) != 2 or len(x.type.shape) < 2:
             continue
         if len(users[matrix]) == 1:
             found.setdefault((x, matrix.type.dtype.name), []).append(node)

@@ -22,13 +22,16 @@ from tcc.passes.few_largest import few_largest
 from tcc.passes.fold_batch_norm import fold_batch_norm
 from tcc.passes.fold_constants import fold_constants
 from tcc.passes.group_products import TileOf, group_products
-from tcc.passes.integer_products import integer_products
+from tcc.passes.integer_products import integer_products, weight_products
 from tcc.passes.level_products import level_products
 from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
+from tcc.passes.requantise import requantise
 from tcc.passes.winograd import Limits, winograd
+from tcc.passes.zero_points import split_zero_points
 
+MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
 PIPELINE: tuple[Pass, ...] = (
     Pass("decompose", decompose),
     Pass("fold-constants", fold_constants, level=1),
@@ -41,7 +44,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
     Pass("nest-concats", nest_concats, level=1),
-    Pass("merge-products", merge_products, level=1),
+    MERGE_PRODUCTS,
     Pass("drop-dead-nodes", drop_dead_nodes),
     Pass("drop-unread-arrays", drop_unread_arrays),
 )
@@ -50,6 +53,9 @@ PIPELINE: tuple[Pass, ...] = (
 # What targets may ask for: the first after all rewriting, the others after the first pass.
 CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
+WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
+SPLIT_ZERO_POINTS = Pass("split-zero-points", split_zero_points, level=1)
+REQUANTISE = Pass("requantise", requantise, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
 
@@ -60,10 +66,14 @@ def grouped_products(tile_of: TileOf) -> Pass:
     return Pass("group-products", grouped, Kind.PROPOSING, level=2)
 
 
-def passes(limits: Limits | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
+def passes(
+    limits: Limits | None, asked: Sequence[Pass] = (), *, merging: bool = True
+) -> tuple[Pass, ...]:
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
-    leaves them out.  `asked` are passes that the target asks for."""
+    leaves them out.  `asked` are passes that the target asks for; without `merging` matrices stay
+    apart."""
     early = (PIPELINE[0], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
+    early = tuple(p for p in early if merging or p is not MERGE_PRODUCTS)
     late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
@@ -78,12 +88,13 @@ def run_pipeline(
     *,
     limits: Limits | None = None,
     asked: Sequence[Pass] = (),
+    merging: bool = True,
     verify: bool = False,
 ) -> Graph:
     """`graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `limits` and `asked` are as of `passes`; `verify` checks the graph
-    after every pass that changed it.
+    graph that was given.  `limits`, `asked` and `merging` are as of `passes`; `verify` checks the
+    graph after every pass that changed it.
     """
-    return run_passes(graph, passes(limits, asked), level, trace, verify=verify)
+    return run_passes(graph, passes(limits, asked, merging=merging), level, trace, verify=verify)

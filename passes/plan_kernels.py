@@ -30,7 +30,7 @@ from tcc.ir.index import (
 from tcc.ir.layout import Layout, axis_vars, layout, row_major
 from tcc.ir.scalar import Read
 from tcc.ir.tile import TileKernel
-from tcc.ir.types import BF16, element_count
+from tcc.ir.types import BF16, I8, U8, DType, element_count
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.partition import Lowers
 from tcc.passes.fuse.split import Divides
@@ -40,7 +40,7 @@ from tcc.schedule.blocks import BlockSchedule
 from tcc.schedule.candidates import cheapest
 from tcc.schedule.choose import choose
 from tcc.schedule.cost import Pricer
-from tcc.schedule.nest import anchor, depends, product, stride
+from tcc.schedule.nest import anchor, depends, of_bytes, product, stride
 from tcc.schedule.registers import Knobs, Registers
 from tcc.schedule.schedule import Nest, Schedule
 
@@ -243,8 +243,8 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest
         if step == 0 or (step == 1 and not panels):
             continue
         loops = (*stage.iters, *stage.reduce)
-        pairs = _pair_axis(stage, node, vector) if storage.dtype is BF16 and panels else None
-        found = _packed(storage, node, vector, loops, block if panels else 1, pairs)
+        words = _words(stage, node, vector, storage.dtype) if panels else None
+        found = _packed(storage, node, vector, loops, block if panels else 1, words)
         packed[access.buffer] = replace(storage, layout=found or storage.layout)
 
 
@@ -268,22 +268,31 @@ def _chooses_whole(node: Read, access: Access) -> bool:
     return all(not u or (len(u) == 1 and index is of_atom(*u)) for u, index in at)
 
 
-def _pair_axis(stage: GroupStage, node: Read, vector: Var) -> int | None:
-    """The axis of a bf16 factor whose neighbours lie side by side: that of the innermost sum, if
-    the other factor is repeated over the lanes.
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The axis of which `count` neighbours lie in one word."""
 
-    A CPU multiplies such pairs at once, or takes them apart with one instruction each.
+    axis: int
+    count: int
+
+
+def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> _Words | None:
+    """The axis of a bf16 or byte factor whose neighbours lie side by side: that of the innermost
+    sum, if the other factor is repeated over the lanes.
+
+    A CPU multiplies the neighbours in a word at once, or takes them apart with few instructions.
     """
     factors = product(stage)
-    if factors is None or as_int(extent(stage.reduce[-1])) == 1:
+    count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1
+    if count == 1 or factors is None or as_int(extent(stage.reduce[-1])) == 1:
         return None
     if vector in depends(stage, factors.a) and vector in depends(stage, factors.b):
         return None
     moving = [n for n, index in enumerate(node.indices) if stage.reduce[-1] in free_vars(index)]
     linear = linear_in(node.indices[moving[0]], stage.reduce[-1]) if len(moving) == 1 else None
-    if linear is None or linear[0] is not const(1) or divisor_of(linear[1]) % 2:
+    if linear is None or linear[0] is not const(1) or divisor_of(linear[1]) % count:
         return None
-    return moving[0]
+    return _Words(moving[0], count)
 
 
 def permuted_constant(
@@ -300,11 +309,11 @@ def _packed(
     vector: Var,
     loops: tuple[Var, ...],
     block: int,
-    pairs: int | None,
+    words: _Words | None,
 ) -> Layout | None:
     """Axes in loop order, the vector loop's axis last, cut into panels of `block`.
 
-    Neighbours along the axis `pairs` come side by side, inside the panel.
+    The neighbours of `words` come side by side, inside the panel.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
@@ -320,17 +329,18 @@ def _packed(
 
     others = sorted((n for n in range(len(storage.shape)) if n != axis), key=depth)
     axes = axis_vars(storage.shape)
-    sizes = [storage.shape[n] if n != pairs else ceildiv(storage.shape[n], 2) for n in others]
-    indices = [axes[n] if n != pairs else axes[n] // 2 for n in others]
-    pair = [] if pairs is None or pairs == axis else [(const(2), axes[pairs] % 2)]
+    apart = {} if words is None or words.axis == axis else {words.axis: words.count}
+    sizes = [ceildiv(storage.shape[n], apart.get(n, 1)) for n in others]
+    indices = [axes[n] // apart.get(n, 1) for n in others]
+    inside = [(const(count), axes[n] % count) for n, count in apart.items()]
     panel = _panel(block, linear[1], storage.shape[axis])
     if panel is None:
         sizes, indices = [*sizes, storage.shape[axis]], [*indices, axes[axis]]
     else:
         sizes = [ceildiv(storage.shape[axis], panel), *sizes, const(panel)]
         indices = [axes[axis] // panel, *indices, axes[axis] % panel]
-    sizes, indices = [*sizes, *(n for n, _ in pair)], [*indices, *(i for _, i in pair)]
-    fill = None if panel is None and not pair else 0.0
+    sizes, indices = [*sizes, *(n for n, _ in inside)], [*indices, *(i for _, i in inside)]
+    fill = None if panel is None and not inside else 0.0
     return layout(storage.shape, tuple(sizes), tuple(indices), fill)
 
 

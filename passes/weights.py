@@ -64,6 +64,17 @@ class WeightTable:
             self.size = -(-(self._offsets[entry] + size) // _ALIGN) * _ALIGN
         return self._offsets[entry], size
 
+    def adopt(self, other: WeightTable) -> dict[int, int]:
+        """Places the constants of `other` too; gives their offsets here, by those there."""
+        moved: dict[int, int] = {}
+        for entry, offset in other._offsets.items():
+            self._store.adopt(entry.handle, other._store)
+            here, size = self.place(entry.handle, entry.dtype, entry.layout)
+            if size or offset not in moved:
+                moved[offset] = here
+        self.rounded.update(other.rounded)
+        return moved
+
     def same_as(self, other: WeightTable) -> bool:
         """Whether both have the same constants, stored alike, at the same places."""
         return list(self._offsets.items()) == list(other._offsets.items())

@@ -67,7 +67,11 @@ def _install(extras: list[str]) -> None:
     if not PYTHON.exists() or f"version = {version}" not in config.read_text().splitlines():
         venv.create(VENV, with_pip=True, clear=True)
     pip = (PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
-    if show(*pip, "-e", f".[{','.join(extras)}]", quiet=True) == 0:
+    wanted = ("-e", f".[{','.join(extras)}]")
+    if show(*pip, "uv", quiet=True) == 0 and show(*_uv(), *wanted, quiet=True) == 0:
+        return
+    print("uv cannot be used; trying pip, which takes minutes", flush=True)
+    if show(*pip, *wanted, quiet=True) == 0:
         return
     print("the registry cannot be used; trying this Python's own packages instead", flush=True)
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
@@ -75,3 +79,21 @@ def _install(extras: list[str]) -> None:
     (target / "libraries.pth").write_text("\n".join(sorted(paths)))
     if show(*pip, "--no-deps", "--no-build-isolation", "-e", ".", quiet=True) != 0:
         sys.exit("cannot set up .venv: no registry, and this Python lacks setuptools")
+
+
+def _uv() -> list[str | Path]:
+    """`uv pip install`, a sixth of pip's time, with the indexes and links that pip is told to use.
+
+    As in pip, all indexes are of equal rank.
+    """
+    listed = (str(PYTHON), "-m", "pip", "config", "list")
+    lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+    pairs = sorted(line.split("=", 1) for line in lines if "=" in line)
+    # `:env:` sorts before the files' sections and goes before them.
+    told = {key.rpartition(".")[2]: value.strip("'\"") for key, value in reversed(pairs)}
+    command: list[str | Path] = [VENV / "bin" / "uv", "pip", "install", "-q", "--python", PYTHON]
+    command += ["--index-strategy", "unsafe-best-match"]
+    for key in ("index-url", "extra-index-url", "find-links"):
+        for place in told.get(key, "").split():
+            command += [f"--{key}", place]
+    return command

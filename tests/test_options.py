@@ -19,6 +19,7 @@ def test_python_and_command_line_agree() -> None:
         {
             "inputs": {"x": (1, 3), "s": ()},
             "state": {"past": "present"},
+            "buckets": {"seq": [32, 64], "batch": (1,)},
             "level": 3,
             "jobs": 2,
             "dump": Path("d"),
@@ -28,6 +29,7 @@ def test_python_and_command_line_agree() -> None:
         {
             "inputs": ("x=1x3", "s="),
             "state": ("past=present",),
+            "buckets": ("seq=32,64", "batch=1"),
             "level": "3",
             "jobs": "2",
             "dump": "d",

@@ -15,11 +15,11 @@ from tcc.backends.cpu.compute import compute
 from tcc.backends.cpu.contract import contract
 from tcc.backends.cpu.indices import Indices
 from tcc.backends.cpu.memory import bound_values, load, prefetch, store
-from tcc.backends.cpu.pairs import load_pairs, load_rows
 from tcc.backends.cpu.reduce import reduce
 from tcc.backends.cpu.relayout import broadcast, relayout
 from tcc.backends.cpu.text import Reg, int_const
-from tcc.backends.cpu.uses import wanted_as_pairs, wanted_as_scalars
+from tcc.backends.cpu.uses import wanted_as_scalars, wanted_as_words
+from tcc.backends.cpu.words import load_rows, load_words
 from tcc.ir.index import Var, as_int, iterator
 from tcc.ir.tile import (
     Block,
@@ -48,13 +48,12 @@ class Statements:
         self._buffers = buffers
         self._values: dict[Block, Value] = {}
         self._scalars: frozenset[Block] = frozenset()
-        self._pairs: frozenset[Block] = frozenset()
+        self._words: frozenset[Block] = frozenset()
 
     def plan(self, body: Sequence[Stmt]) -> None:
         """Finds out how the blocks of a kernel's body are used."""
         self._scalars = wanted_as_scalars(body)
-        if self._indices.code.module.profile.multiplies_pairs:
-            self._pairs = wanted_as_pairs(body)
+        self._words = wanted_as_words(body, self._indices.code.module.profile)
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits statements of the body that was planned."""
@@ -105,8 +104,8 @@ class Statements:
 
     def _load(self, node: Load, bound: tuple[tuple[Var, Value], ...]) -> Value:
         indices, buffers, scalars = self._indices, self._buffers, node.out in self._scalars
-        if node.out in self._pairs:
-            return load_pairs(node, indices, buffers, scalars)
+        if node.out in self._words:
+            return load_words(node, indices, buffers, scalars)
         rows: Value | None = None
         if node.out.dtype is BF16 and not scalars:
             rows = load_rows(node, indices, buffers)

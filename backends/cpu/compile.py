@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tcc.backends.cpu.emit import KernelText, emit_kernel
 from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once
+from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
 from tcc.target import Target
@@ -29,16 +30,21 @@ class CompiledKernels:
 
 
 def compile_kernels(
-    kernels: Sequence[TileKernel], names: Sequence[str], target: Target, jobs: int
+    kernels: Sequence[TileKernel],
+    names: Sequence[str],
+    target: Target,
+    jobs: int,
+    budgets: Budgets = BUDGETS,
 ) -> CompiledKernels:
     """Object code of each kernel under its name, by up to `jobs` processes.
 
     The bytes depend on the kernels, names and target only.  Raises InternalError, naming the
-    kernel and a file with its LLVM text, where code generation fails or kills its process.
+    kernel and a file with its LLVM text, where code generation fails, kills its process or is over
+    its budget of memory or time.
     """
     if len(kernels) != len(names):
         raise ValueError(f"{len(kernels)} kernels and {len(names)} names")
-    pool = WorkerPool(_WORKER, min(max(jobs, 1), len(kernels)))
+    pool = WorkerPool(_WORKER, min(max(jobs, 1), len(kernels)), budgets=budgets)
     texts: list[KernelText] = []
     try:
         for kernel, name in zip(kernels, names, strict=True):

@@ -25,13 +25,14 @@ from tcc.backends.cpu.blocks import (
     splat_element,
     vector_chunks,
 )
-from tcc.backends.cpu.pairs import multiply_pairs
 from tcc.backends.cpu.relayout import rearrange
 from tcc.backends.cpu.scalars import convert
 from tcc.backends.cpu.storage import constant, round_to
 from tcc.backends.cpu.text import Code, Reg
+from tcc.backends.cpu.words import multiply_bytes, multiply_pairs, per_word
 from tcc.ir.tile import Block, Contract
-from tcc.ir.types import BF16, F32, U32, DType
+from tcc.ir.types import BF16, F32, I8, I32, U8, U32, DType
+from tcc.target import Profile
 
 Point = Mapping[str, int]
 
@@ -46,11 +47,13 @@ def scalar_operands(node: Contract) -> tuple[Block, ...]:
     return (node.b if last in node.a_axes else node.a,)
 
 
-def multiplies_pairs(node: Contract) -> bool:
-    """Whether products can be summed in pairs of bf16, the instruction for it provided: one summed
-    axis of even length, last in the operand used one element at a time and before the lanes in the
-    other."""
-    if not node.a.dtype is node.b.dtype is BF16 or node.acc.dtype is not F32:
+def multiplies_words(node: Contract, profile: Profile) -> bool:
+    """Whether products of neighbours are summed word by word: of bytes, or of pairs of bf16 if
+    there is the instruction for it; one summed axis (of bf16 with an even length), last in the
+    operand used one element at a time and before the lanes in the other."""
+    kinds, acc = {node.a.dtype, node.b.dtype}, node.acc.dtype
+    paired = kinds == {BF16} and acc is F32 and profile.multiplies_pairs
+    if not paired and not (kinds <= {I8, U8} and acc is I32):
         return False
     scalar = scalar_operands(node)
     summed = {x for x in node.a_axes + node.b_axes if x not in node.out_axes}
@@ -58,7 +61,8 @@ def multiplies_pairs(node: Contract) -> bool:
         return False
     one, many = (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
     k = one[-1]
-    return k in summed and many[-2:] == (k, node.out_axes[-1]) and _size(node, k) % 2 == 0
+    fits = k in summed and many[-2:] == (k, node.out_axes[-1])
+    return fits and not (paired and _size(node, k) % per_word(BF16))
 
 
 def _size(node: Contract, label: str) -> int:
@@ -85,10 +89,10 @@ def contract(code: Code, node: Contract, acc: Value, a: Value, b: Value) -> Valu
 class _Contraction:
     def __init__(self, code: Code, node: Contract, acc: Value, a: Value, b: Value) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
-        # Words of two neighbours each: the summed axis is half as long.
-        self.paired = node.a.dtype is BF16 and a.dtype is U32
+        # Words of several neighbours each: the summed axis is as much shorter.
+        self.words = a.dtype is U32 and node.a.dtype is not U32
         self.acc, self.a, self.b = acc, a, b
-        if not self.paired:
+        if not self.words:
             self.a, self.b = _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
         self.a_axes, self.b_axes = node.a_axes, node.b_axes
         self.sizes: dict[str, int] = {}
@@ -230,8 +234,11 @@ class _Contraction:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
     def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
-        if self.paired:
+        if self.words and self.node.a.dtype is BF16:
             return multiply_pairs(self.code, x, y, total)
+        if self.words:
+            kinds = self.node.a.dtype, self.node.b.dtype
+            return multiply_bytes(self.code, (x, kinds[0]), (y, kinds[1]), total)
         if self.dtype.is_float and self.code.module.profile.fma:
             return round_to(self.code, self.code.fma(x, y, total), self.dtype)
         if self.dtype.is_float:

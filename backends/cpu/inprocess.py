@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite.binding as llvm
 from tcc.backends.cpu.codegen import compile_object
+from tcc.backends.workers import WorkerFailedError
+from tcc.budgets import Budgets
 from tcc.target import Target
 
 
@@ -24,3 +28,26 @@ class LoadedCode:
         """The address of the function `name`."""
         address: int = self._engine.get_function_address(name)
         return address
+
+
+class PoolHere:
+    """Stands for a pool of code generators where this process may die of one: starting others
+    takes as long as a small model."""
+
+    def __init__(self, module: str, jobs: int, budgets: Budgets | None = None) -> None:
+        self._objects: list[bytes] = []
+
+    def submit(self, request: Any) -> None:
+        """Compiles at once; raises WorkerFailedError as `results` of a pool does."""
+        text, target, _ = request
+        try:
+            self._objects.append(compile_object(text, target))
+        except RuntimeError as error:
+            raise WorkerFailedError(len(self._objects), str(error)) from error
+
+    def results(self) -> list[bytes]:
+        """The objects in order of submission."""
+        return self._objects
+
+    def abandon(self) -> None:
+        """No process is left behind."""

@@ -271,6 +271,8 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
     """Truncates; values beyond the type's range give its ends, NaN gives 0."""
     low, high = integer_limits(target)
+    if target.bits <= 16:
+        return _to_narrow_integer(code, a, elem, low, high)
     inside = code.to_integer(a, elem, "fptosi" if target.kind is Kind.INT else "fptoui")
     # The first float above the range is a power of two, so exact; below it lies `low` or less.
     over = code.compare("fcmp oge", a, number(a, float(high + 1)))
@@ -278,6 +280,15 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
     value = code.select(over, number(inside, high), inside)
     value = code.select(under, number(inside, low), value)
     return code.select(code.compare("fcmp uno", a, a), number(inside, 0), value)
+
+
+def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
+    """The same where floats hold both ends: the float is put inside, by one instruction an end."""
+    nan = None if low == 0 else code.compare("fcmp uno", a, a)
+    for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN gives the first end
+        a = code.select(code.compare(predicate, a, number(a, float(end))), a, number(a, float(end)))
+    found = code.convert("trunc", code.convert("fptosi", a, "i32"), elem)
+    return found if nan is None else code.select(nan, number(found, 0), found)
 
 
 def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:

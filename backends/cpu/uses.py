@@ -1,10 +1,10 @@
-"""How blocks are wanted in registers: one element at a time, or in pairs of neighbours."""
+"""How blocks are wanted in registers: one element at a time, or in words of neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tcc.backends.cpu.contract import multiplies_pairs, scalar_operands
+from tcc.backends.cpu.contract import multiplies_words, scalar_operands
 from tcc.ir.tile import (
     Block,
     Broadcast,
@@ -20,6 +20,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
 )
+from tcc.target import Profile
 
 
 def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
@@ -32,19 +33,19 @@ def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
     return frozenset(block for block, scalar in wanted.items() if scalar)
 
 
-def wanted_as_pairs(body: Sequence[Stmt]) -> frozenset[Block]:
-    """Loaded blocks of bf16 that only contractions of pairs use."""
+def wanted_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
+    """Loaded blocks that only contractions of words use."""
     statements = list(every(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}
-    paired = [n for n in statements if isinstance(n, Contract) and multiplies_pairs(n)]
+    joined = [n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)]
     while True:
-        others = [n for n in statements if n not in paired]
+        others = [n for n in statements if n not in joined]
         single = {block for n in others for block in _operands(n)}
-        free = loaded - single - ({n.a for n in paired} & {n.b for n in paired})
-        kept = [n for n in paired if {n.a, n.b} <= free]
-        if len(kept) == len(paired):
-            return frozenset(block for n in paired for block in (n.a, n.b))
-        paired = kept
+        free = loaded - single - ({n.a for n in joined} & {n.b for n in joined})
+        kept = [n for n in joined if {n.a, n.b} <= free]
+        if len(kept) == len(joined):
+            return frozenset(block for n in joined for block in (n.a, n.b))
+        joined = kept
 
 
 def every(body: Sequence[Stmt]) -> Iterator[Stmt]:

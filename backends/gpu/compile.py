@@ -12,6 +12,7 @@ from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.workers import WorkerFailedError, WorkerPool
+from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError, UserError
 from tcc.target import GpuProfile
 
@@ -28,8 +29,9 @@ class Compilers:
     They start with the first request, and end with the context.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, budgets: Budgets = BUDGETS) -> None:
         self.jobs = max(jobs, 1)
+        self._budgets = budgets
         self._numbers: dict[Request, int] = {}
         self._pool: WorkerPool | None = None
         self._ending = ExitStack()
@@ -49,7 +51,7 @@ class Compilers:
         if importlib.util.find_spec("triton") is None:
             raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
         folder = self._ending.enter_context(tempfile.TemporaryDirectory(prefix="tcc-triton-"))
-        self._pool = WorkerPool(_WORKER, self.jobs, _environment(folder))
+        self._pool = WorkerPool(_WORKER, self.jobs, _environment(folder), self._budgets)
         self._ending.callback(self._pool.abandon)
 
     def begin(self, requests: Sequence[Request]) -> None:

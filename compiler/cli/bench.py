@@ -15,7 +15,7 @@ from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import CAP, PEERS, Peer
 from tcc.cli.rounds import Times, interleaved
-from tcc.cli.show import progress
+from tcc.cli.show import progress, say
 from tcc.driver import load
 from tcc.errors import UserError
 
@@ -89,9 +89,9 @@ def bench(
         }
         click.echo(json.dumps({"model": str(model), "threads": count, "seconds": found}))
         return
-    click.echo(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
+    say(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
     for line in (*_table(times), *_disturbances(times)):
-        click.echo(line)
+        say(line)
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:

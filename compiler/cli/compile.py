@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tcc.budgets import memory_of
 from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
-from tcc.cli.show import progress, summary_line
+from tcc.cli.show import progress, say, summary_line
 from tcc.debug import timing_table
 from tcc.driver import compile_model
 from tcc.errors import UserError
@@ -31,7 +32,7 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
       tcc compile model.onnx --target cuda+rocm+cpu --cpu x86-64-v3
     """
     options = chosen_options(choices)
-    with progress(f"compiling {model.name}") as stage:
+    with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
         compiled = compile_model(model, options, _place(model, output), stage)
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
@@ -40,8 +41,8 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
-        click.echo(f"{compiled.summary.priced} schedules priced")
-    click.echo(summary_line(compiled))
+        say(f"{compiled.summary.priced} schedules priced")
+    say(summary_line(compiled))
 
 
 def _place(model: Path, output: Path | None) -> Path:

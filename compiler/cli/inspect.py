@@ -16,6 +16,7 @@ from tcc.cli.kernel_facts import Facts, kernel_facts
 from tcc.cli.kernel_table import contraction_line, kernel_rows, table_lines
 from tcc.cli.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
+from tcc.cli.show import say
 from tcc.cli.steps import StepTime, measure_steps, running_variant
 from tcc.errors import UserError
 from tcc.options import Options
@@ -96,9 +97,9 @@ def inspect(
         return
     for variant, own in named:
         if len(manifest["variants"]) > 1:
-            click.echo(f"{variant.get('target')}:")
+            say(f"{variant.get('target')}:")
         for line in _kernel_lines(variant, own, times, path):
-            click.echo(line)
+            say(line)
 
 
 def _kernel_lines(
@@ -117,7 +118,7 @@ def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
         return
     for name, value in manifest.items():
         for line in _lines(name, value):
-            click.echo(line)
+            say(line)
 
 
 def _flat(value: Any) -> bool:

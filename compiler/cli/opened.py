@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import click
-from tcc.cli.show import progress, summary_line
+from tcc.cli.show import progress, say, summary_line
 from tcc.driver import compile_model
 from tcc.options import Options
 
@@ -24,5 +23,5 @@ def opened_artifact(model: Path, options: Options | None = None) -> Iterator[Pat
         with progress(f"compiling {model.name}") as stage:
             output = Path(folder) / f"{model.stem}.so"
             compiled = compile_model(model, options or Options(), output, stage)
-        click.echo(summary_line(compiled), err=True)
+        say(summary_line(compiled), err=True)
         yield compiled.path

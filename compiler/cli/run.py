@@ -9,7 +9,7 @@ import click
 from tcc.cli.arrays import make_inputs, write_arrays
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
-from tcc.cli.show import array_lines, shape_record
+from tcc.cli.show import array_lines, say, shape_record
 from tcc.driver import load
 
 
@@ -43,4 +43,4 @@ def run(
         click.echo(json.dumps({name: shape_record(value) for name, value in results.items()}))
         return
     for line in array_lines(results):
-        click.echo(line)
+        say(line)

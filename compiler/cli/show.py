@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import click
 from rich.console import Console
+from rich.text import Text
 from tcc.driver import Compiled, VariantSummary
+from tcc.errors import printable
 
 
 @contextmanager
@@ -17,11 +20,17 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda stage: None
         return
-    with Console(stderr=True).status(title) as status:
-        yield lambda stage: status.update(f"{title}: {stage}")
+    shown = printable(title)
+    with Console(stderr=True).status(Text(shown)) as status:
+        yield lambda stage: status.update(Text(f"{shown}: {stage}"))
 
 
 _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Prints one line, whatever names are in it."""
+    click.echo(printable(line), err=err)
 
 
 def bytes_text(size: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,11 +20,12 @@ from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduc
 from tcc.cli.layers import check_layers
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import Peer
-from tcc.cli.show import progress
+from tcc.cli.show import progress, say
 from tcc.driver import evaluate_model, load, model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.ir.op import Array
 from tcc.options import TOLERANCES, read_options
+from tcc.runtime import Port
 
 
 @click.command()
@@ -87,7 +88,9 @@ def verify(
     if layers:
         limit = _size(memory)
         manifest = read_manifest(artifact) if artifact else {}
-        arrays = make_inputs(model_inputs(model), inputs, seed)
+        ports = model_inputs(model)
+        _check_arrays(ports, "given to a part of the model")
+        arrays = make_inputs(ports, inputs, seed)
         allowed = _tolerance(manifest) if tolerance is None else tolerance
         options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
         with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:
@@ -108,6 +111,7 @@ def verify(
         )
     with opened_artifact(artifact or model) as path:
         module = load(path, threads)
+        _check_arrays((*module.inputs, *module.outputs), "compared")
         arrays = make_inputs(module.inputs, inputs, seed)
         given = _as_the_model_takes(arrays, module.manifest)
         got = module.run(arrays)
@@ -121,12 +125,23 @@ def verify(
         said = {"oracle": oracle, "precision": precision, "tolerance": allowed}
         click.echo(json.dumps({**said, "ok": not failed, "outputs": outputs}))
         return int(bool(failed))
-    click.echo(f"{precision} against f32, errors up to {allowed:g} of the largest value allowed")
+    say(f"{precision} against f32, errors up to {allowed:g} of the largest value allowed")
     for item in found:
         verdict = "ok" if item.ok else f"WRONG {item.why}".rstrip()
-        click.echo(f"{item.output}: error {item.error:.2e}, {verdict}")
-    click.echo(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
+        say(f"{item.output}: error {item.error:.2e}, {verdict}")
+    say(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
     return int(bool(failed))
+
+
+def _check_arrays(ports: Sequence[Port], use: str) -> None:
+    """Raises UserError for a sequence or an optional, by name."""
+    for port in ports:
+        if "(" in port.dtype:
+            raise UserError(
+                f"{port.name!r} has no array that could be {use}",
+                why=f"it is of type {port.dtype}",
+                hint="tcc verify --layers checks what is around lists that a model makes inside",
+            )
 
 
 def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> None:
@@ -144,21 +159,19 @@ def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> No
         click.echo(json.dumps({**said, "values": [asdict(item) for item in report.findings]}))
         return
     for line in finding_lines(report.findings):
-        click.echo(line)
+        say(line)
     oracle = " and ".join(report.references)
     if first is not None:
         right = "what it reads is right" if first.inputs_right else "what it reads is wrong too"
-        click.echo(f"the first wrong node is {first.name} ({first.op}): {right}")
-        click.echo(f"  its output {first.output}: {_reason(first)}")
+        say(f"the first wrong node is {first.name} ({first.op}): {right}")
+        say(f"  its output {first.output}: {_reason(first)}")
     elif report.joined:
-        click.echo(
-            f"every node agrees with {oracle}, but these do not when they are compiled together:"
-        )
-        click.echo("  " + ", ".join(report.joined))
+        say(f"every node agrees with {oracle}, but these do not when they are compiled together:")
+        say("  " + ", ".join(report.joined))
     else:
-        click.echo(f"all {layers} nodes agree with {oracle} ({report.compiles} compiles)")
+        say(f"all {layers} nodes agree with {oracle} ({report.compiles} compiles)")
     if command:
-        click.echo(f"to see it again: {command}")
+        say(f"to see it again: {command}")
 
 
 def _reason(found: Finding) -> str:

@@ -27,14 +27,31 @@ Array = NDArray[Any]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Names may be any text, so arrays are numbered; array 0 holds the names."""
-    np.savez(path, np.array(list(arrays), dtype=np.str_), *arrays.values())
+    """Names may be any text, so arrays are numbered; array 0 holds the names.
+
+    Strings have a full stop behind them, for NumPy drops zeros at the end of a text.  Raises
+    ValueError for sequences and optionals.
+    """
+    stored = [_with_stops(a) if a.dtype == object else a for a in map(np.asarray, arrays.values())]
+    np.savez(path, np.array(list(arrays), dtype=np.str_), *stored)
+
+
+def _with_stops(texts: Array) -> Array:
+    if not all(isinstance(text, str) for text in texts.flat):
+        raise ValueError("sequences and optionals cannot be handed to another process")
+    return np.array([f"{text}." for text in texts.flat], np.str_).reshape(texts.shape)
+
+
+def _without_stops(texts: Array) -> Array:
+    return np.array([str(text)[:-1] for text in texts.flat], object).reshape(texts.shape)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """The inverse of `write_arrays`."""
     with np.load(path, allow_pickle=False) as held:
-        return {str(name): held[f"arr_{index}"] for index, name in enumerate(held["arr_0"], 1)}
+        arrays = [held[f"arr_{number + 1}"] for number in range(len(held["arr_0"]))]
+        found = (_without_stops(a) if a.dtype.kind == "U" else a for a in arrays)
+        return dict(zip(map(str, held["arr_0"]), found, strict=True))
 
 
 def serve(prepare: Callable[[], Callable[[], Mapping[str, Array]]]) -> None:

@@ -8,12 +8,23 @@ from importlib import import_module
 from typing import Any
 
 import onnx
+from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
 from tcc.frontends.onnx_import import import_model
 from tcc.frontends.onnx_reader import read_model
+from tcc.frontends.torch_archive import read_archive
+from tcc.frontends.torch_import import import_program
+from tcc.frontends.torch_mutation import functional
+from tcc.frontends.torch_support import check_calls
 from tcc.ir.graph import Graph
 
 __all__ = ["captured", "exported", "is_torch_module", "load_model"]
+
+
+_DECOMPOSE = (
+    "save what program.run_decompositions() gives, or compile the ExportedProgram from Python, "
+    "which takes larger operators apart"
+)
 
 
 def load_model(
@@ -21,25 +32,25 @@ def load_model(
     inputs: Mapping[str, Sequence[int | str]] | None = None,
     *,
     allow_pickle: bool = False,
+    budgets: Budgets = BUDGETS,
 ) -> Graph:
     """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
-    `torch.export.ExportedProgram`.  Archives are read by torch, which unpickles parts of them:
-    only where `allow_pickle` says so.
+    `torch.export.ExportedProgram`.  Archives are read without torch and without unpickling
+    anything, unless `allow_pickle` has torch read them.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
-        model = _torch("torch_program").read_archive(os.fspath(model), allow_pickle)
+        return _of_archive(os.fspath(model), inputs, allow_pickle)
     if _is_of_torch(model, "ExportedProgram"):
-        graph: Graph = _torch("torch_import").import_program(model, inputs)
-        return graph
+        return _of_exported(model, inputs)
     if is_torch_module(model):
         raise UserError(
             "a torch.nn.Module has no inputs to export it with",
             hint="give example inputs: tcc.compile(module, inputs=(x,))",
         )
-    return import_model(read_model(model), inputs)
+    return import_model(read_model(model), inputs, budgets)
 
 
 def is_torch_module(model: Any) -> bool:
@@ -53,7 +64,7 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
 
     Raises `UserError` where torch cannot export the module.
     """
-    return _torch("torch_program").exported(module, inputs, dynamic_shapes)
+    return _torch("torch_exported").exported(module, inputs, dynamic_shapes)
 
 
 def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]) -> Any:
@@ -65,6 +76,21 @@ def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]
 def _is_of_torch(model: Any, name: str) -> bool:
     kinds = type(model).__mro__
     return any(k.__name__ == name and k.__module__.startswith("torch.") for k in kinds)
+
+
+def _of_archive(path: str, inputs: Any, allow_pickle: bool) -> Graph:
+    if allow_pickle:
+        return _of_exported(_torch("torch_exported").read_with_torch(path), inputs)
+    program = functional(read_archive(path))
+    check_calls(program.block, _DECOMPOSE)
+    return import_program(program, inputs)
+
+
+def _of_exported(program: Any, inputs: Any) -> Graph:
+    ways = _torch("torch_exported")
+    described = ways.described(ways.decomposed(program))
+    check_calls(described.block)
+    return import_program(described, inputs)
 
 
 def _torch(module: str) -> Any:

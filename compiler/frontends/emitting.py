@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, const
 from tcc.ir.types import F32, I32, I64, STRING, DType
 from tcc.ops import OPS
@@ -28,6 +30,20 @@ class Emitter:
     def fail(self, why: str, hint: str = "") -> UserError:
         """The error to raise where the node cannot be imported."""
         return UserError(f"{self.operation} cannot be imported", where=self.loc, why=why, hint=hint)
+
+    # ---- bodies
+
+    def inside(self, scope: Scope) -> Self:
+        """The same node, emitting into `scope` (that of a body it builds)."""
+        other = copy(self)
+        other.scope = scope
+        return other
+
+    def body_scope(self, name: str) -> Scope:
+        """A scope for a body of this node; it sees the names around it."""
+        outer, path = self.scope, f"{self.loc}/{name}"
+        builder = GraphBuilder(path, parent=outer.builder)
+        return Scope(outer.session, builder, outer.opsets, outer, f"{path}/")
 
     # ---- axes and sizes
 
@@ -149,6 +165,8 @@ class Emitter:
     def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
         """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.
 
+        `Scope.emit` does so wherever a row says that it must be.
+
         Dimensions that broadcast, and those that are numbers, stay.
         """
         dims = list(x.shape)
@@ -161,17 +179,3 @@ class Emitter:
             return x
         zeros = (const(0),) * x.rank
         return self.emit("slice", x, starts=zeros, steps=(1,) * x.rank, sizes=tuple(dims))
-
-    def aligned(self, operands: Sequence[Operand | None]) -> list[Operand | None]:
-        """Operands of a pointwise op with symbolic dimensions made to agree with earlier ones."""
-        result: list[Operand | None] = []
-        seen: list[Operand] = []
-        for operand in operands:
-            if operand is None:
-                result.append(None)
-                continue
-            for earlier in seen:
-                operand = self.agree(operand, earlier.shape)
-            result.append(operand)
-            seen.append(operand)
-        return result

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from onnx import FunctionProto, NodeProto
-from tcc.errors import UserError
+from tcc.budgets import Budgets
 from tcc.frontends.onnx_functions import FunctionKey, function_key
 from tcc.frontends.onnx_support import walk
 
 _Functions = Mapping[FunctionKey, FunctionProto]
 
 
-def check_expansion(nodes: Iterable[NodeProto], functions: _Functions, most: int) -> None:
-    """Raises `UserError` where `nodes`, with functions in place of their calls, are over `most`.
+def check_expansion(nodes: Iterable[NodeProto], functions: _Functions, budgets: Budgets) -> None:
+    """Raises `UserError` where `nodes`, with functions in place of their calls, are over budget.
 
     Calls that reach themselves count once; the import refuses them.
     """
@@ -24,12 +24,8 @@ def check_expansion(nodes: Iterable[NodeProto], functions: _Functions, most: int
     for key in functions:
         _count(key, functions, counts)
     total = sum(_weight(node, counts) for node in walk(nodes))
-    if total > most:
-        raise UserError(
-            f"the model expands to more than {most} nodes",
-            why=f"{total} nodes, with the bodies of its functions in place of their calls",
-            hint="export it without functions that call one another many times",
-        )
+    if total > budgets.nodes:
+        raise budgets.over("nodes", why=f"it expands to {total}")
 
 
 def _weight(node: NodeProto, counts: Mapping[FunctionKey, int]) -> int:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any, TypeAlias
 
 import onnx
 from onnx import AttributeProto
-from tcc.errors import UserError
+from tcc.errors import UserError, printable
 from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_schema import schema_of
 from tcc.frontends.onnx_scope import Operand, Scope, Session
 from tcc.frontends.onnx_tensors import element_type
-from tcc.ir.graph import GraphBuilder
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType
 
@@ -88,17 +86,6 @@ class NodeContext(Emitter):
             declared = schema.inputs[min(number, len(schema.inputs) - 1)]
             if operand is None and declared.option != optional:
                 raise self.fail(f"input {number} is missing")
-
-    def inside(self, scope: Scope) -> NodeContext:
-        """The same node, emitting into `scope` (that of a body it builds)."""
-        other = copy(self)
-        other.scope = scope
-        return other
-
-    def body_scope(self, name: str) -> Scope:
-        """A scope for a body of this node; it sees the names around it."""
-        builder = GraphBuilder(f"{self.loc}/{name}", parent=self.scope.builder)
-        return Scope(self.session, builder, self.scope.opsets, self.scope, f"{self.loc}/{name}/")
 
     @property
     def session(self) -> Session:
@@ -243,4 +230,4 @@ def node_location(node: onnx.NodeProto, scope: Scope) -> str:
     """Where a node is, for messages: the path of bodies and functions, its name, its op."""
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
-    return f"{scope.path}{name[:200]} ({node.op_type})"
+    return printable(f"{scope.path}{name[:200]} ({node.op_type[:80]})")

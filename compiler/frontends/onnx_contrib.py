@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 from tcc.frontends.onnx_context import Converter, NodeContext
@@ -68,10 +69,16 @@ def _rows_of_bytes(
     return data.reshape(-1)
 
 
-def _elements(data: Array, shape: tuple[int, int], dtype: DType) -> Array:
+def _elements(data: Array, shape: tuple[int, ...], dtype: DType) -> Array:
     if not dtype.is_packed:
         return data.reshape(shape)
-    return decode(unpack(data, shape[0] * shape[1], dtype), dtype).reshape(shape)
+    return decode(unpack(data.reshape(-1), prod(shape), dtype), dtype).reshape(shape)
+
+
+def unpacked(ctx: NodeContext, number: int, what: str) -> Operand:
+    """A constant operand of bytes that hold two levels each along the last axis, as these."""
+    data = ctx.static(number, what)
+    return ctx.constant(_elements(data, (*data.shape[:-1], 2 * data.shape[-1]), U4), U4)
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

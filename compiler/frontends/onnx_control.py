@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
 from tcc.frontends.onnx_context import Converter, NodeContext
@@ -73,18 +73,29 @@ def _run_body(ctx: NodeContext, proto: onnx.GraphProto, scope: Scope) -> tuple[O
     return tuple(found)
 
 
-def _joined(
-    ctx: NodeContext, a: TensorType, b: TensorType, name: str, known: set[str]
-) -> TensorType:
-    """The type of a result that is of type `a` or `b`: dimensions that differ are new symbols."""
-    dtype = joined(a.dtype, b.dtype)
-    if dtype is None or a.rank != b.rank:
-        raise ctx.fail(f"'{name}' has type {a!r} one way and {b!r} the other")
-    dims = tuple(
-        x if x is y and _visible(x, known) else ctx.session.fresh_symbol(f"{name}.{axis}")
-        for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=True))
-    )
-    return TensorType(dtype, dims)
+@dataclass(slots=True)
+class _Outside:
+    """Types of a node's results.  Sizes that only its bodies know become new symbols, one for all
+    dimensions that are equal whichever way the run goes; `known` are the symbols around it."""
+
+    ctx: NodeContext
+    known: set[str]
+    made: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+
+    def joined(self, a: TensorType, b: TensorType, name: str) -> TensorType:
+        """The type of a result that is of type `a` or `b`."""
+        dtype = joined(a.dtype, b.dtype)
+        if dtype is None or a.rank != b.rank:
+            raise self.ctx.fail(f"'{name}' has type {a!r} one way and {b!r} the other")
+        dims = enumerate(zip(a.shape, b.shape, strict=True))
+        return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
+
+    def _dim(self, x: Index, y: Index, name: str) -> Index:
+        if x is y and _visible(x, self.known):
+            return x
+        if (x, y) not in self.made:
+            self.made[x, y] = self.ctx.session.fresh_symbol(name)
+        return self.made[x, y]
 
 
 def _visible(dim: Index, known: set[str]) -> bool:
@@ -115,8 +126,9 @@ def _if(ctx: NodeContext) -> Results:
         left, right = condition.equality
         ctx.require(left, right, "the other branch gives a result of another rank")
         return _inlined(ctx, "then_branch")
+    outside = _Outside(ctx, symbols)
     types = tuple(
-        _joined(ctx, a, b, name, symbols)
+        outside.joined(a, b, name)
         for a, b, name in zip(then.types, otherwise.types, ctx.node.output, strict=True)
     )
     return ctx.emit_all(
@@ -159,30 +171,36 @@ def _loop(ctx: NodeContext) -> Results:
     if len(body.types) < 1 + len(carried) or len(body.types) - 1 != len(ctx.node.output):
         raise ctx.fail("the body's outputs do not match the carried values and the node's outputs")
     length = _trip_count(ctx, trips, condition, body)
+    outside = _Outside(ctx, symbols)
     types = [
-        _outside(ctx, value.type, name, symbols)
+        outside.joined(value.type, value.type, name)
         for value, name in zip(body.graph.inputs[2:], ctx.node.output, strict=False)
     ]
     for number in range(len(carried), len(ctx.node.output)):
         name = ctx.node.output[number] or "rows"
-        row = _outside(ctx, body.types[1 + number], name, symbols)
-        extent = ctx.session.fresh_symbol(f"{name}.rows") if length is None else length
-        types.append(TensorType(row.dtype, (extent, *row.shape)))
+        row = outside.joined(body.types[1 + number], body.types[1 + number], name)
+        length = ctx.session.fresh_symbol(f"{name}.rows") if length is None else length
+        types.append(TensorType(row.dtype, (length, *row.shape)))
     heads = [None if o is None else ctx.reshape(o, ()) for o in (trips, condition)]
     return ctx.emit_all("loop", [*heads, *carried], body=body.graph, types=tuple(types))
 
 
 def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[TensorType]) -> _Body:
-    """The body for types that it keeps: dimensions that an iteration changes become symbols."""
+    """The body for types that it keeps: dimensions that an iteration changes become symbols.
+
+    Dimensions that begin equal and that an iteration gives equal sizes share one, which the next
+    import of the body has to confirm.
+    """
     heads = [TensorType(I64, ()), TensorType(BOOL, ())]
     types = list(carried)
+    made: set[Index] = set()
     while True:
-        symbols = set(ctx.session.symbols)
         due = [BOOL, *(t.dtype for t in types)]
         body = _import_body(ctx, proto, "body", [*heads, *types], due=due)
         results = body.types[1 : 1 + len(types)]
+        same: dict[tuple[Index, Index], Index] = {}
         wider = [
-            _widened(ctx, own, new, declared.name, symbols)
+            _widened(ctx, own, new, declared.name, made, same)
             for own, new, declared in zip(types, results, proto.input[2:], strict=False)
         ]
         if wider == types[: len(wider)]:
@@ -191,26 +209,32 @@ def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[Ten
 
 
 def _widened(
-    ctx: NodeContext, own: TensorType, new: TensorType, name: str, known: set[str]
+    ctx: NodeContext,
+    own: TensorType,
+    new: TensorType,
+    name: str,
+    made: set[Index],
+    same: dict[tuple[Index, Index], Index],
 ) -> TensorType:
+    """`own` with symbols, which are added to `made`, for sizes that differ in `new`.
+
+    `same` holds by the sizes before and after an iteration what stands for them: of those that one
+    symbol stood for and that became different, the first keep it.
+    """
     dtype = joined(own.dtype, new.dtype)
     if dtype is None or own.rank != new.rank:
         raise ctx.fail(f"the carried value '{name}' changes from {own!r} to {new!r}")
-    dims = tuple(
-        x if x is y or _is_own(x, name) else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
-        for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True))
-    )
-    return TensorType(dtype, dims)
-
-
-def _is_own(dim: Index, name: str) -> bool:
-    """Whether a dimension was made a symbol of the carried value already."""
-    return any(".carried" in var.name and var.name.startswith(name) for var in free_vars(dim))
-
-
-def _outside(ctx: NodeContext, type: TensorType, name: str, known: set[str]) -> TensorType:
-    """`type` with symbols of the body replaced by new ones that the loop's results bind."""
-    return _joined(ctx, type, type, name, known)
+    dims = []
+    for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True)):
+        if x is y and x not in made:
+            dims.append(x)
+            continue
+        if (x, y) not in same:
+            kept = x in made and x not in same.values()
+            same[x, y] = x if kept else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
+            made.add(same[x, y])
+        dims.append(same[x, y])
+    return TensorType(dtype, tuple(dims))
 
 
 def _trip_count(

@@ -6,10 +6,11 @@ the op table bound to the operator, or a call of the body that ONNX gives for th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
-from tcc.errors import UserError
+from tcc.budgets import BUDGETS, Budgets
 from tcc.frontends.onnx_budget import check_expansion
 from tcc.frontends.onnx_context import NodeContext
 from tcc.frontends.onnx_converters import CONVERTERS
@@ -30,22 +31,21 @@ from tcc.frontends.onnx_support import check_support
 from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.graph import Graph, GraphBuilder
 
-_MOST_NODES = 1_000_000
-_DEEPEST = 64  # each level costs the interpreter's stack some ten frames
-
 
 def import_model(
-    model: SourceModel, shapes: Mapping[str, Sequence[int | str]] | None = None
+    model: SourceModel,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    budgets: Budgets = BUDGETS,
 ) -> Graph:
     """The model as a graph.  `shapes` gives inputs sizes or symbol names, by input name.
 
-    Raises `UserError` where the model is malformed or needs what tcc does not have; unsupported
-    operators are found first and named all together.
+    Raises `UserError` where the model is malformed, over its budgets or needs what tcc does not
+    have; unsupported operators are found first and named all together.
     """
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)
-    check_expansion(model.proto.graph.node, functions, _MOST_NODES)
-    session = Session(TensorReader(model.folder), functions, _run_nodes)
+    check_expansion(model.proto.graph.node, functions, budgets)
+    session = Session(TensorReader(model.folder), functions, _run_nodes, budgets)
     builder = GraphBuilder(model.proto.graph.name or "model")
     scope = Scope(session, builder, model.opsets)
     proto = model.proto.graph
@@ -58,14 +58,14 @@ def import_model(
 def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
     session = scope.session
     session.depth += 1
-    if session.depth > _DEEPEST:
-        raise UserError(
-            f"bodies and functions nest more than {_DEEPEST} deep", where=scope.path[-200:]
-        )
+    if session.depth > session.budgets.nesting:
+        raise session.budgets.over("nesting", where=scope.path[-200:])
     for node in nodes:
         session.nodes += 1
-        if session.nodes > _MOST_NODES:
-            raise UserError(f"the model expands to more than {_MOST_NODES} nodes", where=scope.path)
+        if session.nodes > session.budgets.nodes:
+            raise session.budgets.over("nodes", where=scope.path[-200:])
+        if time.monotonic() > session.until:
+            raise session.budgets.over("import_seconds", where=scope.path[-200:])
         ctx = NodeContext(node, scope)
         results = _convert(ctx)
         for number, name in enumerate(node.output):

@@ -35,7 +35,7 @@ def _binary(ctx: NodeContext) -> Results:
     found = bound_row("", ctx.node.op_type, OLDEST_ROWS)
     assert found is not None
     row = found[1]
-    return [ctx.emit(row.name, *ctx.aligned([x, y]))]
+    return [ctx.emit(row.name, x, y)]
 
 
 def _gemm(ctx: NodeContext) -> Results:

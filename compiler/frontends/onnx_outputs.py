@@ -117,6 +117,7 @@ def _replaced(graph: Graph, changed: Mapping[Value, Value]) -> Graph:
         outputs=tuple(map(new, graph.outputs)),
         nodes=tuple(map(node, graph.nodes)),
         constants={new(v): handle for v, handle in graph.constants.items()},
+        aliases=tuple((new(result), new(past)) for result, past in graph.aliases),
     )
 
 

@@ -70,7 +70,7 @@ class PieceModel:
         return math.prod(shape) * ELEMENT_TYPES[element].bytes
 
     def seen(self, value: str) -> bool:
-        """Whether NumPy has arrays of the value's type: it is no sequence, no text, no bf16."""
+        """Whether NumPy has arrays of the value's type: it is no sequence, no optional, no bf16."""
         element, _ = self._types.get(value, (None, None))
         if element is None:
             return True  # not known: an operator of a domain that is not ONNX's

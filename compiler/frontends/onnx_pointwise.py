@@ -28,7 +28,7 @@ def _variadic(op: str) -> Converter:
         operands = ctx.present()
         if not operands:
             raise ctx.fail("it has no inputs")
-        return [operands[0] if len(operands) == 1 else ctx.emit(op, *ctx.aligned(operands))]
+        return [operands[0] if len(operands) == 1 else ctx.emit(op, *operands)]
 
     return convert
 

@@ -6,16 +6,16 @@ the graph says is checked node by node on import.
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tcc.errors import UserError
+from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx_wire import split_weights
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
@@ -60,37 +60,10 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
     else:
         path = Path(source)
         name, folder = str(path), path.parent
-        proto, weights = _parse(_map(path), name)
+        proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
     _check_frame(proto, name)
+    _check_text(proto, name)
     return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name), weights)
-
-
-def _map(path: Path) -> memoryview:
-    try:
-        # Without O_NONBLOCK opening a pipe would wait for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            "the model cannot be read",
-            where=str(path),
-            why=getattr(error, "strerror", None) or str(error),
-            hint="check the path",
-        ) from error
-    info = os.fstat(descriptor)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)  # Python would not take a folder's descriptor as a file
-        raise UserError("the model is not a file", where=str(path), hint=_ONNX)
-    with os.fdopen(descriptor, "rb") as file:
-        if info.st_size > _LARGEST:
-            raise UserError(
-                "the model file is too large",
-                where=str(path),
-                why=f"{info.st_size} bytes; a protobuf ends at {_LARGEST}",
-                hint="save the model with its weights as external data",
-            )
-        if not info.st_size:
-            raise UserError("the model file is empty", where=str(path), hint=_ONNX)
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:
@@ -129,6 +102,25 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
             why=f"versions {_OLDEST_IR} to {_NEWEST_IR} are",
             hint="export the model with another ir_version",
         )
+
+
+def _check_text(message: Message, where: str) -> None:
+    """Raises `UserError` for a text in `message` that is no UTF-8: protobuf gives its bytes."""
+    tensor = isinstance(message, onnx.TensorProto)  # whose data would be copied
+    texts = [message.name] if tensor else []
+    parts = list(message.external_data) if tensor else []
+    for field, value in () if tensor else message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            texts += value if field.is_repeated else (value,)
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            parts += value if field.is_repeated else (value,)
+    for text in texts:
+        if isinstance(text, bytes):
+            raise UserError(
+                "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
+            )
+    for part in parts:
+        _check_text(part, where)
 
 
 def check_opsets(entries: object, where: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from tcc.errors import UserError
 from tcc.frontends.onnx_context import NodeContext
 from tcc.frontends.onnx_scope import Operand
-from tcc.ir.op import OnnxBinding, OpSpec, Trait
+from tcc.ir.op import OnnxBinding, OpSpec
 from tcc.ir.types import DType
 from tcc.ops import OPS
 
@@ -51,8 +51,6 @@ def import_row(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> tuple[Ope
     if not least <= len(inputs) <= most:
         raise ctx.fail(f"it has {len(inputs)} inputs; {least} to {most} are due")
     names = [name for name in ctx.node.output if name]
-    if len(inputs) > 1 and Trait.ELEMENTWISE in row.traits:
-        inputs = ctx.aligned(inputs)
     attrs = row_attrs(ctx, binding, row)
     results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=names)
     if len(results) < len(ctx.node.output) and ctx.wants(len(results)):

@@ -12,12 +12,14 @@ computed from shapes alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
+from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import TensorReader
@@ -27,6 +29,7 @@ from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.ops import OPS
+from tcc.ops.shapes import UnequalDimsError
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
@@ -35,6 +38,7 @@ _LARGEST_TENSOR = 1 << 38
 # Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
+_MOST_DEMANDS = 16  # pairs of unequal sizes of one node
 
 
 @dataclass(slots=True, eq=False)
@@ -122,10 +126,15 @@ class Session:
     tensors: TensorReader
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
+    budgets: Budgets = field(default=BUDGETS)
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
+    until: float = field(init=False)  # on the clock `time.monotonic`
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.budgets.import_seconds
 
     def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
         """A size symbol whose name no other symbol of the model has."""
@@ -219,8 +228,13 @@ class Scope:
         *,
         loc: str = "",
         names: Sequence[str] = (),
+        demands: int = _MOST_DEMANDS,
     ) -> tuple[Operand, ...]:
-        """The results of `op`: folded, computed from sizes, or a new node of the graph."""
+        """The results of `op`: folded, computed from sizes, or a new node of the graph.
+
+        Sizes of operands that must be equal and are not known to be are demanded to be, and every
+        run checks it; there are at most so many `demands`.
+        """
         row = OPS[op]
         if Trait.OPAQUE not in row.traits and operands:
             present = [o for o in operands if o is not None]
@@ -232,12 +246,42 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        try:
+            made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        except UserError as error:
+            agreed = self._agreed(operands, error.__cause__, loc) if demands else None
+            if agreed is None:
+                raise
+            return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
         _check_sizes([value.type for value in made], loc)
         results = tuple(map(self.wrap, made))
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
+
+    def _agreed(
+        self, operands: Sequence[Operand | None], error: BaseException | None, loc: str
+    ) -> list[Operand | None] | None:
+        """The operands with one of two unequal dims in the place of the other; None where the error
+        is another one, or no operand has such a dim."""
+        if not isinstance(error, UnequalDimsError):
+            return None
+        found = {dim for o in operands if o is not None for dim in o.shape}
+        pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in found]
+        if not pairs or not any(dim.terms for dim in error.dims):
+            return None
+        # A number stays where it can, and the simpler of two expressions.
+        old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
+        demand = OPS["require"].attrs(old, new, error.what)
+        self.builder.add(OPS["require"], (), demand, loc=loc)
+        return [o and self._renamed(o, old, new, loc) for o in operands]
+
+    def _renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
+        if old not in x.shape:
+            return x
+        sizes = tuple(new if dim is old else dim for dim in x.shape)
+        attrs = OPS["slice"].attrs((const(0),) * x.rank, (1,) * x.rank, sizes)
+        return self.emit("slice", [x], attrs, loc=loc, names=[x.name])[0]
 
     def _fold(
         self,
@@ -250,6 +294,8 @@ class Scope:
         arrays = [None if o is None else o.array for o in operands]
         if any(a is not None and a.size > _FOLD_OPERAND for a in arrays):
             return None
+        if op == "dequantize_linear" and arrays[0] is not None and arrays[0].ndim > 1:
+            return None  # weights, which may be multiplied as they are
         types = self._types(op, operands, attrs, loc)
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):

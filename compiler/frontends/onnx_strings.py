@@ -22,7 +22,8 @@ def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
 
 
 def _concat(ctx: NodeContext) -> Results:
-    x, y = (o for o in ctx.aligned(ctx.present()) if o is not None)
+    x, y = ctx.present()
+    y = ctx.agree(y, x.shape)
     try:
         shape = broadcast_shapes(x.shape, y.shape)
     except ValueError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx
 from onnx import FunctionProto, NodeProto
-from tcc.errors import UserError
+from tcc.errors import UserError, printable
 from tcc.frontends.onnx_context import Converter
 from tcc.frontends.onnx_functions import (
     FunctionKey,
@@ -20,6 +20,7 @@ from tcc.frontends.onnx_rows import bound_row
 from tcc.frontends.onnx_schema import schema_of
 
 _NAMES_SHOWN = 3
+_LONGEST_CELL = 300
 
 Converters = Mapping[tuple[str, str], Converter]
 
@@ -121,7 +122,7 @@ def check_support(
 
 
 def _table(rows: list[_Missing]) -> str:
-    lines = [("operator", "opset", "count", "nodes", "reason")]
+    lines: list[tuple[str, ...]] = [("operator", "opset", "count", "nodes", "reason")]
     lines += [
         (
             r.operator,
@@ -132,6 +133,7 @@ def _table(rows: list[_Missing]) -> str:
         )
         for r in rows
     ]
+    lines = [tuple(printable(cell)[:_LONGEST_CELL] for cell in line) for line in lines]
     widths = [max(len(line[n]) for line in lines) for n in range(4)]
     return "\n".join(
         "    " + "  ".join([*(c.ljust(w) for c, w in zip(line[:4], widths, strict=True)), line[4]])

@@ -155,7 +155,8 @@ def _transposed_pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
-def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
+def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
+    """The attributes of a pool over `x`."""
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")
     if len(kernel) != axes or min(kernel) < 1:
@@ -174,7 +175,7 @@ def _pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
 
 def _max_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    attrs = _pool_attrs(ctx, x)
+    attrs = pool_attrs(ctx, x)
     if not ctx.wants(1):
         return ctx.emit_all("max_pool", [x], **attrs)
     order = ctx.integer("storage_order", 0)
@@ -183,13 +184,13 @@ def _max_pool(ctx: NodeContext) -> Results:
 
 def _average_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    attrs = _pool_attrs(ctx, x)
+    attrs = pool_attrs(ctx, x)
     return [ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))]
 
 
 def _lp_pool(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    return [ctx.emit("lp_pool", x, **_pool_attrs(ctx, x), p=ctx.integer("p", 2))]
+    return [ctx.emit("lp_pool", x, **pool_attrs(ctx, x), p=ctx.integer("p", 2))]
 
 
 def _global(op: str) -> Converter:

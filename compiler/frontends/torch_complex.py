@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.torch_calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_converters import by_name
 from tcc.frontends.torch_scalar_functions import angle_of
@@ -19,11 +20,7 @@ from tcc.frontends.torch_tensors import element_type
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
 
-_PARTS: Mapping[Any, Any] = {
-    torch.complex32: torch.float16,
-    torch.complex64: torch.float32,
-    torch.complex128: torch.float64,
-}
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class ComplexContext(CallContext):
                 return self.expand(self.scalar(0, value), value.shape)
             return value
 
-        made = ComplexContext(self.node, self.scope, self._values, self.symbols)
+        made = copy(self)
         made.arguments = {name: pick(value) for name, value in self.arguments.items()}
         return made
 
@@ -278,20 +275,26 @@ _CONVERTERS: dict[str, ComplexConverter] = {
 }
 
 
-def complex_converter_of(target: Any) -> ComplexConverter | None:
+def complex_converter_of(target: str) -> ComplexConverter | None:
     """The converter of an overload for complex tensors, None where there is none."""
-    name = str(target).removeprefix("aten.")
+    name = target.removeprefix("aten.")
     own = _CONVERTERS.get(name)
     return own if own is not None else _CONVERTERS.get(name.rpartition(".")[0])
 
 
-def has_complex(node: Any) -> bool:
-    """Whether a call takes or gives complex tensors."""
-    known = [argument.meta.get("val") for argument in node.all_input_nodes]
-    return any(map(_is_complex, [*known, node.meta.get("val")]))
+def real_part(known: Tensor) -> Tensor:
+    """What is known of either part of a complex tensor."""
+    return Tensor(_PARTS.get(known.dtype, known.dtype), known.shape)
 
 
-def _is_complex(value: Any) -> bool:
+def has_complex(call: Call, known: Mapping[str, Known]) -> bool:
+    """Whether a call takes or gives complex tensors; `known` is what the program says of names."""
+    return _is_complex(call.result, known) or _is_complex([*call.arguments.values()], known)
+
+
+def _is_complex(value: Any, known: Mapping[str, Known]) -> bool:
+    if isinstance(value, Ref):
+        return _is_complex(known.get(value.name), known)
     if isinstance(value, list | tuple):
-        return any(map(_is_complex, value))
-    return isinstance(value, torch.Tensor) and value.is_complex()
+        return any(_is_complex(item, known) for item in value)
+    return isinstance(value, Tensor) and value.dtype in _PARTS

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
 from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_movement import forward_range
 from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.frontends.torch_calls import Call, ElementType, Known, Ref
 from tcc.frontends.torch_symbols import Symbols
-from tcc.frontends.torch_tensors import element_type
+from tcc.frontends.torch_tensors import computed_type, element_type
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, F64, I64, DType
 
-Values: TypeAlias = Mapping[Any, Any]
+_MOST_NODES = 20_000  # of one call
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the names of a block stand for, and what the program knows of each."""
+
+    values: dict[str, Any]
+    known: dict[str, Known]
+
+    def resolve(self, value: Any) -> Any:
+        """An argument with its refs replaced by what they stand for."""
+        if isinstance(value, Ref):
+            return self.values[value.name]
+        if isinstance(value, list | tuple):
+            return [self.resolve(item) for item in value]
+        return value
 
 
 class CallContext(Emitter):
@@ -25,38 +41,30 @@ class CallContext(Emitter):
     Arguments are operands, sizes (`Index`), Python numbers, or lists of these.
     """
 
-    def __init__(self, node: Any, scope: Scope, values: Values, symbols: Symbols) -> None:
-        self.node = node
-        self.target, self._given = call_of(node)
+    def __init__(self, call: Call, scope: Scope, names: Names, symbols: Symbols) -> None:
+        self.call = call
         self.scope = scope
         self.symbols = symbols
-        self.operation = str(self.target)
-        self.loc = call_location(node)
-        self.names = [node.name]
-        self._values = values
-        self._nodes = self._bind()
-        self.arguments = {name: self._resolve(value) for name, value in self._nodes.items()}
+        self.operation = call.target
+        self.loc = call.location
+        self.names = [call.name]
+        self._known = names.known
+        self._made = 0
+        self.arguments = {name: names.resolve(value) for name, value in call.arguments.items()}
 
-    def _bind(self) -> dict[str, Any]:
-        """The call's arguments by name, those it leaves out at their defaults."""
-        declared = self.target._schema.arguments
-        bound = {a.name: a.default_value for a in declared}
-        bound.update(zip((a.name for a in declared), self._given, strict=False))
-        bound.update(self.node.kwargs)
-        return bound
-
-    def _resolve(self, value: Any) -> Any:
-        if isinstance(value, torch.fx.Node):
-            return self._values[value]
-        if isinstance(value, list | tuple):
-            return [self._resolve(item) for item in value]
-        return value
+    def emit_all(
+        self, op: str, operands: Sequence[Operand | None], **attrs: Any
+    ) -> tuple[Operand, ...]:
+        self._made += 1
+        if self._made > _MOST_NODES:
+            raise self.fail(f"it would become more than {_MOST_NODES} nodes")
+        return super().emit_all(op, operands, **attrs)
 
     # ---- results
 
     def result(self, number: int | None = None) -> Any:
-        """What torch knows of the call's result: a tensor without contents."""
-        value = self.node.meta["val"]
+        """What the program knows of the call's result: a tensor without contents."""
+        value = self.call.result
         return value if number is None else value[number]
 
     def result_dtype(self, number: int | None = None) -> DType:
@@ -147,7 +155,11 @@ class CallContext(Emitter):
     def dtype(self, name: str) -> DType | None:
         """An element type, None where the call leaves it open."""
         value = self.arguments.get(name)
-        return None if value is None else element_type(value, self.loc)
+        if value is None:
+            return None
+        if not isinstance(value, ElementType):
+            raise self.fail(f"{value!r} is no element type")
+        return element_type(value.name, self.loc)
 
     def static(self, name: str) -> Array:
         """The contents of a tensor that must be constant."""
@@ -169,15 +181,9 @@ class CallContext(Emitter):
 
     def promoted(self, *names: str) -> DType:
         """The element type that torch computes in for these arguments together."""
-        known = [self._example(self._nodes[name]) for name in names]
-        found = known[0].dtype if len(known) == 1 else reduce(torch.result_type, known)
-        return element_type(found, self.loc)
-
-    def _example(self, value: Any) -> Any:
-        known = value.meta["val"] if isinstance(value, torch.fx.Node) else value
-        if isinstance(known, torch.SymInt):
-            return 1
-        return 1.0 if isinstance(known, torch.SymFloat) else known
+        given = [self.call.arguments[name] for name in names]
+        known = [self._known[v.name] if isinstance(v, Ref) else v for v in given]
+        return computed_type(known, self.loc)
 
     # ---- more ways to emit
 
@@ -210,30 +216,3 @@ class CallContext(Emitter):
 
 
 Converter: TypeAlias = Callable[[CallContext], Any]
-
-
-_EFFECTS = "with_effects"
-
-
-def call_of(node: Any) -> tuple[Any, Sequence[Any]]:
-    """The operator that a node calls, and the arguments by position.
-
-    One that may fail is called by way of `with_effects`, which keeps the order of such calls: it
-    takes a token, the operator and its arguments, and gives a token before the results.
-    """
-    if is_effect(node):
-        return node.args[1], node.args[2:]
-    return node.target, node.args
-
-
-def is_effect(node: Any) -> bool:
-    higher = isinstance(node.target, torch._ops.HigherOrderOperator)
-    return higher and node.target.name() == _EFFECTS
-
-
-def call_location(node: Any) -> str:
-    """Where a call is, for messages: the path of its module, its name, its operator."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next(reversed([entry[0] for entry in stack.values()]), "") if stack else ""
-    path = path.removeprefix("L['self']").lstrip(".")
-    return f"{path + '/' if path else ''}{node.name} ({node.target})"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from tcc.frontends import (
     torch_bessel,
+    torch_composites,
     torch_contract,
     torch_create,
     torch_indexing,
@@ -28,6 +28,7 @@ from tcc.frontends.torch_context import Converter
 
 _FAMILIES = (
     torch_bessel,
+    torch_composites,
     torch_contract,
     torch_create,
     torch_indexing,
@@ -56,21 +57,42 @@ def _join() -> Mapping[str, Converter]:
 
 
 CONVERTERS = _join()
+# Other names that torch gives its operators; programs as they were traced have them.
+_ALIASES = MappingProxyType(
+    dict(
+        pair.split("=")
+        for pair in (
+            "absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan "
+            "arctan2=atan2 arctanh=atanh concat=cat concatenate=cat divide=div fix=trunc "
+            "greater=gt greater_equal=ge less=lt less_equal=le multiply=mul negative=neg "
+            "not_equal=ne special_erf=erf special_erfc=erfc special_expit=sigmoid "
+            "special_exp2=exp2 special_expm1=expm1 special_log1p=log1p special_round=round "
+            "subtract=sub"
+        ).split()
+    )
+)
 
 
-def converter_of(target: Any) -> Converter | None:
-    """The converter of an overload, None where there is none.
+def converter_of(target: str) -> Converter | None:
+    """The converter of an overload (`aten.add.Tensor`), None where there is none.
 
     An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names are ATen's;
     those of other libraries have the library before them.
     """
-    name = str(target).removeprefix("aten.")
+    name = target.removeprefix("aten.")
     return None if name.endswith((".out", "_out")) else _found(name)
 
 
 def _found(name: str) -> Converter | None:
-    own = CONVERTERS.get(name)
-    return own if own is not None else CONVERTERS.get(name.rpartition(".")[0])
+    own = CONVERTERS.get(_ALIASES.get(name, name))
+    packet = name.rpartition(".")[0]
+    return own if own is not None else CONVERTERS.get(_ALIASES.get(packet, packet))
+
+
+def is_composite(target: str) -> bool:
+    """Whether torch itself had better take the operator apart."""
+    name = target.removeprefix("aten.")
+    return any(n in torch_composites.CONVERTERS for n in (name, name.rpartition(".")[0]))
 
 
 def by_name(name: str) -> Converter:

@@ -1,112 +1,134 @@
-"""Exported program to graph: the order of the import.
-
-The program is made functional and decomposed first: what the table of converters has stays one
-call, everything else becomes calls of core ATen operators.
-"""
+"""A program of torch to a graph: the order of the import."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from tcc.errors import InternalError
-from tcc.frontends.onnx_scope import Operand, Scope, Session
+from tcc.errors import InternalError, UserError
+from tcc.frontends.onnx_scope import Scope, Session
 from tcc.frontends.onnx_tensors import TensorReader
+from tcc.frontends.torch_calls import Block, Call, Number, Program
 from tcc.frontends.torch_checks import check_results, require_condition
 from tcc.frontends.torch_complex import ComplexContext, complex_converter_of, has_complex
-from tcc.frontends.torch_context import CallContext, call_location, call_of, is_effect
+from tcc.frontends.torch_context import CallContext, Names
 from tcc.frontends.torch_converters import converter_of
+from tcc.frontends.torch_inputs import define_inputs
 from tcc.frontends.torch_outputs import finish_program
-from tcc.frontends.torch_program import decomposed, define_inputs
 from tcc.frontends.torch_reals import real_size
-from tcc.frontends.torch_support import REGIONS, check_calls, is_arithmetic, is_ignored
+from tcc.frontends.torch_regions import REGIONS
+from tcc.frontends.torch_support import ASSERT_SCALAR, GETITEM, is_arithmetic, is_ignored
 from tcc.frontends.torch_symbols import Symbols
 from tcc.ir.graph import Graph, GraphBuilder
 
+# What converters raise for arguments that torch has checked when it traced a program.
+_UNSOUND = (
+    ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, StopIteration,
+    TypeError, ValueError,
+)  # fmt: skip
 
-def import_program(program: Any, shapes: Mapping[str, Sequence[int | str]] | None = None) -> Graph:
-    """A `torch.export.ExportedProgram` as a graph.  `shapes` fixes sizes that the program leaves
-    open, by input name.
 
-    Weights are views of the program's tensors.  Raises `UserError` where the program needs what
-    tcc does not have; unsupported operators are named all together.
+def import_program(
+    program: Program, shapes: Mapping[str, Sequence[int | str]] | None = None
+) -> Graph:
+    """A program whose calls `check_calls` let pass, as a graph.  `shapes` fixes sizes that the
+    program leaves open, by input name.
+
+    Weights are the arrays that the program's `contents` gives.  Inputs that the program updates
+    are updated in place.  Raises `UserError` where the program needs what tcc does not have.
     """
-    ready = decomposed(program)
-    check_calls(ready)
     session = Session(TensorReader(Path()), {}, _no_nodes)
     scope = Scope(session, GraphBuilder("model"), {})
-    symbols = Symbols(session, ready.range_constraints)
-    values = define_inputs(scope, symbols, ready, shapes or {})
-    inputs = [value for value in values.values() if isinstance(value, Operand)]
-    results = _run(scope, symbols, ready.graph, values)
-    kinds = (spec.kind.name for spec in ready.graph_signature.output_specs)
-    shown = [result for result, kind in zip(results, kinds, strict=True) if kind != "TOKEN"]
-    return finish_program(scope, ready, shown, inputs)
+    symbols = Symbols(session, program.ranges)
+    values = define_inputs(scope, symbols, program, shapes or {})
+    results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))
+    return finish_program(scope, program, results, values)
 
 
 def _no_nodes(scope: Scope, nodes: Iterable[Any]) -> None:
-    raise InternalError("an exported program has no ONNX nodes")
+    raise InternalError("a program of torch has no ONNX nodes")
 
 
-def _run(scope: Scope, symbols: Symbols, graph: Any, values: dict[Any, Any]) -> list[Any]:
-    """Imports the calls of a graph whose placeholders have values; returns what it returns."""
-    for node in graph.nodes:
-        if node.op == "call_function":
-            values[node] = _call(scope, symbols, node, values)
-        elif node.op == "output":
-            returned = node.args[0]
-            listed = returned if isinstance(returned, list | tuple) else [returned]
-            return [values[n] if isinstance(n, torch.fx.Node) else n for n in listed]
-    raise InternalError("the exported graph returns nothing")
+class _Importer:
+    """Runs blocks: what their calls become."""
+
+    def __init__(self, symbols: Symbols, trusted: bool) -> None:
+        self._symbols = symbols
+        self._trusted = trusted
+
+    def run(self, scope: Scope, block: Block, given: Sequence[Any]) -> list[Any]:
+        """What the block returns for what its inputs stand for."""
+        if len(given) != len(block.inputs):
+            raise UserError(
+                f"a block of the program takes {len(block.inputs)} values, it gets {len(given)}",
+                where=scope.path,
+            )
+        named = zip(block.inputs, given, strict=True)
+        names = Names({name: value for (name, _), value in named}, dict(block.inputs))
+        for call in block.calls:
+            try:
+                names.values[call.name] = self._call(scope, names, call)
+            except _UNSOUND as error:
+                if self._trusted:
+                    raise
+                raise UserError(
+                    f"{call.target} cannot be imported",
+                    where=call.location,
+                    why=f"its arguments are not what torch would take ({error})",
+                ) from error
+            names.known[call.name] = call.result
+        return [names.resolve(value) for value in block.outputs]
+
+    def _call(self, scope: Scope, names: Names, call: Call) -> Any:
+        """What a call gives: an operand, a size, a tuple of these, or None."""
+        target, known, symbols = call.target, call.result, self._symbols
+        if target == GETITEM:
+            return _item(call, *(names.resolve(value) for value in call.arguments.values()))
+        if target == ASSERT_SCALAR:
+            given = names.resolve(next(iter(call.arguments.values())))
+            return require_condition(scope, symbols, call, given)
+        if is_ignored(target):
+            return None
+        if is_arithmetic(call):
+            return _number(scope, symbols, call)
+        region = REGIONS.get(target)
+        if region is not None:
+            return region(CallContext(call, scope, names, symbols), self.run)
+        if isinstance(known, Number) and known.kind == "float":
+            return real_size(scope, symbols, known.value, call.location)
+        result = _converted(scope, symbols, names, call)
+        if call.ordered:
+            return (None, *result)
+        check_results(symbols, call, result)
+        return result
 
 
-def _call(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) -> Any:
-    """What a call gives: an operand, a size, a tuple of these, or None."""
-    target, known = node.target, node.meta.get("val")
-    if target is operator.getitem:
-        return values[node.args[0]][node.args[1]]
-    if target is torch.ops.aten._assert_scalar.default:
-        return require_condition(scope, symbols, node)
-    if is_ignored(target):
-        return None
-    if is_effect(node):
-        return (None, *_converted(node, scope, symbols, values))
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return _region(scope, symbols, node, values)
-    if isinstance(known, torch.SymFloat):
-        return real_size(scope, symbols, known.node.expr, call_location(node))
-    if isinstance(known, torch.SymBool):
-        return known
-    if is_arithmetic(target):
-        return symbols.index(known, call_location(node))
-    result = _converted(node, scope, symbols, values)
-    check_results(symbols, node, result)
-    return result
-
-
-def _converted(node: Any, scope: Scope, symbols: Symbols, values: Mapping[Any, Any]) -> Any:
-    target, _ = call_of(node)
-    if has_complex(node):
-        of_complex = complex_converter_of(target)
+def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
+    """What the converter of an operator makes of a call."""
+    if has_complex(call, names.known):
+        of_complex = complex_converter_of(call.target)
         if of_complex is not None:
-            return of_complex(ComplexContext(node, scope, values, symbols))
+            return of_complex(ComplexContext(call, scope, names, symbols))
     else:
-        converter = converter_of(target)
+        converter = converter_of(call.target)
         if converter is not None:
-            return converter(CallContext(node, scope, values, symbols))
-    raise InternalError(f"{target} passed the check of support", where=call_location(node))
+            return converter(CallContext(call, scope, names, symbols))
+    raise InternalError(f"{call.target} passed the check of support", where=call.location)
 
 
-def _region(scope: Scope, symbols: Symbols, node: Any, values: Mapping[Any, Any]) -> Any:
-    """The calls of a region that sets a mode which inference does not see."""
-    number = REGIONS[node.target.name()]
-    body = getattr(node.graph.owning_module, node.args[number].target)
-    given = node.args[number + 1 :]
-    inner = {
-        placeholder: values[value] if isinstance(value, torch.fx.Node) else value
-        for placeholder, value in zip(body.graph.find_nodes(op="placeholder"), given, strict=True)
-    }
-    return _run(scope, symbols, body.graph, inner)
+def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:
+    known = call.result
+    if not isinstance(known, Number):
+        return known if isinstance(known, bool | float) else symbols.index(known, call.location)
+    if known.kind == "bool":
+        return known
+    if known.kind == "float":
+        return real_size(scope, symbols, known.value, call.location)
+    return symbols.index(known, call.location)
+
+
+def _item(call: Call, values: Any, number: Any) -> Any:
+    if isinstance(values, list | tuple) and isinstance(number, int) and 0 <= number < len(values):
+        return values[number]
+    raise UserError(f"there is no result {number!r}", where=call.location)

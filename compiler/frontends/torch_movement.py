@@ -38,6 +38,14 @@ def _transpose(ctx: CallContext) -> Operand:
     return swap_axes(ctx, x, ctx.axis_of("dim0", x.rank), ctx.axis_of("dim1", x.rank))
 
 
+def _reversed(ctx: CallContext) -> Operand:
+    """All axes turned round, or the last two."""
+    x = ctx.operand("self")
+    if ctx.operation.startswith("aten.numpy_T"):
+        return ctx.transpose(x, tuple(reversed(range(x.rank))))
+    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
+
+
 def _t(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     return x if x.rank < 2 else swap_axes(ctx, x, 0, 1)
@@ -316,6 +324,7 @@ CONVERTERS: dict[str, Converter] = {
     "permute_copy": _permute,
     "transpose.int": _transpose,
     "transpose_copy.int": _transpose,
+    **{name: _reversed for name in ("numpy_T", "matrix_H", "mT", "mH", "adjoint")},
     "t": _t,
     "t_copy": _t,
     "slice": _slice,

@@ -53,10 +53,13 @@ def _rms_norm(ctx: CallContext) -> Operand:
 
 
 def _batch_norm(ctx: CallContext) -> Operand:
-    if ctx.flag("training") if "training" in ctx.arguments else False:
-        raise ctx.fail("it learns", "call model.eval() before the export")
     x = ctx.operand("input")
-    mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
+    if ctx.arguments.get("training"):
+        if ctx.has("running_mean"):
+            raise ctx.fail("it learns", "call model.eval() before the export")
+        mean, variance = _moments(ctx, x)
+    else:
+        mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
     weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
     if weight is None:
         weight = _ones(ctx, x, mean.shape)
@@ -64,6 +67,15 @@ def _batch_norm(ctx: CallContext) -> Operand:
         bias = _ones(ctx, x, mean.shape, 0.0)
     epsilon = ctx.real("eps")
     return ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
+
+
+def _moments(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
+    """The mean and the variance of each channel."""
+    axes = tuple(n for n in range(x.rank) if n != 1)
+    mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
+    gap = ctx.emit("sub", x, mean)
+    variance = ctx.emit("reduce_mean", ctx.emit("mul", gap, gap), axes=axes, keepdims=False)
+    return ctx.squeeze(mean, axes), variance
 
 
 def _legit_batch_norm(ctx: CallContext) -> Sequence[Operand]:

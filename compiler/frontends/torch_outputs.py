@@ -1,36 +1,43 @@
-"""The end of an import: results under names that say where they lie in what the model returns."""
+"""The end of an import: results under their names, and inputs that the program updates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.onnx_outputs import rename
 from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.frontends.torch_calls import Program
 from tcc.frontends.torch_complex import Complex
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
 from tcc.ops import OPS
-from torch.utils import _pytree as pytree
 
 
 def finish_program(
-    scope: Scope, program: Any, results: Sequence[Any], inputs: Sequence[Operand]
+    scope: Scope, program: Program, results: Sequence[Any], inputs: Mapping[str, Any]
 ) -> Graph:
     """The graph with the program's results as outputs; those that are None are left out.
 
-    A result that is an input, a constant or an earlier result gets a copy of its own.
+    A result that is an input, a constant or an earlier result gets a copy of its own.  New values
+    of inputs come last, as `NAME.updated`; each is its input, updated in place.
     """
-    named = zip(output_names(program), results, strict=True)
-    present = [(name, result) for name, result in named if result is not None]
+    count = len(program.updates)
+    named = [*zip(program.output_names, results[count:], strict=True)]
+    states: dict[Value, Value] = {}
+    operands = [o for o in inputs.values() if isinstance(o, Operand)]
+    taken: set[Value] = {o.made for o in operands if o.made is not None}
+    own = {value.name for value in taken}
+    present = [(name, result, None) for name, result in named if result is not None]
+    for update, result in zip(program.updates, results[:count], strict=True):
+        past = inputs[update].value
+        present.append((f"{past.name}.updated", result, past))
     if not present:
         raise UserError("the program returns no tensor")
-    taken: set[Value] = {o.made for o in inputs if o.made is not None}
-    own = {value.name for value in taken}
     names: dict[Value, str] = {}
-    for name, result in present:
+    for name, result, past in present:
         operand = _operand(scope, result, name)
         value = operand.value
         if value in taken or operand.array is not None:
@@ -39,7 +46,19 @@ def finish_program(
             )
         taken.add(value)
         names[value] = _free(name, own)
-    return rename(scope.builder.finish(list(names)), names)
+        if past is not None:
+            _check_update(value, past)
+            states[value] = past
+    graph = rename(scope.builder.finish(list(names), tuple(states.items())), names)
+    return graph
+
+
+def _check_update(value: Value, past: Value) -> None:
+    if value.type != past.type:
+        raise UserError(
+            f"the program gives {past.name} a value of another type",
+            why=f"it is {past.type!r}, its new value {value.type!r}",
+        )
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -62,28 +81,16 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
         raise UserError(
             f"output {name} is complex", hint="return its parts, as torch.view_as_real gives them"
         )
-    raise UserError(f"output {name} is no tensor", why=f"it is {result!r}")
+    raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
 
 
-def output_names(program: Any) -> list[str]:
+def result_names(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     """A name for each leaf of what the model returns: the keys on the way there, joined."""
-    spec = program.call_spec.out_spec
-    count = spec.num_leaves
-    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
-    paths = [path for path, _ in leaves]
-    if len(paths) != count:
-        return [f"output_{n}" for n in range(count)]
-    if paths == [()]:
-        return ["output"]
-    return [_path_name(path) for path in paths]
-
-
-def _step(key: Any) -> Any:
-    """What a step of a path says: a key, the name of an attribute, or a number."""
-    found = (getattr(key, kind, None) for kind in ("key", "name", "idx"))
-    return next((value for value in found if value is not None), key)
+    if list(paths) == [()]:
+        return ("output",)
+    return tuple(map(_path_name, paths))
 
 
 def _path_name(path: Sequence[Any]) -> str:
-    text = "_".join(str(_step(key)) for key in path)
+    text = "_".join(map(str, path))
     return text if text[:1].isalpha() else f"output_{text}"

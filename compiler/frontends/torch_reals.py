@@ -8,7 +8,8 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope
-from tcc.frontends.torch_symbols import Symbols
+from tcc.frontends.torch_calls import Formula
+from tcc.frontends.torch_symbols import Symbols, is_integral
 from tcc.ir.types import F64
 from tcc.ops import OPS
 
@@ -36,18 +37,19 @@ def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Op
 def _read(
     scope: Scope,
     symbols: Symbols,
-    term: Any,
+    term: Formula | int | float,
     where: str,
     emit: Callable[..., Operand],
     read: Callable[[Any], Operand],
 ) -> Operand:
-    kind = type(term).__name__
-    if term.is_Number:
+    if isinstance(term, int | float):
         return scope.constant(float(term), F64)
-    if kind == "ToFloat" or term.is_integer:
+    kind = term.head
+    if kind == "Rational":
+        return scope.constant(term.args[0] / term.args[1], F64)
+    if kind == "ToFloat" or is_integral(term):
         inner = term.args[0] if kind == "ToFloat" else term
-        size = scope.sizes([symbols.read(inner, where)], F64, scalar=True)
-        return size
+        return scope.sizes([symbols.index(inner, where)], F64, scalar=True)
     if kind in _BINARY:
         op = _BINARY[kind]
         return reduce(lambda a, b: emit(op, a, b), map(read, term.args))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
 from tcc.errors import UserError
+from tcc.frontends.torch_calls import Block, Call, Known, Number
 from tcc.frontends.torch_complex import complex_converter_of, has_complex
-from tcc.frontends.torch_context import call_location, call_of
 from tcc.frontends.torch_converters import converter_of
+from tcc.frontends.torch_regions import REGIONS
 
-# Regions that run as they stand, and which argument holds their calls.
-REGIONS: Mapping[str, int] = MappingProxyType({"wrap_with_set_grad_enabled": 1})
 _IGNORED = frozenset(
     {
         "aten._assert_tensor_metadata.default",
@@ -22,27 +19,30 @@ _IGNORED = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
+_OF_SIZES = ("aten.sym_size.", "aten.sym_numel.", "aten.sym_stride.")
+_OF_PYTHON = ("_operator.", "builtins.", "math.", "torch.sym_", "torch._sym_")
+GETITEM = "_operator.getitem"
+ASSERT_SCALAR = "aten._assert_scalar.default"
 _NAMES_SHOWN = 3
 
 
-def is_ignored(target: Any) -> bool:
+def is_ignored(target: str) -> bool:
     """Whether a call only states what the export has proved."""
-    return str(target) in _IGNORED
+    return target in _IGNORED
 
 
-def is_arithmetic(target: Any) -> bool:
-    """Whether a call computes a size from sizes; torch has its value as an expression."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return target._schema.name in ("aten::sym_size", "aten::sym_numel", "aten::sym_stride")
+def is_arithmetic(call: Call) -> bool:
+    """Whether a call computes a number from sizes; the program has its value as an expression."""
+    known = isinstance(call.result, Number | int | float)
+    return known and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
 
 
-def check_calls(program: Any) -> None:
+def check_calls(program: Block, hint: str = "tcc ops lists what is supported") -> None:
     """Raises one `UserError` that lists every operator of the program that tcc does not have."""
     missing: dict[str, list[str]] = {}
-    for node in _calls(program.graph_module):
-        if not _is_supported(node):
-            missing.setdefault(str(call_of(node)[0]), []).append(call_location(node))
+    for call, known in _calls(program):
+        if not _is_supported(call, known):
+            missing.setdefault(call.target, []).append(call.location)
     if missing:
         rows = sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))
         raise UserError(
@@ -50,7 +50,7 @@ def check_calls(program: Any) -> None:
             if len(rows) > 1
             else "an operator of the program is not supported",
             why="\n" + "\n".join(_row(*row) for row in rows),
-            hint="tcc ops lists what is supported",
+            hint=hint,
         )
 
 
@@ -59,19 +59,24 @@ def _row(operator: str, places: list[str]) -> str:
     return f"    {operator}  {len(places)}  {shown}"
 
 
-def _is_supported(node: Any) -> bool:
-    target, _ = call_of(node)
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return target.name() in REGIONS
-    if is_arithmetic(target) or is_ignored(target):
+def _is_supported(call: Call, known: Mapping[str, Known]) -> bool:
+    target = call.target
+    if target in (GETITEM, ASSERT_SCALAR) or is_ignored(target) or is_arithmetic(call):
         return True
-    if has_complex(node):
+    if has_complex(call, known):
         return complex_converter_of(target) is not None
-    return target is torch.ops.aten._assert_scalar.default or converter_of(target) is not None
+    return target in REGIONS or converter_of(target) is not None
 
 
-def _calls(module: Any) -> Iterator[Any]:
-    """The calls of a graph and of the graphs it holds."""
-    for inner in module.modules():
-        if isinstance(inner, torch.fx.GraphModule):
-            yield from (node for node in inner.graph.nodes if node.op == "call_function")
+def _calls(block: Block) -> Iterator[tuple[Call, Mapping[str, Known]]]:
+    """The calls of a block and of the blocks they hold, and what is known of names at each."""
+    known = dict(block.inputs)
+    for call in block.calls:
+        known[call.name] = call.result
+        yield call, known
+        for inner in _blocks(call.arguments.values()):
+            yield from _calls(inner)
+
+
+def _blocks(arguments: Iterable[Any]) -> Iterator[Block]:
+    return (value for value in arguments if isinstance(value, Block))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import LARGEST_SIZE, Session
+from tcc.frontends.torch_calls import Formula, Number, Size
 from tcc.ir.index import Index, ceildiv, const, floordiv, maximum, minimum, mod
 
 
@@ -54,74 +56,102 @@ class Symbols:
     `ranges` are the program's constraints: the least and largest value of a symbol, by its name.
     """
 
-    def __init__(self, session: Session, ranges: Mapping[Any, Any]) -> None:
+    def __init__(
+        self, session: Session, ranges: Mapping[str, tuple[int | None, int | None]]
+    ) -> None:
         self._session = session
-        self._ranges = {str(symbol): (r.lower, r.upper) for symbol, r in ranges.items()}
+        self._ranges = ranges
         self._known: dict[str, Index] = {}
 
-    def knows(self, expression: Any) -> bool:
-        return str(expression) in self._known
+    def knows(self, symbol: str) -> bool:
+        return symbol in self._known
 
-    def define(self, expression: Any, index: Index) -> None:
-        """The symbol `expression` is `index` from here on."""
-        self._known[str(expression)] = index
+    def define(self, symbol: str, index: Index) -> None:
+        """The symbol is `index` from here on."""
+        self._known[symbol] = index
 
-    def fresh(self, expression: Any, hint: str) -> Index:
-        """A new size for the symbol `expression`, in the range that the program gives it."""
-        ends = self._ranges.get(str(expression), (None, None))
-        lower, upper = (int(e) if getattr(e, "is_Integer", False) else None for e in ends)
+    def learn(self, size: Any, index: Index) -> None:
+        """Defines what `size` is the symbol of, unless it is defined already."""
+        if isinstance(size, Formula) and size.is_symbol and not self.knows(str(size)):
+            self.define(str(size), index)
+
+    def fresh(self, symbol: str, hint: str) -> Index:
+        """A new size for the symbol, in the range that the program gives it."""
+        lower, upper = self._ranges.get(symbol, (None, None))
         lo = max(lower or 0, 0)
         hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
-        made = self._session.fresh_symbol(hint, lo, hi)
-        self.define(expression, made)
+        made = self._session.fresh_symbol(hint, lo, max(lo, hi))
+        self.define(symbol, made)
         return made
 
-    def index(self, size: Any, where: str) -> Index:
-        """An int or SymInt of the program as an `Index`.
+    def index(self, size: Size | Number, where: str) -> Index:
+        """A size of the program as an `Index`.
 
         Raises `UserError` where it is no integer expression that tcc has.
         """
-        if isinstance(size, int):
-            return const(size)
+        formula = size.value if isinstance(size, Number) else size
         try:
-            return self._read(size.node.expr)
-        except ValueError as error:
-            raise UserError(f"the size {size} is not supported", where=where, why=str(error)) from (
-                error
-            )
-
-    def shape(self, sizes: Sequence[Any], where: str) -> tuple[Index, ...]:
-        return tuple(self.index(size, where) for size in sizes)
-
-    def read(self, expression: Any, where: str) -> Index:
-        """An expression of torch's as an `Index`; raises `UserError` as `index` does."""
-        try:
-            return self._read(expression)
+            return self._read(formula)
         except ValueError as error:
             raise UserError(
-                f"the size {expression} is not supported", where=where, why=str(error)
+                f"the size {str(formula)[:200]} is not supported", where=where, why=str(error)
             ) from error
 
-    def _read(self, expression: Any) -> Index:
-        if expression.is_Integer:
-            return const(int(expression))
-        if expression.is_Symbol:
-            found = self._known.get(str(expression))
-            if found is None:
-                raise ValueError(f"nothing defines {expression}")
-            return found
-        kind = type(expression).__name__
-        if kind in _ROUNDED:
-            return self._rounded(_ROUNDED[kind], expression.args[0])
-        function = _FUNCTIONS.get(kind)
-        if function is None:
-            raise ValueError(f"{kind} is no function of sizes")
-        return function(*(self._read(argument) for argument in expression.args))
+    def shape(self, sizes: Sequence[Size], where: str) -> tuple[Index, ...]:
+        return tuple(self.index(size, where) for size in sizes)
 
-    def _rounded(self, divide: Callable[[Index, Index], Index], expression: Any) -> Index:
-        """A quotient that is rounded to an integer."""
-        if type(expression).__name__ == "IntTrueDiv":
-            num, den = expression.args
-            return divide(self._read(num), self._read(den))
-        num, den = expression.as_numer_denom()
-        return divide(self._read(num), self._read(den))
+    def _read(self, formula: Any) -> Index:
+        if isinstance(formula, int):
+            return const(formula)
+        if not isinstance(formula, Formula):
+            raise ValueError(f"{formula!r} is no integer")
+        if formula.is_symbol:
+            found = self._known.get(str(formula))
+            if found is None:
+                raise ValueError(f"nothing defines {formula}")
+            return found
+        if formula.head in _ROUNDED:
+            return _ROUNDED[formula.head](*self._ratio(formula.args[0]))
+        function = _FUNCTIONS.get(formula.head)
+        if function is None:
+            raise ValueError(f"{formula.head} is no function of sizes")
+        return function(*map(self._read, formula.args))
+
+    def _ratio(self, formula: Any) -> tuple[Index, Index]:
+        """A fraction of sizes as numerator and denominator."""
+        if not isinstance(formula, Formula):
+            return self._read(formula), const(1)
+        args = formula.args
+        match formula.head:
+            case "Rational" | "IntTrueDiv":
+                return self._read(args[0]), self._read(args[1])
+            case "Pow" if isinstance(args[1], int) and args[1] < 0:
+                num, den = self._ratio(Formula("Pow", (args[0], -args[1])))
+                return den, num
+            case "Mul":
+                parts = [self._ratio(a) for a in args]
+                return _product(p[0] for p in parts), _product(p[1] for p in parts)
+            case "Add":
+                return reduce(_sum, map(self._ratio, args))
+        return self._read(formula), const(1)
+
+
+def _product(factors: Iterable[Index]) -> Index:
+    return reduce(operator.mul, factors, const(1))
+
+
+def _sum(a: tuple[Index, Index], b: tuple[Index, Index]) -> tuple[Index, Index]:
+    if a[1] is b[1]:
+        return a[0] + b[0], a[1]
+    return a[0] * b[1] + b[0] * a[1], a[1] * b[1]
+
+
+def is_integral(formula: Any) -> bool:
+    """Whether an expression is made of integers only."""
+    if not isinstance(formula, Formula):
+        return isinstance(formula, int)
+    if formula.is_symbol:
+        return not str(formula).startswith(("zf", "zuf"))
+    if formula.head in _ROUNDED:
+        return True
+    return formula.head in _FUNCTIONS and all(map(is_integral, formula.args))

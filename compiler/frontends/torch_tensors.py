@@ -1,52 +1,87 @@
-"""Element types and contents of torch tensors."""
+"""Element types of torch, and the type in which it computes with several."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from tcc.errors import UserError
-from tcc.ir.op import Array
-from tcc.ir.types import BF16, DTYPES, DType
+from tcc.frontends.torch_calls import Number, Tensor
+from tcc.ir.types import BOOL, DTYPES, F32, I64, DType, Kind
 
 _DTYPES = MappingProxyType(
     {
-        torch.bool: DTYPES["bool"],
-        torch.int8: DTYPES["i8"],
-        torch.int16: DTYPES["i16"],
-        torch.int32: DTYPES["i32"],
-        torch.int64: DTYPES["i64"],
-        torch.uint8: DTYPES["u8"],
-        torch.uint16: DTYPES["u16"],
-        torch.uint32: DTYPES["u32"],
-        torch.uint64: DTYPES["u64"],
-        torch.float16: DTYPES["f16"],
-        torch.bfloat16: DTYPES["bf16"],
-        torch.float32: DTYPES["f32"],
-        torch.float64: DTYPES["f64"],
+        "bool": DTYPES["bool"],
+        "int8": DTYPES["i8"],
+        "int16": DTYPES["i16"],
+        "int32": DTYPES["i32"],
+        "int64": DTYPES["i64"],
+        "uint8": DTYPES["u8"],
+        "uint16": DTYPES["u16"],
+        "uint32": DTYPES["u32"],
+        "uint64": DTYPES["u64"],
+        "float16": DTYPES["f16"],
+        "bfloat16": DTYPES["bf16"],
+        "float32": DTYPES["f32"],
+        "float64": DTYPES["f64"],
     }
 )
 
 
-def element_type(dtype: Any, where: str) -> DType:
-    """The dtype of a torch element type; raises `UserError` for those tcc does not have."""
-    found = _DTYPES.get(dtype)
+def element_type(name: str, where: str) -> DType:
+    """The dtype of torch's element type `name`; raises `UserError` for those tcc does not have."""
+    found = _DTYPES.get(name)
     if found is None:
-        raise UserError(f"elements of type {dtype} are not supported", where=where)
+        raise UserError(f"elements of type torch.{name} are not supported", where=where)
     return found
 
 
-def contents(tensor: Any, where: str) -> tuple[Array, DType]:
-    """A tensor's elements and their type: the tensor's own memory where NumPy has the type.
+def computed_type(operands: Sequence[Any], where: str) -> DType:
+    """The element type in which torch computes with tensors and numbers together.
 
-    Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
+    Tensors with axes decide before tensors without, and those before numbers, unless what comes
+    later is of a higher kind: booleans, integers, reals.
     """
-    dtype = element_type(tensor.dtype, where)
-    if type(tensor).__name__ == "FakeTensor" or tensor.layout is not torch.strided:
-        raise UserError(f"a {tensor.layout} tensor has no contents to compile", where=where)
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    if dtype is BF16:
-        plain = plain.float()
-    array: Array = plain.numpy()
-    return array, dtype
+    tiers: tuple[list[DType], list[DType], list[DType]] = ([], [], [])
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            tiers[0 if operand.shape else 1].append(element_type(operand.dtype, where))
+        else:
+            tiers[2].append(_of_number(operand))
+    found = [reduce(_promoted, tier) for tier in tiers if tier]
+    result = found[0]
+    for later in found[1:]:
+        if _rank(later) > _rank(result):
+            result = later
+    return result
+
+
+def _of_number(value: Any) -> DType:
+    if isinstance(value, Number):
+        return {"bool": BOOL, "int": I64, "float": F32}[value.kind]
+    if isinstance(value, bool):
+        return BOOL
+    return I64 if isinstance(value, int) else F32
+
+
+def _rank(dtype: DType) -> int:
+    if dtype is BOOL:
+        return 0
+    return 1 if dtype.is_integer else 2
+
+
+def _promoted(a: DType, b: DType) -> DType:
+    if a is b:
+        return a
+    if _rank(a) != _rank(b):
+        return max(a, b, key=_rank)
+    if a.is_float and a.bits == b.bits:
+        return F32
+    if a.kind is b.kind:
+        return max(a, b, key=lambda d: d.bits)
+    signed, other = (a, b) if a.kind is Kind.INT else (b, a)
+    if signed.bits > other.bits:
+        return signed
+    return DTYPES[f"i{min(2 * other.bits, 64)}"]

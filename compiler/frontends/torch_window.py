@@ -210,7 +210,7 @@ def _adaptive_max(axes: int) -> Converter:
     pool = _adaptive("max_pool", "reduce_max", axes)
 
     def convert(ctx: CallContext) -> Any:
-        if any(user.args[1] == 1 for user in ctx.node.users):
+        if 1 in ctx.call.used:
             return _adaptive_places(ctx, axes)
         return pool(ctx), None
 

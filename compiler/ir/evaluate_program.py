@@ -247,7 +247,8 @@ class _Host:
                     raise InternalError(f"a copy of {size} bytes: {instr}")
                 target[:size] = source[:size].copy()
             case Branch():
-                self.run(instr.then if self._flag(instr.condition) else instr.otherwise, outside)
+                taken = registers[instr.when] if instr.when >= 0 else self._flag(instr.condition)
+                self.run(instr.then if taken else instr.otherwise, outside)
             case Loop():
                 self._loop(instr)
             case _:

@@ -241,10 +241,12 @@ class _Parser:
         return Copy(target, source, self._register())
 
     def _branch(self) -> Branch:
-        condition = self._buffer()
+        sizes_decide = self._cursor.peek().text[:1] == "r"
+        when = self._register() if sizes_decide else -1
+        condition = -1 if sizes_decide else self._buffer()
         then = self._body()
         self._cursor.expect("else")
-        return Branch(condition, then, self._body())
+        return Branch(condition, then, self._body(), when)
 
     def _loop(self) -> Loop:
         counter = self._register()

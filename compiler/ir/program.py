@@ -242,11 +242,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Runs `then` if the bool at the front of `condition` is true, else `otherwise`."""
+    """Runs `then` if the bool at the front of `condition` is true, else `otherwise`.
+
+    Where sizes decide, `condition` is -1 and `when` a register: `then` runs unless it holds 0.
+    """
 
     condition: BufferId
     then: tuple[Instr, ...]
     otherwise: tuple[Instr, ...]
+    when: Register = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +295,17 @@ def prologue_length(program: Program) -> int:
     return len(program.body)
 
 
+def constant_registers(program: Program) -> dict[int, int]:
+    """Values of the registers that the program's front sets to constants."""
+    constants: dict[int, int] = {}
+    for instr in program.body:
+        if isinstance(instr, Let) and instr.op is IntOp.CONST:
+            constants[instr.target] = instr.a
+        elif isinstance(instr, Let):
+            constants.pop(instr.target, None)
+    return constants
+
+
 def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
     """Every instruction in order of the text, those of bodies behind the one that has them."""
     for instr in body:
@@ -325,9 +340,7 @@ def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
             return tuple(t.buffer for t in (*instr.inputs, *instr.outputs))
         case Copy():
             return (instr.target, instr.source)
-        case Branch():
-            return (instr.condition,)
-        case Loop():
+        case Branch() | Loop():
             return (instr.condition,) if instr.condition >= 0 else ()
         case Let() | Check():
             return ()

@@ -102,7 +102,8 @@ def _body(body: Sequence[Instr], indent: str) -> list[str]:
     for instr in body:
         match instr:
             case Branch():
-                lines.append(f"{indent}branch b{instr.condition} {{")
+                asked = _register(instr.when) if instr.when >= 0 else f"b{instr.condition}"
+                lines.append(f"{indent}branch {asked} {{")
                 lines += _body(instr.then, indent + "  ")
                 lines.append(f"{indent}}} else {{")
                 lines += _body(instr.otherwise, indent + "  ")

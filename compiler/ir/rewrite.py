@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, captures
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bind_attrs, bodies, captures
+from tcc.ir.index import Index, Var
 from tcc.ir.op import Array, Trait
 
 Inputs: TypeAlias = tuple[Value | None, ...]
@@ -37,17 +38,22 @@ def rewritten(graph: Graph, visit: Visit) -> Graph:
     return without_dead(new) if sweep.replaced else graph
 
 
+def with_sizes(graph: Graph, sizes: Mapping[Var, Index]) -> Graph:
+    """`graph` with symbols replaced, in the types of inputs and in attributes, of bodies too."""
+    return _Rebuild(lambda *_: None, sizes).graph(graph, None, {})
+
+
 class _Rebuild:
     """One pass over a graph and its bodies; `replaced` are the nodes that gave way."""
 
-    def __init__(self, visit: Visit) -> None:
-        self._visit = visit
+    def __init__(self, visit: Visit, sizes: Mapping[Var, Index] | None = None) -> None:
+        self._visit, self._sizes = visit, sizes or {}
         self.replaced: list[Node] = []
 
     def graph(self, old: Graph, parent: GraphBuilder | None, outer: Mapping[Value, Value]) -> Graph:
         b = GraphBuilder(old.name, old.store, parent)
         new = dict(outer)
-        new.update((v, b.input(v.name, v.type)) for v in old.inputs)
+        new.update((v, b.input(v.name, bind_attrs(v.type, self._sizes))) for v in old.inputs)
         # Taken first, so that no new value gets the name of an old one.
         names = {v: b.fresh(v.name) for node in old.nodes for v in node.outputs}
         new.update((v, b.constant_handle(h, v.type, v.name)) for v, h in old.constants.items())
@@ -56,6 +62,8 @@ class _Rebuild:
         for node in old.nodes:
             inputs = tuple(None if v is None else new[v] for v in node.inputs)
             node = self._with_bodies(node, b, new)
+            if self._sizes:
+                node = replace(node, attrs=bind_attrs(node.attrs, self._sizes))
             results = self._visit(b, node, inputs)
             if results is not None and _fits(node, results, fixed, taken):
                 self.replaced.append(node)

@@ -158,7 +158,10 @@ def _pow(a: Any, b: Any) -> Any:
     x = np.asarray(a)
     if x.dtype.kind in "iu":
         # Negative integer exponents truncate towards zero, as C's cast of the real power does.
-        return np.where(b < 0, np.where(np.abs(x) == 1, x ** np.abs(b), 0), x ** np.abs(b))
+        # The parity of the exponent is all that counts for 1 and -1.
+        negative = np.asarray(b) < 0
+        power = x ** np.where(negative, np.asarray(b) & 1, b)
+        return np.where(negative & (np.abs(x) != 1), 0, power)
     return np.power(a, b)
 
 

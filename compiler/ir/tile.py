@@ -146,7 +146,7 @@ class Contract:
     Every axis of a block has a label; equal labels are equal axes.  Labels in `a`, `b` and `out`
     are batch, in `a` and `out` m, in `b` and `out` n, in `a` and `b` only k.  Products and sums are
     in the dtype of `acc`, fused or not; k runs in order.  Of bf16 operands a processor may sum
-    products in pairs and take denormals for zeros.
+    products in pairs and take denormals for zeros; bytes of either sign are multiplied in i32.
     """
 
     out: Block

@@ -216,8 +216,11 @@ class _State:
 
     def _nested(self, instr: Branch | Loop) -> None:
         match instr:
-            case Branch(condition, then, otherwise):
-                self._use(condition)
+            case Branch(condition, then, otherwise, when):
+                if when >= 0:
+                    self.read(when)
+                else:
+                    self._use(condition)
                 sides = [self._run(then), self._run(otherwise)]
                 self.written = sides[0].written & sides[1].written
                 self.ready = sides[0].ready & sides[1].ready

@@ -38,6 +38,7 @@ from tcc.ir.tile import (
     lanes,
 )
 from tcc.ir.tile_access import Facts
+from tcc.ir.types import I8, I32, U8
 
 
 def verify_kernel(kernel: TileKernel) -> tuple[str, ...]:
@@ -242,7 +243,8 @@ class _Verifier:
         self._ask((a ^ b) <= out, f"{where}: an axis of one operand alone is not in the result")
         self._ask(node.acc.shape == node.out.shape, f"{where}: {_name(node.acc)} has another shape")
         self._same_type(node.out, node.acc)
-        self._same_type(node.a, node.b)
+        if node.acc.dtype is not I32 or not {node.a.dtype, node.b.dtype} <= {I8, U8}:
+            self._same_type(node.a, node.b)
         self._define(node.out)
 
     def _reduce(self, node: Reduce) -> None:

@@ -121,7 +121,7 @@ def _selu(attrs: SeluAttrs, x: Scalar) -> Scalar:
 
 def _celu(attrs: CeluAttrs, x: Scalar) -> Scalar:
     bend = fn("mul", fn("expm1", fn("div", x, attrs.alpha)), attrs.alpha)
-    return fn("add", fn("max", x, 0.0), fn("min", bend, 0.0))
+    return choose(fn("gt", x, 0.0), x, bend)
 
 
 def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
@@ -256,7 +256,7 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "elu",
         lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", fn("expm1", x), attrs.alpha), x),
-        lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * (np.exp(x) - 1), x),
+        lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
         "x, and alpha * (exp(x) - 1) where negative.",
         EluAttrs(),
         EluAttrs(0.5),
@@ -266,9 +266,7 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "selu",
         _selu,
-        lambda a, x: np.where(x > 0, a.gamma * x, a.gamma * (a.alpha * np.exp(x) - a.alpha)).astype(
-            x.dtype
-        ),
+        lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
         "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
         SeluAttrs(),
         SeluAttrs(1.5, 0.8),
@@ -278,9 +276,7 @@ OPS: tuple[OpSpec, ...] = (
     _activation(
         "celu",
         _celu,
-        lambda a, x: np.where(x > 0, x, a.alpha * (np.exp(x / _like(x, a.alpha)) - 1)).astype(
-            x.dtype
-        ),
+        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))).astype(x.dtype),
         "x, and alpha * (exp(x / alpha) - 1) where negative.",
         CeluAttrs(),
         CeluAttrs(2.0),

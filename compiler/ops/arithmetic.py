@@ -11,10 +11,23 @@ import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast
-from tcc.ir.types import BOOL, DTYPES, F16, F32, F64, I32, I64, STRING, DType, Kind, TensorType
+from tcc.ir.types import (
+    BOOL,
+    DTYPES,
+    F16,
+    F32,
+    F64,
+    I32,
+    I64,
+    STRING,
+    DType,
+    Kind,
+    TensorType,
+    dtype_of,
+)
 from tcc.ops.formula import choose, fn, read_aligned
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
-from tcc.ops.reference import given
+from tcc.ops.reference import given, truncated
 from tcc.ops.sampling import Samples, binary_samples, draw
 from tcc.ops.shapes import (
     BOOLS,
@@ -204,18 +217,21 @@ def _pow_reference(arrays: Sequence[Array | None], _: NoAttrs) -> tuple[Array, .
     x, y = given(arrays)
     if x.dtype.kind == "i" and y.dtype.kind in "iu":
         out = np.broadcast_arrays(x, y)
-        flat = [_int_power(int(a), int(e)) for a, e in zip(*(o.ravel() for o in out), strict=True)]
         wrap = 1 << (8 * x.dtype.itemsize)
+        pairs = zip(*(o.ravel() for o in out), strict=True)
+        flat = [_int_power(int(a), int(e), wrap) for a, e in pairs]
         signed = [(v + wrap // 2) % wrap - wrap // 2 for v in flat]
         return (np.array(signed, x.dtype).reshape(out[0].shape),)
     with np.errstate(all="ignore"):
-        return (np.power(x.astype(np.float64), y.astype(np.float64)).astype(x.dtype),)
+        power = np.power(x.astype(np.float64), y.astype(np.float64))
+    return (truncated(power, dtype_of(x)) if x.dtype.kind == "i" else power.astype(x.dtype),)
 
 
-def _int_power(base: int, exponent: int) -> int:
+def _int_power(base: int, exponent: int, wrap: int) -> int:
+    """Modulo `wrap`; truncated towards zero for negative exponents."""
     if exponent >= 0:
-        return int(base**exponent)
-    return int(base ** (-exponent)) if abs(base) == 1 else 0
+        return pow(base, exponent, wrap)
+    return base ** (-exponent % 2) if abs(base) == 1 else 0
 
 
 def _pow_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -243,7 +259,7 @@ _POW = OpSpec(
     _pow_samples,
     _POW_BASES,
     Tolerance.ELEMENTWISE,
-    "x to the power y, in the type of x.",
+    "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
     _pow_expr,
     traits=frozenset((Trait.ELEMENTWISE,)),
     onnx=(OnnxBinding("Pow"),),
@@ -333,7 +349,7 @@ OPS: tuple[OpSpec, ...] = (
         "max",
         _fold("max"),
         lambda *a: reduce(np.maximum, a),
-        "The largest of the operands; NaN if one is.",
+        "The largest of the operands; NaN if one is, and of zeros of both signs either.",
         onnx="Max",
         since=8,
         dtypes=NUMERIC,
@@ -343,7 +359,7 @@ OPS: tuple[OpSpec, ...] = (
         "min",
         _fold("min"),
         lambda *a: reduce(np.minimum, a),
-        "The least of the operands; NaN if one is.",
+        "The least of the operands; NaN if one is, and of zeros of both signs either.",
         onnx="Min",
         since=8,
         dtypes=NUMERIC,

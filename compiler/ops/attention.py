@@ -17,9 +17,9 @@ from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.formula import aligned, choose, fn, wide
 from tcc.ops.indexing import chosen
-from tcc.ops.operands import Arrays, Types, array, differ, guard, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, guard, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, agree, broadcasts_to, optional, required
+from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _attention_infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, .
     if mask is not None:
         scores = (*q.shape[:3], k.shape[2])
         require(mask.dtype in (BOOL, q.dtype), f"mask {mask} is neither bool nor {q.dtype}")
-        require(broadcasts_to(mask.shape, scores), f"mask {mask} does not fit {list(scores)}")
+        check_broadcast(mask.shape, scores)
     return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
 
 
@@ -182,8 +182,8 @@ def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> tuple[TensorType
     require(x.dtype is cos.dtype is sin.dtype, f"different types: {x}, {cos}, {sin}")
     rank = 3 if positions is None else 2
     for cache in (cos, sin):
-        fits = cache.rank == rank and not differ(cache.shape[-1], const(turned // 2))
-        require(fits, f"cache {cache} should have rank {rank} and {turned // 2} angles")
+        require(cache.rank == rank, f"cache {cache} should have rank {rank}")
+        agree(cache.shape[-1], const(turned // 2), "the angles of a cache")
     if positions is not None:
         require(positions.dtype is I64 and positions.rank == 2, f"positions are i64: {positions}")
     return (x,)

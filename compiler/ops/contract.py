@@ -23,7 +23,7 @@ from tcc.ops.shapes import (
     FLOATS,
     agree,
     broadcast_shapes,
-    broadcasts_to,
+    check_broadcast,
     optional,
     required,
     same_dtype,
@@ -140,7 +140,7 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
     m, n, _ = _gemm_dims(types, attrs)
     bias = optional(types, 2)
     if bias is not None:
-        require(broadcasts_to(bias.shape, (m, n)), f"{bias} does not broadcast to [{m},{n}]")
+        check_broadcast(bias.shape, (m, n))
     whole = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
     require(dtype.is_float or whole, f"gemm of {dtype} takes whole alpha and beta")
     return (TensorType(dtype, (m, n)),)

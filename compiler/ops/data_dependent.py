@@ -13,8 +13,8 @@ import numpy as np
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import BOOL, F32, I32, I64, TensorType, element_count
-from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
-from tcc.ops.shapes import COMMON, NUMERIC, STORED, check_axis, optional, required
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.shapes import COMMON, NUMERIC, STORED, agree, check_axis, optional, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,8 @@ def _unique_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> tuple[TensorType, ...]:
     boxes, scores = required(types, 0), required(types, 1)
-    require(
-        boxes.rank == 3 and not differ(boxes.shape[2], const(4)),
-        f"the boxes {boxes} must be [batch, box, 4]",
-    )
+    require(boxes.rank == 3, f"the boxes {boxes} must be [batch, box, 4]")
+    agree(boxes.shape[2], const(4), "the numbers of a box")
     require(scores.rank == 3, f"the scores {scores} must be [batch, class, box]")
     require(boxes.dtype is F32 and scores.dtype is F32, "boxes and scores are f32")
     for number, dtype in ((2, I64), (3, F32), (4, F32)):

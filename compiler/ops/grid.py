@@ -16,14 +16,13 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
-from tcc.ir.types import I64, DType, TensorType
+from tcc.ir.types import F64, I64, DType, TensorType
 from tcc.ops.formula import choose, fn, number, wide, widened
 from tcc.ops.operands import (
     Arrays,
     Types,
     array,
     clamped,
-    differ,
     dims,
     inside,
     maybe_array,
@@ -32,7 +31,7 @@ from tcc.ops.operands import (
 )
 from tcc.ops.reference import widen_half
 from tcc.ops.resize import cubic_kernel, cubic_weight
-from tcc.ops.shapes import FLOATS, optional, required
+from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
 from tcc.ops.window import ConvAttrs, biased, conv_shape
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
@@ -73,7 +72,7 @@ def _sample_infer(types: Types, attrs: GridSampleAttrs) -> tuple[TensorType, ...
     x, grid = required(types, 0), required(types, 1)
     spatial = x.rank - 2
     require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
-    require(not differ(grid.shape[-1], dims(spatial)[0]), f"{grid} needs {spatial} coordinates")
+    agree(grid.shape[-1], dims(spatial)[0], "the coordinates")
     require(attrs.mode in ("nearest", "linear", "cubic"), f"unknown mode {attrs.mode}")
     require(attrs.padding_mode in ("zeros", "border", "reflection"), "unknown padding mode")
     return (TensorType(x.dtype, (x.shape[0], x.shape[1], *grid.shape[1:-1])),)
@@ -84,6 +83,11 @@ def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     span = fn("sub", high, low)
     phase = fn("mod", fn("sub", x, low), fn("mul", span, 2.0))
     return fn("add", low, fn("min", phase, fn("sub", fn("mul", span, 2.0), phase)))
+
+
+def _coordinate(value: Scalar, dtype: DType) -> Scalar:
+    """A coordinate in the image of `dtype`, whose precision its weights need."""
+    return cast(value, F64) if dtype is F64 else wide(value)
 
 
 def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
@@ -155,7 +159,8 @@ def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
     i = b.iters(*y.shape)
     spatial = x.rank - 2
     # The grid holds coordinates innermost axis first.
-    coordinates = [wide(b.read(1, i[0], *i[2:], spatial - 1 - n)) for n in range(spatial)]
+    grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
+    coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
     b.stage(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
     return b.done()
@@ -226,8 +231,8 @@ def _affine_infer(types: Types, attrs: AffineGridAttrs) -> tuple[TensorType, ...
     theta = required(types, 0)
     spatial = len(attrs.size) - 2
     wanted = dims(spatial, spatial + 1)
-    fits = theta.rank == 3 and not any(map(differ, theta.shape[1:], wanted))
-    require(fits, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
+    require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
+    agree_shapes(theta.shape[1:], wanted, "the matrices theta")
     image = attrs.size[2:]
     return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
 
@@ -288,8 +293,7 @@ def _deform_infer(types: Types, attrs: DeformConvAttrs) -> tuple[TensorType, ...
     for operand, channels in ((offset, kernel * 2), (optional(types, 4), kernel)):
         if operand is not None:
             wanted = (x.shape[0], channels, *shape[2:])
-            clash = any(differ(a, c) for a, c in zip(operand.shape, wanted, strict=True))
-            require(not clash, f"{operand} should have shape {list(wanted)}")
+            agree_shapes(operand.shape, wanted, f"{operand} should have shape {list(wanted)}")
     return (TensorType(x.dtype, shape),)
 
 
@@ -306,7 +310,7 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
     element = (group * w.shape[2] + k[0]) * w.shape[3] + k[1]
     taps: list[list[Tap]] = []
     for axis in range(2):
-        shift = wide(b.read(2, n, element * 2 + axis, *o))
+        shift = _coordinate(b.read(2, n, element * 2 + axis, *o), x.dtype)
         start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
         at = fn("add", cast(index_value(start, I64), shift.dtype), shift)
         taps.append(_linear_taps(at, x.shape[2 + axis]))

@@ -22,7 +22,6 @@ from tcc.ops.operands import (
     Types,
     array,
     clamped,
-    differ,
     guard,
     inside,
     maybe_array,
@@ -30,8 +29,18 @@ from tcc.ops.operands import (
     sizes,
     wrapped,
 )
-from tcc.ops.reference import widen_half
-from tcc.ops.shapes import ALL, COMMON, MOVED, AxisAttrs, check_axis, optional, required
+from tcc.ops.reference import truncated, widen_half
+from tcc.ops.shapes import (
+    ALL,
+    COMMON,
+    MOVED,
+    AxisAttrs,
+    agree,
+    agree_shapes,
+    check_axis,
+    optional,
+    required,
+)
 
 Binding = tuple[Var, Scalar]
 
@@ -177,7 +186,7 @@ def _nd_infer(types: Types, attrs: GatherNdAttrs) -> tuple[TensorType, ...]:
     batch = attrs.batch_dims
     _, shape = _nd_shape(x, indices, batch)
     for a, c in zip(x.shape[:batch], indices.shape[:batch], strict=True):
-        require(not differ(a, c), f"the batch dims {a} and {c} differ")
+        agree(a, c, "the batch dims")
     return (TensorType(x.dtype, shape),)
 
 
@@ -235,8 +244,7 @@ def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorTy
     require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
     require(x.rank == indices.rank == updates.rank, f"{x}, {indices}, {updates} differ in rank")
-    for a, c in zip(indices.shape, updates.shape, strict=True):
-        require(not differ(a, c), f"{indices} and {updates} differ in shape")
+    agree_shapes(indices.shape, updates.shape, "the shapes of indices and updates")
     return (x,)
 
 
@@ -268,9 +276,7 @@ def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, 
     require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
     require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
     _, shape = _nd_shape(x, indices, 0)
-    require(updates.rank == len(shape), f"updates {updates} do not fit {x} and {indices}")
-    for a, c in zip(shape, updates.shape, strict=True):
-        require(not differ(a, c), f"updates {updates} do not fit {x} and {indices}")
+    agree_shapes(updates.shape, shape, f"updates {updates} do not fit {x} and {indices}")
     return (x,)
 
 
@@ -304,7 +310,8 @@ def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> tuple[TensorTy
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
     require(update.rank == x.rank, f"{update} and {x} differ in rank")
     for axis, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
-        require(axis == attrs.axis or not differ(a, c), f"{update} and {x} differ at axis {axis}")
+        if axis != attrs.axis:
+            agree(a, c, f"axis {axis} of an update")
     behind = as_int(x.shape[attrs.axis] - attrs.start - update.shape[attrs.axis])
     inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
     require(inside, f"{update} from {attrs.start} on does not fit into {x}")
@@ -341,7 +348,8 @@ def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> tuple[Tens
     require(update.dtype is cache.dtype, f"{update} and {cache} differ in type")
     require(update.rank == cache.rank, f"{update} and {cache} differ in rank")
     for axis, (a, c) in enumerate(zip(cache.shape, update.shape, strict=True)):
-        require(axis == attrs.axis or not differ(a, c), f"{update} and {cache} differ at {axis}")
+        if axis != attrs.axis:
+            agree(a, c, f"axis {axis} of an update")
     if places is not None:
         require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
     return (cache,)
@@ -391,16 +399,14 @@ def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> tuple[TensorType, ...]:
     indices, values = required(types, 0), required(types, 1)
     check_axis(attrs.axis, indices.rank + 1)
-    require(
-        values.rank == 1 and not differ(values.shape[0], const(2)),
-        f"the values {values} must be the pair off, on",
-    )
+    agree_shapes(values.shape, (const(2),), f"the values {values} must be the pair off, on")
     shape = (*indices.shape[: attrs.axis], attrs.depth, *indices.shape[attrs.axis :])
     return (TensorType(values.dtype, shape),)
 
 
 def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> tuple[Array, ...]:
-    indices, (off, on) = array(arrays, 0).astype(np.int64), array(arrays, 1)
+    x, (off, on) = array(arrays, 0), array(arrays, 1)
+    indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
     (depth,) = sizes((attrs.depth,))
     places = np.where(indices < 0, indices + depth, indices)
     hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)

@@ -22,8 +22,8 @@ from tcc.ir.op import (
     Tolerance,
 )
 from tcc.ir.types import F32, F64, I32, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, differ, require, sizes
-from tcc.ops.shapes import required
+from tcc.ops.operands import Arrays, Types, array, require, sizes
+from tcc.ops.shapes import agree, agree_shapes, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _matrices(types: Types, number: int = 0) -> TensorType:
 
 def _square(types: Types, number: int = 0) -> TensorType:
     x = _matrices(types, number)
-    require(not differ(x.shape[-1], x.shape[-2]), f"{x} holds no square matrices")
+    agree(x.shape[-1], x.shape[-2], "the sides of a square matrix")
     return x
 
 
@@ -140,8 +140,8 @@ def _order_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> tuple[TensorType, ...]:
     a, b = _square(types, 0), _matrices(types, 1)
     same = a.rank == b.rank and a.dtype is b.dtype
-    same = same and not any(map(differ, a.shape[:-1], b.shape[:-1]))
     require(same, f"{a} is no system of equations for {b}")
+    agree_shapes(a.shape[:-1], b.shape[:-1], "matrices and right sides")
     return (b,)
 
 

@@ -15,7 +15,7 @@ from tcc.ir.types import TensorType, element_count
 from tcc.ops.formula import fn, outside, total, wide
 from tcc.ops.shapes import (
     FLOATS,
-    broadcasts_to,
+    check_broadcast,
     optional,
 )
 
@@ -117,8 +117,8 @@ def check_affine(x: TensorType, types: Types) -> None:
     """Requires operands 1 and 2 (scale and bias), where present, to broadcast to `x`."""
     for n in (1, 2):
         operand = optional(types, n)
-        if operand is not None and not broadcasts_to(operand.shape, x.shape):
-            raise ValueError(f"operand {n} does not broadcast to the first operand")
+        if operand is not None:
+            check_broadcast(operand.shape, x.shape)
 
 
 def normalization_op(

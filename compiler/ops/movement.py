@@ -17,7 +17,7 @@ from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
 from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
-from tcc.ops.shapes import MOVED, broadcast_shapes, required, same_dtype
+from tcc.ops.shapes import MOVED, agree, broadcast_shapes, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
@@ -235,8 +235,7 @@ def _concat_infer(types: Types, attrs: ConcatAttrs) -> tuple[TensorType, ...]:
             if axis == attrs.axis:
                 shape[axis] = shape[axis] + dim
                 continue
-            require(not differ(shape[axis], dim), f"{first} and {part} differ at axis {axis}")
-            shape[axis] = dim if as_int(shape[axis]) is None else shape[axis]
+            agree(shape[axis], dim, f"parts differ at axis {axis}")
     return (TensorType(dtype, tuple(shape)),)
 
 
@@ -272,9 +271,7 @@ def _split_infer(types: Types, attrs: SplitAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
     require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
     total = sum(attrs.sizes, const(0))
-    require(
-        not differ(total, x.shape[attrs.axis]), f"parts of {total} from axis {attrs.axis} of {x}"
-    )
+    agree(x.shape[attrs.axis], total, "the axis and the sum of its parts")
     return tuple(
         TensorType(x.dtype, (*x.shape[: attrs.axis], size, *x.shape[attrs.axis + 1 :]))
         for size in attrs.sizes

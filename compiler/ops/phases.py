@@ -15,9 +15,9 @@ from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import TensorType
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, differ, dims, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, dims, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, optional, required, same_dtype
+from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required, same_dtype
 from tcc.ops.window import biased
 
 
@@ -40,14 +40,9 @@ def _infer(types: Types, attrs: PhaseConvAttrs) -> tuple[TensorType, ...]:
     fits = spatial >= 1 and w.rank == 2 * spatial + 2 and all(len(v) == spatial for v in lists)
     require(fits, f"phase_conv of {x} with {w}")
     channels = w.shape[spatial]
-    require(
-        not differ(x.shape[1], w.shape[spatial + 1] * attrs.group),
-        f"phase_conv of {x} with {w} in {attrs.group} groups: the channels differ",
-    )
-    require(
-        bias is None or (bias.rank == 1 and not differ(bias.shape[0], channels)),
-        f"the bias {bias} must be a vector of {channels} channels",
-    )
+    agree(x.shape[1], w.shape[spatial + 1] * attrs.group, "the channels of all groups")
+    if bias is not None:
+        agree_shapes(bias.shape, (channels,), "the channels of the bias")
     outputs = tuple(p * s for p, s in zip(attrs.image, w.shape[:spatial], strict=True))
     return (TensorType(dtype, (x.shape[0], channels, *outputs)),)
 

@@ -159,8 +159,10 @@ def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
     positions = _patches(planes * prod(image) + spatial, attrs, -1)
     values = _patches(x, attrs, _lowest_of(x))
-    # The first of equal values wins, but nothing outside the image may.
-    best = np.argmax(np.where(positions >= 0, values, _lowest_of(x)), axis=0)[None]
+    # The first of the largest inside the image wins, NaN before all.
+    top = values.max(axis=0)
+    largest = (values == top) | (np.isnan(values) & np.isnan(top))
+    best = np.argmax(largest & (positions >= 0), axis=0)[None]
     first = [np.take_along_axis(a, best, axis=0)[0] for a in (values, positions)]
     return first[0], first[1]
 

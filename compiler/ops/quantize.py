@@ -10,7 +10,7 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
-from tcc.ir.scalar import Scalar, StageRef, cast
+from tcc.ir.scalar import StageRef, cast
 from tcc.ir.types import (
     BF16,
     F8E8M0,
@@ -111,11 +111,6 @@ def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
     return values.reshape(-1, *[1] * (x.ndim - attrs.axis - 1))
 
 
-def _saturated(value: Scalar, to: DType) -> Scalar:
-    low, high = integer_limits(to)
-    return cast(fn("min", fn("max", value, float(low)), float(high)), to)
-
-
 # ---- quantize_linear ----------------------------------------------------------------------------
 
 
@@ -146,7 +141,7 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
     if attrs.to.is_float:
         b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
     else:
-        b.stage(at, _saturated(level, attrs.to))
+        b.stage(at, cast(level, attrs.to))  # which saturates
     return b.done()
 
 
@@ -269,10 +264,10 @@ def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
     flat = fn("eq", width, 0.0)
     scale = b.stage((), choose(flat, 1.0, fn("div", width, 255.0)))
     shift = fn("div", fn("neg", low), b.read(scale))
-    zero = b.stage((), _saturated(fn("round", shift), U8))
+    zero = b.stage((), cast(fn("round", shift), U8))
     at = b.iters(*x.shape)
     level = fn("round", fn("div", b.read(0, *at), b.read(scale)))
-    y = b.stage(at, _saturated(fn("add", level, cast(b.read(zero), F32)), U8))
+    y = b.stage(at, cast(fn("add", level, cast(b.read(zero), F32)), U8))
     return b.done(y, scale, zero)
 
 
@@ -304,7 +299,7 @@ OPS: tuple[OpSpec, ...] = (
         _quantize_samples,
         (*_SCALES, I32),
         Tolerance.EXACT,
-        "round(x / scale) + zero point, saturated to the type of the result.",
+        "round(x / scale) + zero point, saturated to the type of the result; NaN gives any level.",
         _quantize_expr,
         traits=_ELEMENTWISE,
     ),

@@ -6,6 +6,7 @@ The q-linear ops scale the sums in f32, round to nearest even, add the zero poin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import Index
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, StageRef, cast, index_value
-from tcc.ir.types import F32, I8, I32, I64, U8, TensorType
+from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.contract import matmul_shape, matmul_sum
 from tcc.ops.formula import fn
-from tcc.ops.operands import Arrays, Types, array, differ, inside, maybe_array, require
-from tcc.ops.shapes import optional, required
+from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require
+from tcc.ops.shapes import agree, optional, required
 from tcc.ops.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 
 _BYTES = (U8, I8)
@@ -77,10 +78,9 @@ def _check_vector(point: TensorType | None, x: TensorType, axis: int) -> None:
     """A zero point or scale is one number, or one for each row or column."""
     if point is None or point.rank == 0 or point.static_shape == (1,):
         return
-    require(
-        point.rank == 1 and x.rank > 1 and not differ(point.shape[0], x.shape[axis]),
-        f"{point} is neither a scalar nor a vector for {x}",
-    )
+    fits = point.rank == 1 and x.rank > 1
+    require(fits, f"{point} is neither a scalar nor a vector for {x}")
+    agree(point.shape[0], x.shape[axis], "the numbers of a zero point or scale")
 
 
 def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
@@ -139,11 +139,22 @@ def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
 # ---- conv_integer --------------------------------------------------------------------------------
 
 
-def _conv_integer_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ConvIntegerAttrs(ConvAttrs):
+    """`border` is what lies around an image without a zero point; with one it is 0, and the border
+    holds the zero point."""
+
+    border: int = 0
+
+
+def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> tuple[TensorType, ...]:
     x, w = required(types, 0), required(types, 1)
     _check_bytes(x, w)
     _check_point(optional(types, 2), x)
     _check_point(optional(types, 3), w)
+    low, high = integer_limits(x.dtype)
+    require(low <= attrs.border <= high, f"a border of {attrs.border} around {x}")
+    require(optional(types, 2) is None or not attrs.border, "a border besides a zero point")
     return (TensorType(I32, conv_shape(x, w, attrs)),)
 
 
@@ -154,9 +165,13 @@ def _filters(w: Array, zero: Array | None) -> Array:
     return wide - zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
 
 
-def _conv_integer_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> tuple[Array, ...]:
     x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), True)
-    return (convolve(x, _filters(array(arrays, 1), maybe_array(arrays, 3)), attrs),)
+    w = _filters(array(arrays, 1), maybe_array(arrays, 3))
+    # Less its border, which `convolve` takes for zeros.
+    found = convolve(x - np.int32(attrs.border), w, attrs)
+    whole = w.reshape(len(w), -1).sum(1, dtype=np.int32)
+    return (found + attrs.border * whole.reshape(-1, *[1] * (x.ndim - 2)),)
 
 
 def _conv_sum(
@@ -167,7 +182,8 @@ def _conv_sum(
     The border holds x's zero point, so that it adds nothing.
     """
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
-    fill = border_fill(attrs)
+    border = attrs.border if isinstance(attrs, ConvIntegerAttrs) else 0
+    fill = None if border_fill(attrs) is None else border
     pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
     zero = _parameter(b, numbers[1], None)
     if zero is not None:
@@ -177,24 +193,27 @@ def _conv_sum(
         image = zip(at_x[2:], x.shape[2:], strict=True)
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
-    return b.stage(i, fn("mul", pixel, weight), over=over, monoid="sum")
+    # Channels last: neighbours in storage, of which targets multiply several at once.
+    return b.stage(i, fn("mul", pixel, weight), over=(*over[1:], over[0]), monoid="sum")
 
 
-def _conv_integer_expr(types: Types, attrs: ConvAttrs) -> Expr:
+def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
     b = ExprBuilder(*types)
     return b.done(_conv_sum(b, required(types, 0), required(types, 1), attrs, (0, 2, 1, 3)))
 
 
 _CONV = ConvAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
+_INTEGER = ConvIntegerAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
 
 
 def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
-    yield Sample((x, w), _CONV, "plain")
-    yield Sample((x, w, np.array(128, np.uint8)), _CONV, "point")
+    yield Sample((x, w), _INTEGER, "plain")
+    yield Sample((x, w, np.array(128, np.uint8)), _INTEGER, "point")
+    yield Sample((x, w), replace(_INTEGER, border=200), "border")
     signed = _draw(rng, np.int8, 3, 2, 3, 3)
     points = (np.array(7, np.uint8), np.zeros(3, np.int8))
-    yield Sample((x, signed, *points), _CONV, "filters")
+    yield Sample((x, signed, *points), _INTEGER, "filters")
 
 
 # ---- q-linear ops --------------------------------------------------------------------------------
@@ -323,7 +342,7 @@ OPS: tuple[OpSpec, ...] = (
     ),
     OpSpec(
         "conv_integer",
-        ConvAttrs,
+        ConvIntegerAttrs,
         (2, 4),
         _conv_integer_infer,
         _conv_integer_reference,

@@ -28,10 +28,11 @@ from tcc.ir.types import (
     U64,
     DType,
     TensorType,
+    dtype_of,
     element_count,
 )
 from tcc.ops.formula import choose, fn, wide, widened
-from tcc.ops.reference import given, in_f32
+from tcc.ops.reference import given, in_f32, truncated
 from tcc.ops.sampling import SPECIAL, Samples, draw
 from tcc.ops.shapes import FLOATS, NUMERIC, check_axis, check_dtype, reduced_shape, required
 
@@ -197,6 +198,8 @@ def _reduce(
             return np.asarray(numpy(wide_x, attrs.axes, attrs.keepdims))
 
         result = in_f32(compute)(x)
+        if x.dtype.kind in "iu" and result.dtype.kind == "f":
+            return (truncated(result, dtype_of(x)),)
         return (result.astype(x.dtype),)
 
     return OpSpec(
@@ -222,7 +225,8 @@ def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     total = _sum(x, axes, keepdims)
     count = int(np.prod([x.shape[n] for n in axes], dtype=np.int64))
     if x.dtype.kind in "iu":
-        return np.trunc(total / count) if count else total * 0
+        whole = [abs(int(v)) // max(count, 1) * (1 if v > 0 else -1) for v in total.ravel()]
+        return np.array(whole, x.dtype).reshape(total.shape)
     return total / np.asarray(count, x.dtype)
 
 

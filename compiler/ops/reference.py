@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from tcc.ir.op import Array
+from tcc.ir.types import DType, integer_limits
 
 
 def given(arrays: Sequence[Array | None]) -> tuple[Array, ...]:
@@ -20,6 +22,19 @@ def given(arrays: Sequence[Array | None]) -> tuple[Array, ...]:
 def widen_half(array: Array) -> Array:
     """f16 as f32; other arrays as they are."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def truncated(array: Array, dtype: DType) -> Array:
+    """Floats as integers: towards zero, beyond the type its ends, and 0 of NaN."""
+    low, high = integer_limits(dtype)
+
+    def whole(value: float) -> int:
+        if not math.isfinite(value):
+            return 0 if math.isnan(value) else high if value > 0 else low
+        return min(max(int(value), low), high)
+
+    values = [whole(float(v)) for v in array.ravel()]
+    return np.array(values, dtype.carrier).reshape(array.shape)
 
 
 def in_f32(function: Callable[..., Any]) -> Callable[..., Array]:

@@ -218,7 +218,7 @@ def cubic_kernel(distance: Scalar, a: float) -> Scalar:
     d = distance
     near = fn("add", fn("mul", fn("mul", fn("sub", fn("mul", d, a + 2), a + 3), d), d), 1.0)
     far = fn("sub", fn("mul", fn("add", fn("mul", fn("sub", d, 5.0), d), 8.0), d), 4.0)
-    return choose(apply("le", d, literal(1.0, F32)), near, fn("mul", far, a))
+    return choose(fn("le", d, 1.0), near, fn("mul", far, a))
 
 
 def cubic_weight(d: float, a: float) -> float:

@@ -13,8 +13,8 @@ import numpy as np
 from tcc.ir.index import const
 from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import F32, F64, I64, TensorType
-from tcc.ops.operands import Arrays, Types, array, differ, require
-from tcc.ops.shapes import required
+from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.shapes import agree, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,8 @@ class MaxRoiPoolAttrs:
 def _align_infer(types: Types, attrs: RoiAlignAttrs) -> tuple[TensorType, ...]:
     x, rois, batches = (required(types, n) for n in range(3))
     require(x.rank == 4, f"roi_align takes [batch, channel, height, width], not {x}")
-    require(
-        rois.rank == 2 and not differ(rois.shape[1], const(4)), f"regions {rois} must be [n, 4]"
-    )
+    require(rois.rank == 2, f"regions {rois} must be [n, 4]")
+    agree(rois.shape[1], const(4), "the numbers of a region")
     require(batches.rank == 1 and batches.dtype is I64, f"{batches} must be a vector of i64")
     require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
     require(
@@ -113,9 +112,8 @@ def _align_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
     x, rois = required(types, 0), required(types, 1)
     require(x.rank == 4, f"max_roi_pool takes [batch, channel, height, width], not {x}")
-    require(
-        rois.rank == 2 and not differ(rois.shape[1], const(5)), f"regions {rois} must be [n, 5]"
-    )
+    require(rois.rank == 2, f"regions {rois} must be [n, 5]")
+    agree(rois.shape[1], const(5), "the numbers of a region")
     require(rois.dtype is x.dtype, f"{rois} and {x} differ in type")
     require(len(attrs.pooled_shape) == 2, f"cells {attrs.pooled_shape} are not two-dimensional")
     size = tuple(const(n) for n in attrs.pooled_shape)

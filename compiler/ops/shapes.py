@@ -1,7 +1,8 @@
 """Shape and type rules that several op families share.
 
 Every rule raises ValueError with one sentence that names the dims or types at fault.  Dimensions
-are compared as interned `Index` objects: two different symbols never agree.
+are compared as interned `Index` objects: two different ones never agree.  Importers take an
+`UnequalDimsError` as a demand that every run checks, and give operands one of the two dims.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, const
 from tcc.ir.types import DTYPES, DType, Kind, TensorType
 
 Shape = tuple[Index, ...]
@@ -25,6 +26,17 @@ INTEGERS = tuple(d for d in COMMON if d.is_integer)
 SIGNED = tuple(d for d in COMMON if d.kind is Kind.INT) + FLOATS
 NUMERIC = INTEGERS + FLOATS
 BOOLS = (DTYPES["bool"],)
+
+
+class UnequalDimsError(ValueError):
+    """Two dims that must be equal and are not known to be; they may be at run time.
+
+    `what` says in a few words why they must.
+    """
+
+    def __init__(self, a: Index, b: Index, what: str) -> None:
+        super().__init__(f"{what}: {a.key} and {b.key} differ")
+        self.dims, self.what = (a, b), what
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +82,10 @@ def same_dtype(types: Sequence[TensorType | None]) -> DType:
 
 
 def broadcast_dims(a: Index, b: Index) -> Index:
-    """The dim that `a` and `b` broadcast to.
-
-    One yields to the other; a constant wins over a symbol, which must then equal it at run time.
-    """
-    if a is b or b is const(1):
+    """The dim that `a` and `b` broadcast to; one yields to the other."""
+    if b is const(1):
         return a
-    if a is const(1):
-        return b
-    known_a, known_b = as_int(a), as_int(b)
-    if known_a is not None and known_b is None:
-        return a
-    if known_b is not None and known_a is None:
-        return b
-    raise ValueError(f"dims {a.key} and {b.key} do not broadcast")
+    return b if a is const(1) else agree(a, b, "dims do not broadcast")
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
@@ -139,16 +141,10 @@ def check_rank(type: TensorType, least: int, what: str = "the operand") -> None:
 
 
 def agree(a: Index, b: Index, what: str) -> Index:
-    """The one dim that `a` and `b` both name; a constant wins over a symbol.
-
-    `what` says what the dim is, for the message.
-    """
-    if a is b:
-        return a
-    known_a, known_b = as_int(a), as_int(b)
-    if (known_a is None) == (known_b is None):
-        raise ValueError(f"{what}: {a.key} and {b.key} differ")
-    return a if known_b is None else b
+    """The one dim that `a` and `b` both are; `what` says what it is, for the message."""
+    if a is not b:
+        raise UnequalDimsError(a, b, what)
+    return a
 
 
 def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
@@ -162,11 +158,19 @@ def first_shape(types: Sequence[TensorType | None]) -> Shape:
     """The shape of the first operand, which every other present one must broadcast to."""
     shape = required(types, 0).shape
     for other in types[1:]:
-        if other is not None and not broadcasts_to(other.shape, shape):
-            raise ValueError(
-                f"a shape ({_dims(other.shape)}) does not broadcast to ({_dims(shape)})"
-            )
+        if other is not None:
+            check_broadcast(other.shape, shape)
     return shape
+
+
+def check_broadcast(shape: Shape, target: Shape) -> None:
+    """Requires `shape` to broadcast to `target` without enlarging it."""
+    what = f"a shape ({_dims(shape)}) does not broadcast to ({_dims(target)})"
+    if len(shape) > len(target):
+        raise ValueError(what)
+    for own, wanted in zip(reversed(shape), reversed(target), strict=False):
+        if own is not const(1):
+            agree(own, wanted, what)
 
 
 def _dims(shape: Shape) -> str:

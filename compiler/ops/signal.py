@@ -18,9 +18,9 @@ from tcc.ir.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
 from tcc.ops.contract import rounded
 from tcc.ops.formula import choose, fn, number, widened
-from tcc.ops.operands import Arrays, Types, array, differ, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, INTEGERS, check_axis, optional, required
+from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +227,8 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
     complex_ = x.rank == 3 and as_int(x.shape[2]) == 2
     require(not (complex_ and attrs.onesided), "a one-sided spectrum belongs to a real signal")
     if window is not None:
-        fits = window.rank == 1 and not differ(window.shape[0], attrs.length)
-        require(fits, f"the window {window} must have {attrs.length} elements")
+        require(window.rank == 1, f"the window {window} must be a vector")
+        agree(window.shape[0], attrs.length, "the elements of the window")
     frames = (x.shape[1] - attrs.length) // attrs.step + 1
     extent = attrs.length // 2 + 1 if attrs.onesided else attrs.length
     return (TensorType(x.dtype, (x.shape[0], frames, extent, const(2))),)

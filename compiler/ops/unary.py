@@ -23,11 +23,10 @@ from tcc.ir.types import (
     U8,
     DType,
     TensorType,
-    integer_limits,
 )
 from tcc.ops.formula import fn
 from tcc.ops.pointwise import NumpyFunction, pointwise_op
-from tcc.ops.reference import given
+from tcc.ops.reference import given, truncated
 from tcc.ops.sampling import unary_samples
 from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
 
@@ -79,6 +78,10 @@ def _erf(x: Array) -> Array:
     return np.array(flat, x.dtype).reshape(x.shape)
 
 
+def _sign(x: Array) -> Array:
+    return np.where(x == 0, x, np.sign(x))
+
+
 def _is_inf(attrs: IsInfAttrs, x: Scalar) -> Scalar:
     positive = fn("and", fn("is_inf", x), fn("gt", x, 0.0))
     negative = fn("and", fn("is_inf", x), fn("lt", x, 0.0))
@@ -120,19 +123,9 @@ def _cast_reference(arrays: Sequence[Array | None], attrs: CastAttrs) -> tuple[A
         return (x != 0,)
     with np.errstate(all="ignore"):
         if to.is_integer and x.dtype.kind == "f":
-            low, high = integer_limits(to)
-            values = [_to_integer(float(v), low, high) for v in x.ravel()]
-            return (np.array(values, to.carrier).reshape(x.shape),)
+            return (truncated(x, to),)
         value = x.astype(to.carrier)
         return (rounded(value, to) if to.is_narrow else value,)
-
-
-def _to_integer(value: float, low: int, high: int) -> int:
-    if math.isnan(value):
-        return 0
-    if math.isinf(value):
-        return high if value > 0 else low
-    return min(max(int(value), low), high)
 
 
 def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -184,7 +177,7 @@ _UNIT = (-0.999, 0.999)
 OPS: tuple[OpSpec, ...] = (
     _function("abs", np.abs, "Absolute value.", onnx="Abs", dtypes=NUMERIC, exact=True),
     _function("neg", np.negative, "Negation.", onnx="Neg", dtypes=SIGNED, exact=True),
-    _function("sign", np.sign, "-1, 0 or 1; NaN stays.", onnx="Sign", dtypes=NUMERIC, exact=True),
+    _function("sign", _sign, "-1 or 1; 0 and NaN stay.", onnx="Sign", dtypes=NUMERIC, exact=True),
     _function("floor", np.floor, "Rounding downwards.", onnx="Floor", exact=True),
     _function("ceil", np.ceil, "Rounding upwards.", onnx="Ceil", exact=True),
     _function("round", np.rint, "Rounding to nearest, ties to even.", onnx="Round", exact=True),

@@ -19,9 +19,9 @@ from tcc.ir.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.types import I64, TensorType
 from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
-from tcc.ops.operands import Arrays, Types, array, differ, dims, inside, maybe_array, require, sizes
+from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
-from tcc.ops.shapes import FLOATS, optional, required, same_dtype
+from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,7 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
     lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
     require(all(len(v) == spatial for v in lists), f"conv attributes do not fit {x}")
-    require(
-        not differ(x.shape[1], w.shape[1] * attrs.group),
-        f"conv of {x} with {w} in {attrs.group} groups: the channels differ",
-    )
+    agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
     filters = as_int(w.shape[0])
     require(
         filters is None or filters % attrs.group == 0,
@@ -130,10 +127,8 @@ def _conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
 
 
 def _check_bias(bias: TensorType, channels: Index) -> None:
-    require(
-        bias.rank == 1 and not differ(bias.shape[0], channels),
-        f"the bias {bias} must be a vector of {channels} channels",
-    )
+    require(bias.rank == 1, f"the bias {bias} must be a vector")
+    agree(bias.shape[0], channels, "the channels of the bias")
 
 
 def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
@@ -242,7 +237,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
     dtype = same_dtype(types)
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
-    require(not differ(x.shape[1], w.shape[0]), f"the channels of {x} and {w} differ")
+    agree(x.shape[1], w.shape[0], "the channels of image and filters")
     channels = as_int(x.shape[1])
     require(
         channels is None or channels % attrs.group == 0,
@@ -394,7 +389,7 @@ def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
     columns = reduce(lambda p, q: p * q, _col2im_counts(attrs), const(1))
-    require(not differ(columns, x.shape[2]), f"{x} should hold {columns} columns")
+    agree(x.shape[2], columns, "the columns")
     return (TensorType(x.dtype, (x.shape[0], x.shape[1] // _patch(attrs), *attrs.image)),)
 
 

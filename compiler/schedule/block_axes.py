@@ -27,7 +27,8 @@ def power(size: int) -> int:
 
 def factors(stage: GroupStage) -> Product | None:
     """The factors of a sum of products, where they are floats or bytes."""
-    return product(stage) or _of_bytes(stage)
+    found = product(stage)
+    return found if found and stage.body[0].dtype.is_float else _of_bytes(stage)
 
 
 def _of_bytes(stage: GroupStage) -> Product | None:

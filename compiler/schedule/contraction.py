@@ -17,7 +17,7 @@ from tcc.ir.expr import extent
 from tcc.ir.group import GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
 from tcc.ir.scalar import Read
-from tcc.schedule.nest import depends, points, product, stride, trips
+from tcc.schedule.nest import depends, of_bytes, points, product, stride, trips
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
@@ -51,6 +51,8 @@ ROWS = 256
 ENOUGH = 32
 # Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
 STEPS = 2
+# Neighbours along a sum of bytes that lie in a word, and are multiplied at once.
+WORD = 4
 # Columns of a window that slides over each lane for itself which are multiplied at once: what
 # neighbouring results share is loaded once.
 WINDOW = 4
@@ -111,7 +113,7 @@ def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var
         blocks[_blocked(rows, most)] = min(most, 4) if sides.both else most
     inner = [v for v in stage.reduce if trips(v) > 1]
     if inner and not sides.both and as_int(extent(inner[-1])) is not None:
-        blocks[inner[-1]] = STEPS
+        blocks[inner[-1]] = WORD if of_bytes(stage) else STEPS
     if inner and sides.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks
@@ -271,13 +273,14 @@ def _steps_at_once(
     if steps is not None:
         return steps, steps * 5 // 4
     panel = blocks.get(sides.vector, 1) * _element(stage, sides)
+    word = WORD if of_bytes(stage) else 1
     if _one_pass(stage, sides, blocks):
-        return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE
+        return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
     followed = _followed(stage, common, sides, blocks, registers)
-    if followed and _fed(stage, sides, blocks, panel, registers):
-        return LONG, DEEP
+    if followed and _fed(stage, sides, blocks, panel * word, registers):
+        return LONG * word, DEEP * word
     # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
-    return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE
+    return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE * word
 
 
 def _followed(
@@ -294,6 +297,7 @@ def _followed(
     panels = points(tuple(others)) // trips(sides.vector)
     panels *= -(-trips(sides.vector) // blocks.get(sides.vector, 1))
     steps = points(stage.reduce)
+    steps //= WORD if of_bytes(stage) else 1
     runs = panels * (1 if steps <= DEEP else -(-steps // LONG))
     if any(v in common and trips(v) >= registers.cores for v in others):
         return points(rows) >= MANY and runs // registers.cores >= FOLLOWED
@@ -398,9 +402,10 @@ def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool
     if any(not chosen.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
     uneven = [v for v in stage.reduce if v is not step and stride(access, v) is None]
-    # Two steps at a time: neighbours may lie side by side, in pairs.
-    after, first = (substitute(access.offset, {step: const(n)}) for n in (2, 0))
-    return not uneven and as_int(after - first) == 2 * block
+    # A word of steps at a time: neighbours may lie side by side in it.
+    count = WORD if of_bytes(stage) else 2
+    after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
+    return not uneven and as_int(after - first) == count * block
 
 
 def row_units(

@@ -21,8 +21,9 @@ from math import ceil, exp, gcd, prod
 from tcc.ir.group import TileGroup
 from tcc.ir.index import Var
 from tcc.ir.scalar import StageRef
+from tcc.schedule.contraction import WORD
 from tcc.schedule.machine import Machine
-from tcc.schedule.nest import trips
+from tcc.schedule.nest import of_bytes, trips
 from tcc.schedule.reach import LINE, Touch
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
@@ -265,6 +266,8 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
+        if of_bytes(stage):
+            steps = ceil(steps / WORD)
         sums = rows * wide
         runs = self._runs(nest, stage.reduce)
         compute = self._arithmetic(work, vector, steps, sums, runs)
@@ -272,7 +275,8 @@ class _Pricing:
         for touch in touches:
             rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
             near = any(touch.step(v) == 1 for v, n in spans.items() if n > 1)
-            each = self._instructions(touch, vector, wide, lanes, near=near)
+            apart = WORD if of_bytes(stage) and touch.constant else 1
+            each = self._instructions(touch, vector, wide, lanes, near=near, apart=apart)
             count = touch.times * rows_of * each
             if touch.store:
                 stores += count
@@ -297,14 +301,21 @@ class _Pricing:
         return compute + max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
 
     def _instructions(
-        self, touch: Touch, vector: Var | None, wide: int, lanes: int, *, near: bool
+        self,
+        touch: Touch,
+        vector: Var | None,
+        wide: int,
+        lanes: int,
+        *,
+        near: bool,
+        apart: int,
     ) -> float:
         """Loads or stores for one row of a block, in issue slots; `near`: its rows lie side by
-        side."""
+        side; `apart`: so many elements of a word lie between lanes."""
         step = touch.step(vector)
         if step == 0 or lanes == 1:
             return 1.0
-        if step == 1:
+        if step in (1, apart):
             return wide * (1 + _crossing(touch, vector, lanes))
         if touch.store:
             return wide * lanes * (1 if near else _LANE)

@@ -8,7 +8,8 @@ from math import prod
 from tcc.ir.expr import Stage, extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
-from tcc.ir.scalar import Apply, Read, Scalar, StageRef, walk
+from tcc.ir.scalar import Apply, Cast, Read, Scalar, StageRef, walk
+from tcc.ir.types import I8, I32, U8
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.
 TYPICAL = 128
@@ -23,11 +24,22 @@ class Product:
 
 
 def product(stage: GroupStage) -> Product | None:
-    """The factors, where the stage is a floating-point sum of products."""
+    """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
     (body, *rest) = stage.body
     if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return None
-    return Product(*body.args) if body.dtype.is_float else None
+    known = body.dtype.is_float or (body.dtype is I32 and all(map(_is_byte, body.args)))
+    return Product(*body.args) if known else None
+
+
+def of_bytes(stage: GroupStage) -> bool:
+    """Whether a stage is a sum of products of bytes in i32: four neighbours along the sum lie in a
+    word, and are multiplied at once where there is an instruction for it."""
+    return product(stage) is not None and not stage.body[0].dtype.is_float
+
+
+def _is_byte(scalar: Scalar) -> bool:
+    return isinstance(scalar, Cast) and scalar.arg.dtype in (I8, U8)
 
 
 def trips(var: Var) -> int:

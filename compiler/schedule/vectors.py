@@ -8,6 +8,7 @@ from tcc.ir.index import Var, as_int
 from tcc.schedule.nest import (
     all_accesses,
     guarded,
+    of_bytes,
     own_loops,
     points,
     product,
@@ -103,6 +104,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
+            if step and access not in stores and of_bytes(other):
+                smooth = -2.0  # only constants lie in words, four steps of the sum in each
             # Loads that lanes may leave are masked: slower, but far from one by one.
             total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
             count += runs

@@ -30,11 +30,11 @@ from typing import TypeAlias
 from tcc.errors import TccError
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.graph import Graph, Node, Value, captures
-from tcc.ir.group import GroupStage
+from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Read
+from tcc.ir.scalar import Cast, Read
 from tcc.ir.tile import Scope
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once, read_plainly
@@ -44,9 +44,12 @@ from tcc.passes.fuse.repeated import ROWS
 from tcc.passes.fuse.residence import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.schedule.choose import choose
-from tcc.schedule.nest import product, row_loop, weight
+from tcc.schedule.nest import of_bytes, points, product, row_loop, weight
 from tcc.schedule.registers import TYPICAL_CORE, Registers
 from tcc.schedule.strips import kept_gain, strips_fit
+
+# Elements of a total that units do not make again and again.
+_LARGE = 1 << 12
 
 # Whether the kernel of an expression is worth having; operand n is a constant where flag n says so.
 Lowers: TypeAlias = Callable[[Expr, tuple[bool, ...]], bool]
@@ -379,7 +382,7 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
     operands, results = row_major_storage(expr, constants)
     try:
         group = build_group(expr, operands, results, collapsed=False)
-        if not all(map(loads_evenly, group.stages)):
+        if not all(map(loads_evenly, group.stages)) or _totals_again(group):
             return False
         if len(group.stages) > 1 and not busy(group, registers):
             return False
@@ -393,12 +396,22 @@ def lowers_well(expr: Expr, constants: Sequence[bool], registers: Registers) -> 
         return False
 
 
+def _totals_again(group: TileGroup) -> bool:
+    """Whether every unit of a product would make a total over all of a large value."""
+    totals = (s for s in group.stages if s.reduce and not points(s.iters) > 1)
+    large = any(points(s.reduce) > _LARGE for s in totals)
+    return large and any(s.iters and product(s) is not None for s in group.stages)
+
+
 def loads_evenly(stage: GroupStage) -> bool:
     """Whether a contraction multiplies elements as they lie, at even distances along every loop."""
     factors = product(stage)
     if factors is None:
         return True
-    if factors.a is not factors.b and not all(isinstance(s, Read) for s in (factors.a, factors.b)):
+    loaded = (
+        s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
+    )
+    if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
         return False  # a factor is read once for every element it meets
     return steps_evenly(stage)
 

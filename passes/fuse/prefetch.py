@@ -23,7 +23,7 @@ from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
 from tcc.ir.scalar import Read
-from tcc.ir.tile import Indirect, Prefetch, Scope, Stmt, TileBuffer
+from tcc.ir.tile import If, Indirect, Prefetch, Scope, Stmt, TileBuffer
 from tcc.passes.fuse.spans import Region, Regions, Span, everything
 from tcc.schedule.nest import stride, trips
 from tcc.schedule.rows import next_rows
@@ -36,6 +36,8 @@ _LEVEL = 1
 # prefetcher stays in.
 _STREAMS = 16
 _PAGE = 4096
+# Rows of a last unit that ask for all of the next run.
+_FEW_ROWS = 16
 # Results of a point that lie apart, from which on hints for those of the next are worth it.
 _APART = 4
 # Blocks of the vector loop from a hint to what it is for.
@@ -89,8 +91,10 @@ def next_run(
     if None in (*most, *(as_int(r.size) for r in walked)):
         return []
     vector = next(s for s in outer if s.var.name == around.nest.vector)
-    # The last unit of an open loop has fewer rows than it might: they ask for their part only.
     count = prod(n or 1 for n in most)
+    # The last unit of an open loop may have few rows: the first of them ask for all.
+    few = any(as_int(r.size) is None for r in covered) and count > _FEW_ROWS
+    count = _FEW_ROWS if few else count
     length = prod(as_int(r.size) or 1 for r in walked)
     # Each element of the sum asks for `each` elements of the next run.
     each = ceil(vector.size * prod(s.size for s in rows) / count)
@@ -99,7 +103,8 @@ def next_run(
     mapping |= {r.var: r.base for r in walked}
     first = substitute(at, mapping) + vector.size * length
     buffer = around.buffers[access.buffer]
-    first = first + _position(rows, covered) * share
+    row = _position(rows, covered)
+    first = first + row * share
     at = _position(reduce, walked)
     step = prod(s.size for s in reduce)
     line = _LINE // buffer.dtype.bytes
@@ -112,7 +117,7 @@ def next_run(
         places = [turn * line for turn in turns]
     indirect, stmts = chosen(node)
     hints = [Prefetch(buffer, (first + place,), indirect, level=_LEVEL) for place in places]
-    return [*stmts, *hints]
+    return [If(row, const(count), (*stmts, *hints))] if few else [*stmts, *hints]
 
 
 def next_row(around: _Around, outer: Sequence[Span], vector: Span) -> list[Stmt]:

@@ -22,7 +22,7 @@ from tcc.ir.tile import (
     Store,
     TileBuffer,
 )
-from tcc.ir.types import BF16, DType
+from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.fuse.body import BodyEmitter, Place, Ready
 from tcc.passes.fuse.prefetch import next_results, next_row, next_run
 from tcc.passes.fuse.scratch import Held
@@ -349,9 +349,10 @@ class StageLowering:
 
 
 def _multiplied(factors: Product) -> tuple[Scalar, Scalar]:
-    """What a Contract multiplies: of casts from bf16 on both sides, what was cast, for products
-    are exact in f32 and a processor may multiply bf16 itself."""
+    """What a Contract multiplies: of casts from bf16 or from bytes on both sides, what was cast,
+    for products are exact in f32 and i32 and a processor may multiply such itself."""
     a, b = factors.a, factors.b
-    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype is BF16:
-        return a.arg, b.arg
-    return a, b
+    if not isinstance(a, Cast) or not isinstance(b, Cast):
+        return a, b
+    kinds = {a.arg.dtype, b.arg.dtype}
+    return (a.arg, b.arg) if kinds == {BF16} or kinds <= {I8, U8} else (a, b)

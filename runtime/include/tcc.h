@@ -32,6 +32,10 @@
  *
  * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
  * `last_error` holds the reason for the calling thread until its next call into this artifact.
+ * An instance takes no more memory for the arrays between inputs and outputs than TCC_MEMORY says
+ * (bytes, as in 512M or 4G; if not set, three quarters of the memory of the machine or its control
+ * group): known sizes and those that data decide are counted apart.  What needs more fails with
+ * TCC_OUT_OF_MEMORY.
  * No function prints, exits, or raises a signal because of what it was given, except that pointers
  * must point to as many bytes as the descriptors say.
  */

@@ -3,6 +3,15 @@
 
 #include "runtime.h"
 
+/* Arenas count one by one, and beside the pool. */
+static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
+    if (size > arena->size && size > instance->pool.limit)
+        return tcc_fail(TCC_OUT_OF_MEMORY,
+                        "out of memory: the model asks for %zu bytes; TCC_MEMORY allows it %zu", size,
+                        instance->pool.limit);
+    return tcc_arena_reserve(arena, size);
+}
+
 static tcc_status set_threads(tcc_instance *instance) {
     const tcc_program *program = &instance->model->program;
     int32_t wanted = instance->threads_own;
@@ -11,7 +20,7 @@ static tcc_status set_threads(tcc_instance *instance) {
     int32_t threads = tcc_threads_resolve(wanted);
     /* whole pages, so that no two threads write to one cache line or huge page needlessly */
     size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
-    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->scratch, stride * (size_t)threads));
+    TCC_RETURN_IF_ERROR(reserve(instance, &instance->scratch, stride * (size_t)threads));
     instance->scratch_stride = stride;
     instance->threads = threads;
     instance->threads_wanted = wanted;
@@ -65,8 +74,8 @@ static tcc_status allocate_tables(tcc_instance *instance) {
 
 static tcc_status reserve_memory(tcc_instance *instance) {
     const tcc_model *model = instance->model;
-    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->state, (size_t)model->program.state_bytes));
-    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)model->program.known_arena));
+    TCC_RETURN_IF_ERROR(reserve(instance, &instance->state, (size_t)model->program.state_bytes));
+    TCC_RETURN_IF_ERROR(reserve(instance, &instance->arena, (size_t)model->program.known_arena));
     TCC_RETURN_IF_ERROR(set_threads(instance));
     tcc_instance_aim_constants(instance, model->weights.base, instance->state.base);
     return TCC_OK;
@@ -82,7 +91,8 @@ tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **
     instance->flags = flags;
     instance->threads_own = -1;
     instance->pool.poison = flags & TCC_POISON;
-    tcc_status status = allocate_tables(instance);
+    tcc_status status = tcc_memory_limit(&instance->pool.limit);
+    if (status == TCC_OK) status = allocate_tables(instance);
     if (status == TCC_OK && flags & TCC_TIMES) {
         size_t steps = (size_t)model->program.n_steps;
         instance->times = tcc_allocate_zero(steps ? steps : 1, sizeof *instance->times);
@@ -145,7 +155,7 @@ tcc_status tcc_instance_aim_arena(tcc_instance *instance, char *base, int64_t si
 static tcc_status make_arena(tcc_instance *instance) {
     int64_t size = 0;
     TCC_RETURN_IF_ERROR(tcc_instance_arena_size(instance, &size));
-    TCC_RETURN_IF_ERROR(tcc_arena_reserve(&instance->arena, (size_t)size));
+    TCC_RETURN_IF_ERROR(reserve(instance, &instance->arena, (size_t)size));
     if (instance->flags & TCC_POISON) {
         if (instance->arena.base) memset(instance->arena.base, 0xFF, instance->arena.size);
         if (instance->scratch.base) memset(instance->scratch.base, 0xFF, instance->scratch.size);

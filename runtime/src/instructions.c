@@ -167,7 +167,11 @@ static tcc_status read_copy(tcc_reader *reader, tcc_code *code) {
 }
 
 static tcc_status read_branch(tcc_reader *reader, int32_t depth, tcc_code *code) {
-    TCC_RETURN_IF_ERROR(read_buffer(reader, &code->as.branch.condition));
+    int64_t asked; /* a buffer, or the complement of a register */
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, -reader->program->n_registers,
+                                    reader->program->n_buffers, &asked));
+    code->as.branch.condition = asked < 0 ? -1 : (int32_t)asked;
+    code->as.branch.when = asked < 0 ? ~asked : -1;
     TCC_RETURN_IF_ERROR(tcc_read_body(reader, depth + 1, &code->as.branch.then));
     return tcc_read_body(reader, depth + 1, &code->as.branch.otherwise);
 }

@@ -157,14 +157,11 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
 static tcc_status fill_tensor(const tcc_instance *instance, const tcc_tensor_ref *ref,
                               int64_t *dims, tcc_op_tensor *out_tensor) {
     const tcc_span *span = &instance->spans[ref->buffer];
-    int64_t count = 1, bits = 0;
-    for (int32_t i = 0; i < ref->ndim; i++) {
-        dims[i] = instance->registers[ref->dims[i]];
-        if (dims[i] < 0 || __builtin_mul_overflow(count, dims[i], &count))
-            return broken("gives a function an array of no possible size");
-    }
-    if (__builtin_mul_overflow(count, ref->dtype.bits, &bits) || !span->data ||
-        bits / 8 + (bits % 8 != 0) > span->size)
+    for (int32_t i = 0; i < ref->ndim; i++) dims[i] = instance->registers[ref->dims[i]];
+    int64_t count = 1, bytes = tcc_ports_byte_count(dims, ref->ndim, ref->dtype);
+    if (bytes < 0) return broken("gives a function an array of no possible size");
+    for (int32_t i = 0; i < ref->ndim; i++) count = bytes ? count * dims[i] : 0;
+    if (!span->data || bytes > span->size)
         return broken("gives a function an array larger than its memory");
     uintptr_t unaligned = ref->dtype.bits >= 64 ? 7 : ref->dtype.bits >= 16 ? ref->dtype.bits / 8u - 1 : 0;
     if ((uintptr_t)span->data & unaligned) return broken("gives a function an array that is not aligned");
@@ -223,9 +220,18 @@ static tcc_status read_condition(tcc_run *run, int32_t buffer, bool *out_value) 
     return TCC_OK;
 }
 
+#ifdef TCC_TEST_FAIL_ALLOCATION
+/* Tests of damaged programs set this to the trips that all loops may take from then on. */
+__attribute__((visibility("default"))) int64_t tcc_test_trips = INT64_MAX;
+
+static bool may_go_on(void) { return tcc_test_trips > 0 && --tcc_test_trips > 0; }
+#else
+static bool may_go_on(void) { return true; }
+#endif
+
 static tcc_status loop(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, trip = 0;
-    for (; trip < registers[code->as.loop.trips]; trip++) {
+    for (; trip < registers[code->as.loop.trips] && may_go_on(); trip++) {
         bool go_on = true;
         registers[code->as.loop.counter] = trip;
         if (code->as.loop.condition >= 0) {
@@ -241,7 +247,10 @@ static tcc_status loop(tcc_run *run, const tcc_code *code) {
 
 static tcc_status branch(tcc_run *run, const tcc_code *code) {
     bool taken = false;
-    TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
+    if (code->as.branch.condition < 0)
+        taken = run->instance->registers[code->as.branch.when] != 0;
+    else
+        TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
     return tcc_interpret(run, taken ? code->as.branch.then : code->as.branch.otherwise);
 }
 

@@ -40,6 +40,17 @@ static void unlink_live(tcc_pool *pool, tcc_block *block) {
     if (block->next) block->next->previous = block->previous;
 }
 
+/* Free blocks go back to the system before a limit is reached. */
+static tcc_status check_limit(tcc_pool *pool, size_t more) {
+    if (!pool->limit || (more <= pool->limit && pool->held <= pool->limit - more)) return TCC_OK;
+    tcc_pool_trim(pool);
+    if (more <= pool->limit && pool->held <= pool->limit - more) return TCC_OK;
+    return tcc_fail(TCC_OUT_OF_MEMORY,
+                    "out of memory: the run holds %zu bytes and asks for %zu more; TCC_MEMORY allows "
+                    "it %zu",
+                    pool->held, more, pool->limit);
+}
+
 tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory) {
     size_t capacity = 0;
     int32_t size_class = class_of(size, &capacity);
@@ -49,6 +60,7 @@ tcc_status tcc_pool_take(tcc_pool *pool, size_t size, void **out_memory) {
     if (block) {
         pool->free_blocks[size_class] = block->next;
     } else {
+        TCC_RETURN_IF_ERROR(check_limit(pool, capacity));
         char *memory = tcc_allocate(capacity + HEADER + 64);
         if (!memory) return TCC_OUT_OF_MEMORY;
         block = (tcc_block *)(memory + (64 - (uintptr_t)memory % 64) % 64);

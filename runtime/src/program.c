@@ -42,7 +42,10 @@ tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype) {
     int64_t value;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1 << 16, &value));
     *out_dtype = (tcc_dtype){(uint8_t)(value >> 8), (uint8_t)(value & 0xFF), 1};
-    return out_dtype->bits ? TCC_OK : damaged("an element type of no bits");
+    int bits = out_dtype->bits;
+    if (bits == 0 || bits & (bits - 1) || (tcc_is_opaque(*out_dtype) && bits < 64))
+        return damaged("an element type of no possible width");
+    return TCC_OK;
 }
 
 tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
@@ -101,6 +104,9 @@ static tcc_status read_ports(tcc_reader *reader, int64_t count, bool output,
         port->shape = shape;
         port->ndim = (int32_t)rank;
         port->state = (int32_t)state;
+        bool is_list = tcc_is_opaque(port->dtype) && !tcc_is_string(port->dtype);
+        if ((is_list && rank) || (tcc_is_opaque(port->dtype) && state >= 0))
+            return damaged("a list of some rank, or strings that are updated in place");
         if (rank > reader->program->max_rank) reader->program->max_rank = rank;
     }
     *out_ports = ports;

@@ -9,7 +9,8 @@
  *   strings   UTF-8, each ended by NUL; a string above is (offset, length); padded to 8 bytes
  *
  * dtype is code << 8 | bits.  An instruction is its code and its operands in the order of the
- * Python class, tuples as (count, items), but launches and calls have all counts first. */
+ * Python class, tuples as (count, items), but launches and calls have all counts first; a branch
+ * that sizes decide has the complement of its register in the condition's place. */
 #ifndef TCC_PROGRAM_H
 #define TCC_PROGRAM_H
 

@@ -58,6 +58,7 @@ typedef struct tcc_pool {
     tcc_block *free_blocks[160]; /* by size class */
     tcc_block *live;             /* blocks in use since the last tcc_pool_reset */
     size_t held, used, high_water;
+    size_t limit; /* of `held`; 0: none */
     bool poison;
 } tcc_pool;
 
@@ -124,12 +125,15 @@ bool tcc_is_string(tcc_dtype dtype);
 /* Bytes of `count` elements as the heap holds them; -1 if that overflows. */
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 
-/* ---- cpus.c: how many threads --------------------------------------------------------------------- */
+/* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
 /* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else
  * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy. */
 #define TCC_MAX_THREADS 256
 int32_t tcc_threads_resolve(int32_t wanted);
+/* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
+ * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
+tcc_status tcc_memory_limit(size_t *out_bytes);
 
 /* ---- threads.c: launches on the process's workers --------------------------------------------------- */
 
@@ -247,7 +251,7 @@ struct tcc_code {
             const int64_t *ints, *results;
         } call;
         struct { int32_t target, source; int64_t size; } copy;
-        struct { int32_t condition; tcc_body then, otherwise; } branch;
+        struct { int32_t condition; int64_t when; tcc_body then, otherwise; } branch;
         struct { int64_t trips, counter; int32_t condition; tcc_body body; } loop;
     } as;
 };

@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-enum { DEEPEST = 8, MOST_RANK = 64, ALIGNMENT = 64 };
+enum { DEEPEST = 8, MOST_RANK = 64, ALIGNMENT = 64, MOST_GIVEN = 1 << 22 };
 
 /* ---- in ------------------------------------------------------------------------------------------ */
 
@@ -117,10 +117,12 @@ tcc_status tcc_values_bind(tcc_run *run, int32_t index, tcc_span *out_span) {
 
 /* ---- out ----------------------------------------------------------------------------------------- */
 
-/* Memory that is filled from its front; without `base` only what it takes is counted. */
+/* Memory that is filled from its front; without `base` only what it takes is counted.  What lists
+ * share is written as often as it is held, so entries are counted again. */
 typedef struct writer {
     char *base;
     size_t used;
+    int64_t entries;
 } writer;
 
 static tcc_status put(writer *to, int64_t count, size_t size, size_t alignment, void **out_place) {
@@ -133,7 +135,7 @@ static tcc_status put(writer *to, int64_t count, size_t size, size_t alignment, 
     return TCC_OK;
 }
 
-static tcc_status give_tensor(writer *to, const tcc_heap *heap, const tcc_op_tensor *value,
+static tcc_status give_tensor(writer *to, const tcc_heap *heap, const tcc_op_tensor *value, int depth,
                               tcc_tensor *target);
 
 static tcc_status give_strings(writer *to, const tcc_heap *heap, const tcc_op_tensor *value,
@@ -152,16 +154,21 @@ static tcc_status give_strings(writer *to, const tcc_heap *heap, const tcc_op_te
     return TCC_OK;
 }
 
-static tcc_status give_list(writer *to, const tcc_heap *heap, const tcc_op_tensor *value,
+static tcc_status give_list(writer *to, const tcc_heap *heap, const tcc_op_tensor *value, int depth,
                             void **out_data) {
     tcc_list_value list;
     void *head = NULL, *items = NULL;
     TCC_RETURN_IF_ERROR(tcc_heap_list(heap, *(const uint64_t *)value->data, &list));
+    to->entries += list.count;
+    if (depth == DEEPEST || to->entries > MOST_GIVEN)
+        return tcc_fail(TCC_OUT_OF_MEMORY,
+                        "an output has more than %d entries, or lists too deep in one another",
+                        MOST_GIVEN);
     TCC_RETURN_IF_ERROR(put(to, 1, sizeof(tcc_list *), ALIGNMENT, out_data));
     TCC_RETURN_IF_ERROR(put(to, 1, sizeof(tcc_list), 8, &head));
     TCC_RETURN_IF_ERROR(put(to, list.count, sizeof(tcc_tensor), 8, &items));
     for (int64_t i = 0; i < list.count; i++)
-        TCC_RETURN_IF_ERROR(give_tensor(to, heap, &list.entries->items[i],
+        TCC_RETURN_IF_ERROR(give_tensor(to, heap, &list.entries->items[i], depth + 1,
                                         items ? (tcc_tensor *)items + i : NULL));
     if (!to->base) return TCC_OK;
     *(tcc_list *)head = (tcc_list){list.count, items};
@@ -169,15 +176,14 @@ static tcc_status give_list(writer *to, const tcc_heap *heap, const tcc_op_tenso
     return TCC_OK;
 }
 
-/* Lists hold what was there before them, so they end. */
-static tcc_status give_tensor(writer *to, const tcc_heap *heap, const tcc_op_tensor *value,
+static tcc_status give_tensor(writer *to, const tcc_heap *heap, const tcc_op_tensor *value, int depth,
                               tcc_tensor *target) {
     void *shape = NULL, *data = NULL;
     TCC_RETURN_IF_ERROR(put(to, value->ndim, sizeof(int64_t), 8, &shape));
     if (tcc_is_string(value->dtype)) {
         TCC_RETURN_IF_ERROR(give_strings(to, heap, value, &data));
     } else if (tcc_is_opaque(value->dtype)) {
-        TCC_RETURN_IF_ERROR(give_list(to, heap, value, &data));
+        TCC_RETURN_IF_ERROR(give_list(to, heap, value, depth, &data));
     } else {
         int64_t bytes = tcc_stored_bytes(value->dtype, value->count);
         TCC_RETURN_IF_ERROR(put(to, bytes, 1, ALIGNMENT, &data));
@@ -196,16 +202,16 @@ static tcc_status give_tensor(writer *to, const tcc_heap *heap, const tcc_op_ten
 static tcc_status give_output(tcc_run *run, int32_t index) {
     tcc_instance *instance = run->instance;
     const tcc_port_info *info = &instance->model->program.outputs[index];
-    tcc_op_tensor value = {instance->handles[index].data, info->port.dtype, info->port.ndim,
-                           instance->shape, 1};
-    for (int32_t i = 0; i < info->port.ndim; i++) {
+    for (int32_t i = 0; i < info->port.ndim; i++)
         instance->shape[i] = instance->registers[info->dims[i]];
-        value.count *= instance->shape[i];
-    }
-    if (value.count * (int64_t)sizeof(uint64_t) > instance->handles[index].size)
+    int64_t held =
+        tcc_ports_byte_count(instance->shape, info->port.ndim, (tcc_dtype){1, 64, 1});
+    tcc_op_tensor value = {instance->handles[index].data, info->port.dtype, info->port.ndim,
+                           instance->shape, held / (int64_t)sizeof(uint64_t)};
+    if (held < 0 || held > instance->handles[index].size)
         return tcc_fail(TCC_INTERNAL, "output '%.128s' changed its size", info->port.name);
-    writer to = {NULL, sizeof(tcc_tensor)};
-    TCC_RETURN_IF_ERROR(give_tensor(&to, &instance->heap, &value, NULL));
+    writer to = {NULL, sizeof(tcc_tensor), 0};
+    TCC_RETURN_IF_ERROR(give_tensor(&to, &instance->heap, &value, 0, NULL));
     int64_t bytes = (int64_t)to.used;
     tcc_tensor wanted = {
         .device = {1, 0}, .ndim = 1, .dtype = {1, 8, 1}, .shape = &bytes};
@@ -215,8 +221,8 @@ static tcc_status give_output(tcc_run *run, int32_t index) {
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "output '%.128s': the allocator gave no memory on a multiple of %d",
                         info->port.name, ALIGNMENT);
-    to = (writer){block, sizeof(tcc_tensor)};
-    TCC_RETURN_IF_ERROR(give_tensor(&to, &instance->heap, &value, (tcc_tensor *)block));
+    to = (writer){block, sizeof(tcc_tensor), 0};
+    TCC_RETURN_IF_ERROR(give_tensor(&to, &instance->heap, &value, 0, (tcc_tensor *)block));
     if (run->outputs) memcpy(&run->outputs[index], block, sizeof *run->outputs);
     return TCC_OK;
 }

@@ -56,7 +56,7 @@ def kernels(
     with Compilers(options.jobs) as compilers:
         targets, given = resolve_targets(options), constant_bytes(graph)
         codes = variant_codes(targets, options, given, compilers)
-        for code, own in zip(codes, optimise(graph, codes, options, trace), strict=True):
+        for code, (own,) in zip(codes, optimise(graph, codes, options, trace), strict=True):
             lowered = code.lower(own)
             if schedules == "chosen":
                 lowered = code.fitted(lowered, [f"kernel{n}" for n in range(len(lowered.kernels))])

@@ -134,22 +134,6 @@ def mismatch(found: Sequence[Any], expected: Sequence[Any], rtol: float, atol: f
     return ""
 
 
-def largest_difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest absolute difference of an element; infinite where shapes or types differ."""
-    if len(found) != len(expected):
-        return float("inf")
-    largest = 0.0
-    for one, other in zip(found, expected, strict=True):
-        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-        if not arrays or one.shape != other.shape or one.dtype != other.dtype:
-            return float("inf")
-        if one.dtype.kind in "OSU" or not one.size:
-            continue
-        apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
-        largest = max(largest, float("inf") if np.isnan(apart).any() else float(apart.max()))
-    return largest
-
-
 def _difference(found: Any, expected: Any, rtol: float, atol: float) -> str:
     if isinstance(expected, list | tuple):
         if not isinstance(found, list | tuple):

@@ -32,6 +32,7 @@ _CONSTANT: Mapping[str, Mapping[int, tuple[int, ...] | None]] = MappingProxyType
         **dict.fromkeys(("RNN", "GRU", "LSTM"), _CELL),
         **{name: {1: (-1,)} for name in ("GatherND", "ScatterND")},
         **{name: {1: _ALL, 2: _ALL, 3: _ALL} for name in ("Resize", "Upsample")},
+        "DFT": {0: (-1,)},
         "GroupNormalization": {0: (1,), 1: _ALL, 2: _ALL},
     }
 )

@@ -47,28 +47,20 @@ def write_rows(path: Path, key: str, rows: Mapping[str, Mapping[str, Any]]) -> N
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What may fail in one mode and level: cases that are refused, and the largest difference of
-    those that are rounded otherwise."""
+    """What becomes of the cases that do not pass in one mode and level, by name."""
 
-    refused: frozenset[str]
-    rounded: Mapping[str, float]
+    outcomes: Mapping[str, str]
 
     def complaints(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is not as listed: failures that are not listed, passes that are."""
         found = []
         for name in sorted(rows):
-            row = rows[name]
-            listed = name in self.refused or name in self.rounded
-            if row["outcome"] == "pass" and listed:
-                found.append(f"{name}: passes, but is listed as a failure")
-            elif row["outcome"] != "pass" and not self._allows(name, row):
-                found.append(f"{name}: {row['outcome']}: {row['why']}")
+            outcome, due = rows[name]["outcome"], self.outcomes.get(name, "pass")
+            if outcome == "pass" != due:
+                found.append(f"{name}: passes, but is listed as {due}")
+            elif outcome != due:
+                found.append(f"{name}: {outcome}: {rows[name]['why']}")
         return found
-
-    def _allows(self, name: str, row: Mapping[str, Any]) -> bool:
-        if row["outcome"] == "refused":
-            return name in self.refused
-        return row["outcome"] == "wrong" and row["apart"] <= self.rounded.get(name, -1)
 
 
 def read_expected(path: Path, mode: str, level: int) -> Expected:
@@ -76,18 +68,16 @@ def read_expected(path: Path, mode: str, level: int) -> Expected:
 
     Raises ValueError where a case is listed twice.
     """
-    listed = tomllib.loads(path.read_text())
-    refused: dict[str, float] = {}
-    rounded: dict[str, float] = {}
-    groups = [(refused, group) for group in listed.get("refused", [])]
-    groups += [(rounded, group) for group in listed.get("rounding", [])]
-    for target, group in groups:
-        if mode in group.get("modes", [mode]) and level in group.get("levels", [level]):
+    outcomes: dict[str, str] = {}
+    for outcome, groups in tomllib.loads(path.read_text()).items():
+        for group in groups:
+            if mode not in group.get("modes", [mode]) or level not in group.get("levels", [level]):
+                continue
             for name in group["cases"]:
-                if name in refused or name in rounded:
+                if name in outcomes:
                     raise ValueError(f"{path}: {name} is listed twice")
-                target[name] = group.get("largest", 0.0)
-    return Expected(frozenset(refused), rounded)
+                outcomes[name] = outcome
+    return Expected(outcomes)
 
 
 def table(rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str]) -> str:

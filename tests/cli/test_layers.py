@@ -213,3 +213,64 @@ def test_what_layers_alone_take_asks_for_it(
 ) -> None:
     assert verify(chain(tmp_path / "m.onnx", ["Relu"]), "--keep-going") == 1
     assert "add --layers" in capsys.readouterr().err
+
+
+def strings_and_lists(path: Path, listed: bool) -> Path:
+    """Text in parts, and its words' number; or a sequence as input."""
+    if listed:
+        nodes = [helper.make_node("SequenceLength", ["a"], ["n"])]
+        given = [helper.make_tensor_sequence_value_info("a", TensorProto.FLOAT, None)]
+        results = [helper.make_tensor_value_info("n", TensorProto.INT64, [])]
+    else:
+        nodes = [
+            helper.make_node("StringConcat", ["a", "a"], ["c"]),
+            helper.make_node("StringSplit", ["c"], ["words", "n"], delimiter=" "),
+        ]
+        given = [helper.make_tensor_value_info("a", TensorProto.STRING, ["k"])]
+        results = [
+            helper.make_tensor_value_info("words", TensorProto.STRING, ["k", "w"]),
+            helper.make_tensor_value_info("n", TensorProto.INT64, ["k"]),
+        ]
+    graph = helper.make_graph(nodes, "g", given, results)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
+    )
+    return path
+
+
+@pytest.mark.usefixtures("here")
+def test_text_is_compared_and_lists_of_the_caller_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = strings_and_lists(tmp_path / "text.onnx", listed=False)
+    assert verify(text, "--layers", "--json") == 0
+    values = json.loads(capsys.readouterr().out)["values"]
+    assert [row["verdict"] for row in values] == ["ok"] * 3
+    assert verify(strings_and_lists(tmp_path / "list.onnx", listed=True), "--layers") == 1
+    assert "'a' has no array" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_open_sizes_are_those_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["at"]),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Expand", ["y", "s"], ["z"]),
+        helper.make_node("Mul", ["z", "x"], ["p"]),
+    ]
+    shapes = {"x": ["n", "m"], "y": ["n", 1], "p": ["n", "m"]}
+    x, y, p = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items())
+    at = helper.make_tensor_value_info("at", TensorProto.INT64, [2, "k"])
+    graph = helper.make_graph(nodes, "g", [x, y], [at, p])
+    model = tmp_path / "open.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), model
+    )
+    with planted("mul", "add"):
+        given = ("--input", "x=3x5xf32", "--input", "y=3x1xf32")
+        assert verify(model, "--layers", "--json", *given) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["first_wrong"]["op"] == "Mul"
+    assert [row["verdict"] for row in found["values"]] == ["ok", "ok", "ok", "wrong"]

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from tcc.cli.peer import PEERS, Peer, Row
 from tcc.cli.rounds import interleaved
+from tcc.cli.worker import read_arrays, write_arrays
 from tcc.errors import ToolError, UserError
 
 pytest.importorskip("onnxruntime")
@@ -165,3 +166,17 @@ def test_a_failing_worker_says_why(tmp_path: Path, model: Path) -> None:
     with pytest.raises(ToolError) as caught:
         Peer("ort", model, {"x": np.zeros(3, np.float32)}, 1)
     assert "dimension" in caught.value.why
+
+
+def test_text_comes_back_as_it_was(tmp_path: Path) -> None:
+    texts = np.array([["", "a\0", "\0"], ["zwölf ", "two\nlines", "."]], object)
+    arrays = {"t": texts, "none": np.empty((0, 2), object), "x": np.zeros(3, np.int8)}
+    write_arrays(tmp_path / "a.npz", arrays)
+    found = read_arrays(tmp_path / "a.npz")
+    assert list(found) == list(arrays)
+    assert found["t"].tolist() == texts.tolist()
+    assert found["none"].shape == (0, 2)
+    assert found["none"].dtype == object
+    assert found["x"].dtype == np.int8
+    with pytest.raises(ValueError, match="sequences"):
+        write_arrays(tmp_path / "b.npz", {"l": np.array([np.zeros(1), None], object)})

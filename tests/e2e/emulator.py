@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,11 +21,17 @@ from tcc.ir.types import DTYPES
 from tcc.options import read_options
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+OLDER = "qemu-x86_64"  # emulates processors of this machine's architecture
 LIBRARIES = Path("/usr/aarch64-linux-gnu")
 MISSING = [tool for tool in (COMPILER, EMULATOR) if not shutil.which(tool)]
 needs_emulator = pytest.mark.skipif(
     bool(MISSING),
     reason=f"needs {' and '.join(MISSING)} (Debian: qemu-user gcc-aarch64-linux-gnu)",
+)
+
+needs_older = pytest.mark.skipif(
+    platform.machine() != "x86_64" or not all(map(shutil.which, (OLDER, "cc"))),
+    reason=f"needs {OLDER} on x86-64 (Debian: qemu-user)",
 )
 
 Arrays = Mapping[str, np.ndarray]
@@ -40,13 +47,13 @@ def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
 
 
 @cache
-def client() -> Path:
+def client(compiler: str = COMPILER) -> Path:
     """The program that runs artifacts."""
     program = Path(mkdtemp(prefix="tcc-client-")) / "client"
     source = Path(__file__).with_name("raw_client.c")
     flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror")
     include = f"-I{runtime_folder() / 'include'}"
-    subprocess.run((COMPILER, *flags, include, source, "-o", program, "-ldl"), check=True)
+    subprocess.run((compiler, *flags, include, source, "-o", program, "-ldl"), check=True)
     return program
 
 
@@ -55,10 +62,20 @@ def started(
 ) -> subprocess.CompletedProcess[str]:
     """What became of running the artifact on the arrays in `folder`."""
     settings = ("-E", f"TCC_NUM_THREADS={threads}", "-L", str(LIBRARIES))
+    return _started((EMULATOR, "-cpu", cpu, *settings, client()), path, folder)
+
+
+def started_older(path: Path, folder: Path, cpu: str) -> subprocess.CompletedProcess[str]:
+    """The same on an emulated x86-64 processor."""
+    return _started((OLDER, "-cpu", cpu, client("cc")), path, folder)
+
+
+def _started(
+    command: Sequence[str | Path], path: Path, folder: Path
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (EMULATOR, "-cpu", cpu, *settings, str(client()), str(path), str(folder)),
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        (*command, path, folder), capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def run_emulated(

@@ -77,6 +77,20 @@ def test_if_whose_sides_differ_in_size() -> None:
     check(model, *({"c": np.array(c), "x": ramp(5)} for c in (True, False)))
 
 
+def test_results_of_an_if_that_are_equally_large_either_way() -> None:
+    """Twice or once what is given: their sizes are one, and so they can be added."""
+    sides = (
+        [node("Concat", [n, n], [f"{n}.r"], axis=0) for n in "xy"],
+        [node("Neg", [n], [f"{n}.r"]) for n in "xy"],
+    )
+    model = model_of(
+        [branches(*sides, "x.r", "y.r"), node("Mul", ["x.r_", "y.r_"], ["p"])],
+        [value("c", BOOL, []), value("x", FLOAT, ["n", 3]), value("y", FLOAT, ["n", 3])],
+        [value("p", FLOAT, ["m", 3])],
+    )
+    check(model, *({"c": np.array(c), "x": ramp(5, 3), "y": ramp(5, 3)} for c in (True, False)))
+
+
 def test_if_that_gives_what_is_around_it_and_constants() -> None:
     constant = node("Constant", [], ["k"], value_floats=[1.0, 2.0])
     model = model_of(
@@ -266,6 +280,77 @@ def test_loop_whose_carried_value_grows() -> None:
         [value("a.last", FLOAT, ["m"])],
     )
     check(model, *({"trips": np.array(n), "x": ramp(2)} for n in (0, 1, 4)))
+
+
+def test_decoding_with_a_cache_of_keys_and_values() -> None:
+    """Both grow by a row a trip, a token chooses the next one, and one of them ends the loop."""
+    rng = np.random.default_rng(2)
+    weights = {n: rng.standard_normal((8, 8)).astype(np.float32) for n in ("q", "k", "v", "o")}
+    step = [
+        node("Gather", ["table", "t"], ["e"]),
+        *(node("MatMul", ["e", f"w.{n}"], [n]) for n in "qkv"),
+        node("Concat", ["keys", "k"], ["keys.next"], axis=0),
+        node("Concat", ["values", "v"], ["values.next"], axis=0),
+        node("Transpose", ["keys.next"], ["turned"], perm=[1, 0]),
+        node("MatMul", ["q", "turned"], ["scores"]),
+        node("Softmax", ["scores"], ["p"]),
+        node("MatMul", ["p", "values.next"], ["mix"]),
+        node("Add", ["mix", "e"], ["sum"]),
+        node("MatMul", ["sum", "w.o"], ["logits"]),
+        node("ArgMax", ["logits"], ["t.next"], axis=1, keepdims=0),
+        node("Equal", ["t.next", "end"], ["ends"]),
+        node("Squeeze", ["ends"], ["ended"]),
+        node("Not", ["ended"], ["stay"]),
+        node("Identity", ["t.next"], ["token"]),
+        node("Identity", ["logits"], ["row"]),
+    ]
+    decode = loop(
+        step, ["trips", "", "keys0", "values0", "first"], ["keys", "values", "t"], stop="stay",
+        rows={"token": [1], "row": [1, 8]},
+    )  # fmt: skip
+    decode.attribute[0].g.input[4].type.tensor_type.elem_type = INT64
+    decode.attribute[0].g.output[3].type.tensor_type.elem_type = INT64
+    decode.attribute[0].g.output[4].type.tensor_type.elem_type = INT64
+    caches = [value(f"{n}0", FLOAT, ["p", 8]) for n in ("keys", "values")]
+    model = model_of(
+        [decode, node("Add", ["keys.last", "values.last"], ["both"])],
+        [value("trips", INT64, []), *caches, value("first", INT64, [1])],
+        [
+            value("both", FLOAT, ["all", 8]),
+            value("t.last", INT64, [1]),
+            value("token.all", INT64, ["n", 1]),
+            value("row.all", FLOAT, ["n", 1, 8]),
+        ],
+        {
+            "table": rng.standard_normal((8, 8)).astype(np.float32),
+            "end": np.array([5]),
+            **{f"w.{n}": array for n, array in weights.items()},
+        },
+    )
+    given = [
+        {"trips": np.array(n), "keys0": ramp(p, 8), "values0": -ramp(p, 8), "first": np.array([t])}
+        for n, p, t in ((1, 0, 1), (9, 3, 2), (20, 1, 3), (3, 2, 4))
+    ]
+    module = check(model, *given)
+    assert len({len(module.run(each)["token.all"]) for each in given}) > 2
+
+
+def test_loop_whose_values_begin_equally_large_and_grow_apart() -> None:
+    grown = [
+        node("Identity", ["go"], ["stay"]),
+        node("Concat", ["a", "x"], ["a.next"], axis=0),
+        node("Concat", ["b", "x", "x"], ["b.next"], axis=0),
+        node("Concat", ["c", "b"], ["c.next"], axis=0),
+        node("Concat", ["d", "x"], ["d.next"], axis=0),
+        node("Sub", ["a", "d"], ["e"]),
+        node("ReduceSum", ["e"], ["row"], keepdims=0),
+    ]
+    model = model_of(
+        [loop(grown, ["trips", "", *"xxxx"], "abcd", {"row": []}, stop="stay")],
+        [value("trips", INT64, []), value("x", FLOAT, ["n"])],
+        [value(f"{n}.last", FLOAT, [n]) for n in "abcd"] + [value("row.all", FLOAT, ["t"])],
+    )
+    check(model, *({"trips": np.array(n), "x": ramp(k)} for n, k in ((0, 2), (1, 3), (4, 2))))
 
 
 # ---- Scan ----------------------------------------------------------------------------------------

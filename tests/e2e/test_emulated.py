@@ -11,12 +11,21 @@ import onnx
 import pytest
 from onnx import helper
 from tcc import runtime
+from tcc.driver import compile_model
 from tcc.errors import UserError
+from tcc.options import read_options
 
 from .agreement import Array, assert_agree, expected, model_of, session, value
-from .emulator import compile_emulated, needs_emulator, run_emulated, started
+from .emulator import (
+    compile_emulated,
+    needs_emulator,
+    needs_older,
+    run_emulated,
+    started,
+    started_older,
+)
 
-pytestmark = [needs_emulator, pytest.mark.xdist_group("emulated-models")]
+pytestmark = pytest.mark.xdist_group("emulated-models")
 
 
 def weights(seed: int, *shape: int) -> Array:
@@ -118,6 +127,7 @@ IMAGES = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.floa
 TOKENS = np.random.default_rng(1).integers(0, 100, (2, 13))
 
 
+@needs_emulator
 @pytest.mark.parametrize(
     ("make", "feeds", "cpu"),
     [
@@ -147,6 +157,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_emulated(folder / "m", folder / "m.so", cpu="neoverse-n1")
 
 
+@needs_emulator
 @pytest.mark.parametrize("cpu", ["cortex-a57", "cortex-a72"])
 def test_a_processor_without_what_the_code_needs_is_told_so(
     tiny: Path, tmp_path: Path, cpu: str
@@ -158,6 +169,70 @@ def test_a_processor_without_what_the_code_needs_is_told_so(
     assert started(tiny, tmp_path, "neoverse-n1").returncode == 0
 
 
+@needs_older
+@pytest.mark.parametrize(
+    ("cpu", "made_for", "lacks"),
+    [("Nehalem", "x86-64-v3", "avx"), ("Haswell", "icelake-server", "avx512f")],
+)
+def test_an_older_x86_is_told_so(cpu: str, made_for: str, lacks: str, tmp_path: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = model_of([node], [value("x", shape=(4,))], [value("y", shape=(4,))])
+    (tmp_path / "in0").write_bytes(np.array([4], np.int64).tobytes() + bytes(16))
+    for target, code in ((made_for, 1), ("x86-64-v2", 0)):
+        options = read_options({"cpu": target, "jobs": 1})
+        done = started_older(compile_model(model, options, tmp_path / "m.so").path, tmp_path, cpu)
+        assert done.returncode == code
+        assert (f"was compiled for a CPU with '{lacks}', which this CPU" in done.stderr) == bool(
+            code
+        )
+
+
+def products_of_bytes(signed: bool) -> onnx.ModelProto:
+    """Two products of levels with signed weights, of which the second has more rows."""
+    rng = np.random.default_rng(3)
+    held: dict[str, Array] = {
+        "w": rng.integers(-128, 128, (67, 45)).astype(np.int8),
+        "v": rng.integers(-128, 128, (40, 3, 3, 3)).astype(np.int8),
+    }
+    nodes = [
+        helper.make_node("MatMulInteger", ["x", "w"], ["y"]),
+        helper.make_node("ConvInteger", ["image", "v"], ["z"], pads=[1] * 4),
+    ]
+    types = onnx.TensorProto
+    kind, sums = types.INT8 if signed else types.UINT8, types.INT32
+    return model_of(
+        nodes,
+        [value("x", kind, (9, 67)), value("image", kind, (1, 3, 11, 9))],
+        [value("y", sums, (9, 45)), value("z", sums, (1, 40, 11, 9))],
+        held,
+    )
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    ("cpu", "signed"), [("neoverse-n1", True), ("neoverse-n1", False), ("neoverse-v1", False)]
+)
+def test_products_of_bytes_are_exact(cpu: str, signed: bool, tmp_path: Path) -> None:
+    model = products_of_bytes(signed)
+    onnx.save(model, tmp_path / "model.onnx")
+    path = compile_emulated(tmp_path / "model.onnx", tmp_path / "model.so", cpu=cpu)
+    rng, kind = np.random.default_rng(4), np.int8 if signed else np.uint8
+    low, high = (-128, 128) if signed else (0, 256)
+    feeds = {
+        "x": rng.integers(low, high, (9, 67)).astype(kind),
+        "image": rng.integers(low, high, (1, 3, 11, 9)).astype(kind),
+    }
+    found = run_emulated(path, feeds, tmp_path / "arrays", "max")
+    weights = {
+        i.name: onnx.numpy_helper.to_array(i).astype(np.int64) for i in model.graph.initializer
+    }
+    np.testing.assert_array_equal(found["y"], feeds["x"].astype(np.int64) @ weights["w"])
+    padded = np.pad(feeds["image"].astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    np.testing.assert_array_equal(found["z"], np.einsum("nchwij,ocij->nohw", windows, weights["v"]))
+
+
+@needs_emulator
 def test_another_architecture_is_told_so(tiny: Path) -> None:
     with pytest.raises(UserError, match="aarch64"):
         runtime.load(tiny, error=UserError)

@@ -159,7 +159,7 @@ def test_calls_and_bodies_nest_only_so_deep() -> None:
     levels = [f"{header}\nf0 (a) => (b) {{ b = Neg (a) }}"]
     levels += [f"{header}\nf{n} (a) => (b) {{ b = local.f{n - 1} (a) }}" for n in range(1, 300)]
     text = "g (float x) => (float y) { y = local.f299 (x) }"
-    assert "nest more than" in _refused(model_of(text, functions="\n".join(levels))).what
+    assert "budget of 64 bodies" in _refused(model_of(text, functions="\n".join(levels))).what
 
 
 # ---- input shapes given by the user --------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
 
@@ -141,3 +142,24 @@ def test_symbols_that_must_agree_are_required_to() -> None:
     model = model_of("g (float[n] x, float[m] z) => (float[k] y) { y = Add (x, z) }")
     graph = check(model, {"x": np.ones(3, np.float32), "z": np.ones(3, np.float32)})
     assert op_names(graph) == ["require", "slice", "add"]
+
+
+@pytest.mark.parametrize(
+    ("types", "op", "wrong"),
+    [
+        ("float[n] x, float[4] z) => (float[a] y)", "Add (x, z)", (2,)),
+        ("float[n, 3] x, float[2, 4] z) => (float[a, b] y)", "MatMul (z, x)", (5, 3)),
+        ("float[1, n, 8] x, float[2, 4, 3] z) => (float[a, b, c] y)", "Conv (x, z)", (1, 3, 8)),
+        ("float[n, 4] x, float[2, 4] z) => (float[a, b] y)", "PRelu (x, z)", (3, 4)),
+        ("float[n, 4] x, float[4, 2] z) => (float[a, b] y)", "Concat <axis = 1> (x, z)", (3, 4)),
+    ],
+)
+def test_open_sizes_that_must_be_numbers_are_required_to(
+    types: str, op: str, wrong: tuple[int, ...]
+) -> None:
+    graph = load_model(model_of(f"g ({types} {{ y = {op} }}"))
+    assert op_names(graph)[:2] == ["require", "slice"]
+    _, z = graph.inputs
+    feeds = {"x": np.ones(wrong, np.float32), "z": np.ones(z.type.static_shape or (), np.float32)}
+    with pytest.raises(UserError, match="where the model needs"):
+        evaluate_graph(graph, feeds)

@@ -11,6 +11,8 @@ from typing import Any
 from unittest.mock import patch
 
 from tcc import driver, runtime
+from tcc.backends.cpu import compile as cpu_compile
+from tcc.backends.cpu.inprocess import PoolHere
 from tcc.ir.graph import Graph, GraphBuilder, Value, captures
 from tcc.options import read_options
 
@@ -86,7 +88,11 @@ def join(seeds: Sequence[int], most: int | None = None) -> tuple[dict[int, Gener
 
 def _run(graph: Graph, feeds: Mapping[str, Array], mode: str) -> dict[str, Any]:
     options = read_options({"jobs": 1, **MODES[mode]})
-    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(driver, "load_model", lambda g, *_, **__: g),
+        patch.object(cpu_compile, "WorkerPool", PoolHere),
+    ):
         path = Path(folder, "fuzz.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 1, poison=True).run(feeds)

@@ -23,7 +23,7 @@ from tcc.ir.op import OpSpec, Sample, Trait
 from tcc.ir.types import BF16, BOOL, F32, I64, DType, TensorType, dtype_of
 from tcc.ops import OPS
 
-from .movements import WIDE, movement, pick
+from .movements import TYPES, movement, pick
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,24 +144,29 @@ class Maker:
 
     def _row(self, op: OpSpec) -> bool:
         """A row on one of its samples, with earlier values for operands that they fit."""
-        if self.special and op.name in ("dft", "stft"):
-            return False  # zeros of their tables are none in every order of computing them
+        if self.special and op.name in ("dft", "stft", "conv_transpose"):
+            # Zeros of tables, and those that fill up the shorter of interleaved filters, are no
+            # terms in every order of computing them.
+            return False
         sample = pick(self.rng, _samples(op.name))
-        half = self._half(op, sample)
+        other = self._other_type(op, sample)
         operands: list[Known | None] = []
         for number, array in enumerate(sample.inputs):
             if array is None:
                 operands.append(None)
                 continue
-            known = self.fresh(array, BF16 if half and array.dtype == np.float32 else None)
+            known = self.fresh(array, other if other and array.dtype == other.carrier else None)
             places = number and (op.name in _PLACES or array.dtype.kind in "iu")
             operands.append(known if places else self._replaced(known, op))
+            if other and other.is_narrow:
+                other = None  # what is beside it, scales and zero points, is mostly wide
         return self._apply(op, operands, sample.attrs)
 
-    def _half(self, op: OpSpec, sample: Sample) -> bool:
-        floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
-        able = BF16 in op.dtypes and floats and all(a.dtype == np.float32 for a in floats)
-        return bool(able and self.rng.random() < 0.15)
+    def _other_type(self, op: OpSpec, sample: Sample) -> DType | None:
+        """A type that NumPy lacks and the row takes, in the place of the one that carries it."""
+        held = {a.dtype for a in sample.inputs if a is not None}
+        able = [d for d in op.dtypes if (d is BF16 or d.is_narrow) and d.carrier in held]
+        return pick(self.rng, able) if able and self.rng.random() < 0.25 else None
 
     def _replaced(self, known: Known, op: OpSpec) -> Known:
         """An earlier value of the same type, or, for rows of any shape, of the same dtype."""
@@ -289,7 +294,7 @@ class Maker:
         if self.pool and self.rng.random() < 0.85:
             recent = self.pool[-6:] if self.rng.random() < 0.6 else self.pool
             return pick(self.rng, recent)
-        dtype = pick(self.rng, (F32, F32, F32, F32, *WIDE))
+        dtype = pick(self.rng, (F32, F32, F32, F32, *TYPES))
         return self.fresh_of(self._type(dtype, int(self.rng.integers(0, 5))))
 
     def _type(self, dtype: DType, rank: int) -> TensorType:
@@ -378,7 +383,7 @@ class Maker:
             return False
         if arrays is None or not self._sound(arrays, operands):
             return False
-        if any(t is not None and t.dtype not in WIDE for t in (*types, *results)):
+        if not all(_taken(op, t) for t in (*types, *results) if t is not None):
             return False
         made = [None if k is None else self._make(k) for k in operands]
         values = [None if k is None else k.made for k in made]
@@ -538,6 +543,11 @@ class Maker:
 
 
 # ---- small things --------------------------------------------------------------------------------
+
+
+def _taken(op: OpSpec, type: TensorType) -> bool:
+    """Whether a node may have an operand or a result of this type; inference asks less of it."""
+    return type.dtype in (op.dtypes if type.dtype.is_narrow else TYPES)
 
 
 def _known(dim: Index) -> int:

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.hostile FOLDER       writes every case to FOLDER/NAME/
 
-A case is a model (`m.onnx` and files beside it) that is compiled, a model that is compiled and run
-with arrays, or an artifact that is loaded.  What must come of it:
+A case is a model (`m.onnx` and files beside it, or `m.pt2`) that is compiled, a model that is
+compiled and run with arrays, or an artifact that is loaded.  What must come of it:
 
     WORKS     exit code 0
     REFUSED   exit code 1 and a message: of the import, of the load, or of the run
@@ -18,14 +18,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from . import hostile_artifacts, hostile_files, hostile_graphs, hostile_runs
+from . import hostile_archives, hostile_artifacts, hostile_files, hostile_graphs, hostile_runs
 from .hostile_case import Case
 
 
 def cases() -> tuple[Case, ...]:
     """All of them; names are distinct."""
     found: list[Case] = []
-    for module in (hostile_files, hostile_graphs, hostile_runs, hostile_artifacts):
+    for module in (
+        hostile_files,
+        hostile_graphs,
+        hostile_runs,
+        hostile_artifacts,
+        hostile_archives,
+    ):
         found += module.cases()
     return tuple(found)
 

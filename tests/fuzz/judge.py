@@ -19,6 +19,7 @@ from tcc.ir.graph import Graph, Node, carrier, walk_nodes
 from tcc.ir.index import as_index, as_int
 from tcc.ir.op import OpSpec, Tolerance
 from tcc.ir.types import DType
+from tcc.runtime.abi import EXTENSIONS, numpy_dtype
 
 from .graphs import Array, Generated, bodies_of
 
@@ -115,7 +116,7 @@ def _distance(a: Array, b: Array) -> Array:
 
 
 def _allowed(want: Array, spread: Array, dtype: DType) -> Array:
-    if not dtype.is_float:
+    if not dtype.is_float or dtype.is_narrow:
         return np.where(spread > 0, np.maximum(FACTOR * spread, 1.0), 0.0)
     finite = np.where(np.isfinite(want), np.abs(want.astype(np.float64)), 0.0)
     ulp = _EPS[dtype.name] * finite
@@ -166,7 +167,7 @@ def _noisy(
 ) -> Array:
     """`result` moved by a few units of its last place, and of `scale`'s in f32."""
     result = np.asarray(result)
-    if not dtype.is_float:
+    if not dtype.is_float or dtype.is_narrow:
         return result
     exact = np.where(np.isfinite(result), result, 0).astype(np.float64)
     unit = _EPS["f64" if dtype.name == "f64" else "f32"]
@@ -210,20 +211,13 @@ def _top(array: Array) -> float:
 
 
 def storage(array: Array, dtype: DType) -> Array:
-    """bf16 values, which NumPy holds as f32, as the bit patterns that artifacts take."""
-    if dtype.name != "bf16":
-        return array
-    return (
-        (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16).reshape(array.shape)
-    )
+    """Values of a type that NumPy lacks as artifacts take them."""
+    return array if dtype.name not in EXTENSIONS else array.astype(numpy_dtype(dtype.name))
 
 
 def from_storage(array: Array, dtype: DType) -> Array:
     """The values of an artifact's result in the type that carries them."""
-    if dtype.name != "bf16":
-        return array
-    bits = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16
-    return bits.view(np.float32).reshape(array.shape)
+    return array if dtype.name not in EXTENSIONS else array.astype(dtype.carrier)
 
 
 def stored(inputs: Mapping[str, Array], graph: Graph) -> dict[str, Array]:

@@ -32,14 +32,15 @@ def test_there_are_enough_of_every_kind() -> None:
     assert len(set(names)) == len(names) >= 400
     kinds = {name.split("-")[0] for name in names}
     assert {"bytes", "tensor", "external", "graph", "function", "attribute"} <= kinds
-    assert {"bomb", "name", "run", "artifact", "sparse"} <= kinds
+    assert {"bomb", "name", "run", "artifact", "sparse", "archive"} <= kinds
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 def test_the_import_refuses(case: object, tmp_path: Path) -> None:
     case.write_to(tmp_path / "case")  # type: ignore[attr-defined]
+    (model,) = (tmp_path / "case").glob("m.*")
     with pytest.raises(UserError) as found:
-        load_model(tmp_path / "case" / "m.onnx")
+        load_model(model)
     assert found.value.what
 
 

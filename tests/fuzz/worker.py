@@ -1,6 +1,6 @@
-"""A process for one batch of seeds: `python -m tests.fuzz.worker A:B MODE,MODE`.
+"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE`.
 
-Prints a line of JSON for each failure.
+Prints a line of JSON for each batch as it is done: its failures.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import asdict
 from .compiled import check
 
 
-def main(seeds: str, modes: str) -> None:
-    first, last = map(int, seeds.split(":"))
-    for failure in check(range(first, last), modes.split(",")):
-        print(json.dumps(asdict(failure)), flush=True)
+def main(batches: str, modes: str) -> None:
+    for batch in batches.split(","):
+        first, last = map(int, batch.split(":"))
+        failures = check(range(first, last), modes.split(","))
+        print(json.dumps([asdict(failure) for failure in failures]), flush=True)
 
 
 if __name__ == "__main__":

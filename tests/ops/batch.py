@@ -18,6 +18,7 @@ from tcc import driver, runtime
 from tcc.errors import TccError
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.lists import ListType
+from tcc.ir.narrow import decode, encode
 from tcc.ir.types import BF16, TensorType
 from tcc.ops.lists import pack
 from tcc.options import read_options
@@ -79,15 +80,22 @@ def feeds_of(cases: Sequence[Case], variants: Mapping[str, Variant]) -> dict[str
 
 
 def to_storage(array: Array, type: TensorType) -> Array:
-    """bf16 values, which NumPy holds as f32, as the bit patterns that artifacts take."""
-    bits = array if type.dtype is not BF16 else (array.view(np.uint32) >> 16).astype(np.uint16)
-    return np.asarray(bits)
+    """What NumPy holds as wider floats, as the bit patterns that artifacts take."""
+    if type.dtype is BF16:
+        return np.asarray((array.view(np.uint32) >> 16).astype(np.uint16))
+    if type.dtype.is_narrow and type.dtype.is_float:
+        return encode(array, type.dtype)
+    return np.asarray(array)
 
 
 def from_storage(array: Array, type: TensorType) -> Array:
-    if type.dtype is not BF16:
+    if type.dtype is BF16:
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if not type.dtype.is_narrow:
         return array
-    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if type.dtype.is_float and array.dtype == np.uint8:
+        return decode(array, type.dtype)
+    return np.asarray(array.astype(type.dtype.carrier))
 
 
 def _packed(found: Any, type: TensorType) -> Any:
@@ -110,7 +118,7 @@ def run_batch(
 ) -> Results:
     """Compiles and runs the cases; names must be distinct.  `together` runs them elsewhere."""
     results = Results()
-    _run(cases, cpu, variants or {}, results, together or _run_together)
+    _run(cases, cpu, variants or {}, results, together or run_together)
     return results
 
 
@@ -138,12 +146,13 @@ def _run(
         )
 
 
-def _run_together(
-    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant]
+def run_together(
+    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant], level: int = 2
 ) -> dict[str, Any]:
+    """The outputs of the cases, compiled for `cpu` at `-O<level>`."""
     # Under xdist the other CPU has a batch of its own.
     jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-    options = read_options({"cpu": cpu, "jobs": jobs})
+    options = read_options({"cpu": cpu, "jobs": jobs, "level": level})
     graph = graph_of(cases, variants)
     with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
         path = Path(folder, "batch.so")

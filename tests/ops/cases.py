@@ -127,7 +127,9 @@ def check(
 
 
 # Rows whose attributes or rules need a known size somewhere.
-STATIC = ("group_normalization-", "quantize_linear-block-", "dequantize_linear-block-")
+STATIC = (
+    "group_normalization-", "quantize_linear-block-", "dequantize_linear-block-", "one_hot-"
+)  # fmt: skip
 
 
 def symbolic(types: tuple[TensorType | None, ...]) -> tuple[TensorType | None, ...]:

@@ -13,7 +13,14 @@ from tcc.ops.magnitude import LrnAttrs
 from tcc.ops.normalization import EpsilonAttrs, GroupNormAttrs
 from tcc.ops.quantize import QuantizeAttrs
 from tcc.ops.reduce import ReduceAttrs
-from tcc.ops.shapes import AxisAttrs, agree, broadcast_shapes, first_shape, reduced_shape
+from tcc.ops.shapes import (
+    AxisAttrs,
+    UnequalDimsError,
+    agree,
+    broadcast_shapes,
+    first_shape,
+    reduced_shape,
+)
 
 N, M = symbol("n", 1), symbol("m", 1)
 
@@ -29,7 +36,7 @@ def dims(*values: Index | int) -> tuple[Index, ...]:
         (((3, 1), (7,)), (3, 7)),
         (((N, 1), (1, M)), (N, M)),
         (((N, 5), (N, 5)), (N, 5)),
-        (((N,), (4,)), (4,)),
+        (((N,), (1, N)), (1, N)),
         (((0, 3), (1, 3)), (0, 3)),
         (((2,), (5, 1), (4, 1, 1)), (4, 5, 2)),
     ],
@@ -40,9 +47,9 @@ def test_broadcasting(
     assert broadcast_shapes(*(dims(*s) for s in shapes)) == dims(*result)
 
 
-@pytest.mark.parametrize(("a", "b"), [((3,), (4,)), ((N,), (M,)), ((0,), (2,))])
+@pytest.mark.parametrize(("a", "b"), [((3,), (4,)), ((N,), (M,)), ((N,), (4,)), ((0,), (2,))])
 def test_dims_that_do_not_broadcast(a: tuple[Index | int, ...], b: tuple[Index | int, ...]) -> None:
-    with pytest.raises(ValueError, match=f"dims {a[0]} and {b[0]} do not broadcast"):
+    with pytest.raises(UnequalDimsError, match=f"do not broadcast: {a[0]} and {b[0]} differ"):
         broadcast_shapes(dims(*a), dims(*b))
 
 
@@ -55,11 +62,13 @@ def test_a_reduced_axis_stays_as_one_or_goes() -> None:
         reduced_shape(dims(N, 3), (2,), True)
 
 
-def test_a_constant_wins_over_a_symbol() -> None:
-    assert agree(N, const(4), "channels") is const(4)
-    assert agree(const(4), N, "channels") is const(4)
-    with pytest.raises(ValueError, match="channels: n and m differ"):
+def test_only_the_same_dims_agree() -> None:
+    assert agree(N + 1, 1 + N, "channels") is N + 1
+    with pytest.raises(UnequalDimsError, match="channels: n and m differ") as found:
         agree(N, M, "channels")
+    assert found.value.dims == (N, M)
+    with pytest.raises(UnequalDimsError):
+        agree(N, const(4), "channels")
 
 
 def test_the_first_shape_is_not_enlarged() -> None:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import programs
 from op_library import Ops
+from sanitized import Sanitized
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture(scope="session")
 def ops(tmp_path_factory: pytest.TempPathFactory) -> Ops:
     return Ops(tmp_path_factory.mktemp("ops"))
+
+
+@pytest.fixture(scope="session")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
+    return Sanitized(tmp_path_factory.mktemp("sanitized"))

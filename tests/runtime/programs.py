@@ -231,6 +231,7 @@ def every_instruction() -> Program:
         ),
         Copy(y, dynamic, k),
         Loop(k, -1, flag, (Branch(w, (Copy(a, x, k),), (Copy(state, x, k),)),)),
+        Branch(-1, (Copy(a, x, k),), (Copy(state, x, k),), flag),
     ]
     b.launch("fill", k, [y], [n])
     return b.program()

@@ -2,60 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
-import subprocess
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+import handle_programs
 import programs
 import pytest
+from sanitized import Sanitized, run_sanitized
 from tcc.backends.host import HEADER_WORDS, encode_program
-from tcc.backends.toolchain import runtime_folder, runtime_sources
 from tcc.ir.program import Program
-
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver of hostile.c with the whole runtime, built with sanitizers."""
-    folder = tmp_path_factory.mktemp("hostile")
-    base = runtime_folder()
-    flags = ("-std=c11", "-O0", "-DTCC_TEST_FAIL_ALLOCATION", *SANITIZERS)
-    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-    sources = [str(path) for path in runtime_sources()]
-    driver = str(Path(__file__).with_name("hostile.c"))
-    command = (
-        "cc",
-        *flags,
-        *includes,
-        driver,
-        *sources,
-        "-o",
-        "hostile",
-        "-lm",
-        "-lpthread",
-        "-ldl",
-    )
-    subprocess.run(command, cwd=folder, check=True)
-    return folder / "hostile"
+def hostile(sanitized: Sanitized) -> Path:
+    return sanitized.program("hostile", Path(__file__).with_name("hostile.c"))
 
 
 def run(hostile: Path, records: Iterable[bytes], *mode: str) -> tuple[int, int, int]:
     """How many of the records decode, how many of them run, and how many there are."""
     path = hostile.with_name("records")
     path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
-    options = "allocator_may_return_null=1:detect_leaks=1:max_allocation_size_mb=256"
-    result = subprocess.run(
-        (str(hostile), str(path), str(len(programs.KERNEL_NAMES)), *mode),
-        capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "ASAN_OPTIONS": options},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
-    decoded, ran, of = map(int, result.stdout.split())
+    shown = run_sanitized(hostile, str(path), str(len(programs.KERNEL_NAMES)), *mode)
+    decoded, ran, of = map(int, shown.split())
     return decoded, ran, of
 
 
@@ -138,7 +110,30 @@ def test_deep_nesting_is_refused(hostile: Path) -> None:
     assert run(hostile, [encode_program(program) for program in deep])[0] == 1
 
 
-@pytest.mark.parametrize("program", [programs.mlp()[0], programs.handles()], ids=["mlp", "handles"])
+@pytest.mark.parametrize(("name", "program"), list(handle_programs.lying()))
+def test_programs_that_lie_about_strings_and_lists_are_refused(
+    hostile: Path, name: str, program: Program
+) -> None:
+    assert run(hostile, [encode_program(program)]) == (1, 0, 1), name
+
+
+def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> None:
+    """A list with dimensions, strings updated in place, opaque elements of a byte."""
+    whole = programs.handles()
+    strings, list_ = whole.inputs
+    wide = replace(whole, inputs=(strings, replace(list_, dims=strings.dims)))
+    updated = replace(whole, outputs=(replace(whole.outputs[0], state=0), whole.outputs[1]))
+    words, texts = parts(encode_program(whole))
+    narrow = [3 << 8 | 8 if word == 3 << 8 | 128 else word for word in words]
+    records = [encode_program(wide), encode_program(updated), sealed(narrow, texts)]
+    assert run(hostile, records) == (0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [programs.mlp()[0], programs.handles(), handle_programs.growing(3)],
+    ids=["mlp", "handles", "growing"],
+)
 def test_every_failing_allocation_is_reported_and_leaks_nothing(
     hostile: Path, program: Program
 ) -> None:

@@ -10,7 +10,7 @@ import programs
 import pytest
 from tcc.backends.toolchain import runtime_folder
 
-USES = ("threads.c", "workers.c", "cpus.c", "status.c")
+USES = ("threads.c", "workers.c", "limits.c", "status.c")
 
 # Two artifacts with a launch of two units that each take a while; three workers are asked for.
 TWO_ARTIFACTS = """

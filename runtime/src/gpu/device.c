@@ -143,7 +143,7 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
             break;
         case TCC_CODE_READ: found->fixed = false; break;
         case TCC_CODE_BRANCH:
-            found->fixed = false;
+            if (code->as.branch.condition >= 0) found->fixed = false;
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.then, found));
             TCC_RETURN_IF_ERROR(check_body(gpu, program, code->as.branch.otherwise, found));
             break;

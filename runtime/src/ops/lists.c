@@ -51,12 +51,18 @@ static tcc_status read_place(const tcc_op_call *call, int32_t number, int64_t co
                     (long long)count);
 }
 
-/* A copy of `x` as an entry of type `word`. */
+static bool is_list(tcc_dtype dtype) { return tcc_is_opaque(dtype) && !tcc_is_string(dtype); }
+
+/* A copy of `x` as an entry of type `word`.  A list in it is there already: none holds itself. */
 static tcc_status take_entry(const tcc_op_call *call, const tcc_op_tensor *x, int64_t word,
                              tcc_op_tensor *out_entry) {
+    tcc_list_value held;
     tcc_op_tensor own = *x;
     own.dtype = type_of(word);
     if (tcc_stored_bytes(own.dtype, 8) != tcc_stored_bytes(x->dtype, 8)) return misfit();
+    if (is_list(own.dtype) && x->count != 1) return misfit();
+    if (is_list(own.dtype))
+        TCC_RETURN_IF_ERROR(tcc_heap_list(call->heap, *(const uint64_t *)x->data, &held));
     return tcc_heap_copy(call->heap, &own, out_entry);
 }
 
@@ -176,7 +182,7 @@ static tcc_status expect(const tcc_heap *heap, uint64_t handle, const int64_t *w
         if (words[1] == 0) {
             TCC_RETURN_IF_ERROR(check_entry(entry, words + 2, count - 2));
         } else {
-            if (!tcc_is_opaque(entry->dtype) || tcc_is_string(entry->dtype) || entry->count != 1)
+            if (!is_list(entry->dtype) || entry->count != 1)
                 return wrong_entry(entry, "element type");
             TCC_RETURN_IF_ERROR(expect(heap, *(uint64_t *)entry->data, words + 1, count - 1));
         }
@@ -295,7 +301,9 @@ tcc_status tcc_op_list_split(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 3, 0, "list_split"));
     TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, ".ih", "list_split"));
     const tcc_op_tensor *x = &call->inputs[0], *given = &call->inputs[1];
-    if (x->dtype.bits % 8) return misfit();
+    tcc_dtype type = type_of(call->ints[2]);
+    if (x->dtype.bits % 8 || is_list(type) || tcc_stored_bytes(type, 8) != tcc_stored_bytes(x->dtype, 8))
+        return misfit();
     TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &axis));
     const int64_t *sizes = given->data;
     bool equal = given->ndim == 0;

@@ -75,7 +75,8 @@ static tcc_status format_all(const tcc_op_call *call) {
 
 static bool is_number(tcc_dtype dtype) {
     bool whole = dtype.bits == 8 || dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64;
-    return (whole && (dtype.code <= 1 || dtype.code == 6)) || (dtype.code == 2 && dtype.bits >= 32);
+    return (whole && (dtype.code <= 1 || dtype.code == 6)) ||
+           (dtype.code == 2 && (dtype.bits == 32 || dtype.bits == 64));
 }
 
 tcc_status tcc_op_string_format(tcc_op_call *call) {

@@ -12,6 +12,7 @@
  *
  * A table of cases has rows (character, up to three characters in its place, 0 where there are fewer),
  * by rising characters. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,16 +103,11 @@ static bool next_word(pieces *p, tcc_string *out_piece) {
     return true;
 }
 
-/* Where the delimiter begins in the rest, or its size. */
+/* Where the delimiter begins in the rest, or its size; in time linear in both. */
 static int64_t find_delimiter(const pieces *p) {
-    int64_t at = 0, last = p->rest.size - p->width;
-    while (at <= last) {
-        const char *found = memchr(p->rest.data + at, p->delimiter[0], (size_t)(last - at + 1));
-        if (!found) break;
-        if (memcmp(found, p->delimiter, (size_t)p->width) == 0) return found - p->rest.data;
-        at = found - p->rest.data + 1;
-    }
-    return p->rest.size;
+    const char *found =
+        memmem(p->rest.data, (size_t)p->rest.size, p->delimiter, (size_t)p->width);
+    return found ? found - p->rest.data : p->rest.size;
 }
 
 static bool next_piece(pieces *p, tcc_string *out_piece) {
@@ -158,9 +154,10 @@ tcc_status tcc_op_string_split(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "hhi", "string_split"));
     TCC_RETURN_IF_ERROR(begin_split(call, &first));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-    if (y->ndim != x->ndim + 1 || call->outputs[1].count != x->count) return misfit("string_split");
+    if (y->ndim != x->ndim + 1 || call->outputs[1].count != x->count ||
+        (x->ndim && memcmp(x->dims, y->dims, (size_t)x->ndim * sizeof *x->dims)))
+        return misfit("string_split");
     int64_t room = y->dims[x->ndim], *counts = call->outputs[1].data;
-    if (y->count != x->count * room) return misfit("string_split");
     for (int64_t i = 0; i < x->count; i++) {
         pieces p = first;
         uint64_t *row = (uint64_t *)y->data + i * room;

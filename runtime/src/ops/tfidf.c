@@ -55,12 +55,13 @@ static tcc_status fill(const tcc_op_call *call, counter *c) {
     memset(memory, 0, (size_t)room * sizeof(gram));
     c->slots = memory;
     c->n_slots = room;
+    for (int64_t g = 0; g < c->n_places; g++)
+        if (c->places[g] < 0 || c->places[g] >= c->columns) return misfit();
     for (int64_t size = 1; size <= counts->count; size++) {
         int64_t start = begins[size - 1], end = size < counts->count ? begins[size] : tokens;
         if (start < 0 || start > end || end > tokens) return misfit();
         for (; start + size <= end; start += size, number++) {
-            if (number >= c->n_places || c->places[number] < 0 || c->places[number] >= c->columns)
-                return misfit();
+            if (number >= c->n_places) return misfit();
             if (size < call->ints[1] || size > call->ints[2]) continue;
             *find(c, c->pool + start, size, 1) = (gram){start, size, number};
         }
@@ -71,8 +72,9 @@ static tcc_status fill(const tcc_op_call *call, counter *c) {
 static void count_row(const tcc_op_call *call, const counter *c, const int64_t *row, int64_t length,
                       float *out_counts) {
     memset(out_counts, 0, (size_t)c->columns * sizeof(float));
-    for (int64_t size = call->ints[1]; size <= call->ints[2] && size <= length; size++)
-        for (int64_t step = 1; step <= (size == 1 ? 1 : call->ints[3] + 1); step++) {
+    int64_t most = call->ints[2] < call->inputs[2].count ? call->ints[2] : call->inputs[2].count;
+    for (int64_t size = call->ints[1]; size <= most && size <= length; size++)
+        for (int64_t step = 1; step == 1 || (size > 1 && step - 1 <= call->ints[3]); step++) {
             if (size > 1 && step > (length - 1) / (size - 1)) break;
             for (int64_t start = 0; start + (size - 1) * step < length; start++) {
                 const gram *found = find(c, row + start, size, step);
@@ -117,14 +119,14 @@ tcc_status tcc_op_tf_idf(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 5, 1, 4, 0, "tf_idf"));
     TCC_RETURN_IF_ERROR(tcc_op_expect_types(call, "..iiff", "tf_idf"));
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-    if (x->ndim < 1 || x->ndim > 2 || y->ndim != x->ndim || call->inputs[1].dtype.bits != 64 || call->ints[1] < 1)
+    if (x->ndim < 1 || x->ndim > 2 || y->ndim != x->ndim || call->inputs[1].dtype.bits != 64 ||
+        call->ints[1] < 1 || (x->ndim == 2 && y->dims[0] != x->dims[0]))
         return misfit();
     counter c = {.pool = call->inputs[1].data,
                  .places = call->inputs[3].data,
                  .n_places = call->inputs[3].count,
                  .columns = y->dims[y->ndim - 1]};
     int64_t length = x->dims[x->ndim - 1], rows = x->ndim == 2 ? x->dims[0] : 1;
-    if (y->count != rows * c.columns) return misfit();
     TCC_RETURN_IF_ERROR(fill(call, &c));
     TCC_RETURN_IF_ERROR(widened(call, &tokens));
     if (call->ints[0] != 0) TCC_RETURN_IF_ERROR(column_weights(call, &c, &weights));

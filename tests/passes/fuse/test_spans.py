@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tcc.ir.group import TileGroup
 from tcc.ir.index import as_int, evaluate, iterator, symbol, var_of
-from tcc.ir.tile import If, Loop, Stmt
+from tcc.ir.tile import If, Loop, Prefetch, Stmt
 from tcc.ir.verify_tile import verify_kernel
 from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.spans import ladder, last_part
@@ -63,8 +63,11 @@ def open_product(rows: int = 1) -> tuple[TileGroup, Schedule]:
 
 
 def branches(body: tuple[Stmt, ...]) -> int:
+    """Choices between parts that compute, which those of hints are not."""
     return sum(
-        1 + branches(s.then) + branches(s.otherwise)
+        any(not isinstance(inner, Prefetch) for inner in s.then)
+        + branches(s.then)
+        + branches(s.otherwise)
         if isinstance(s, If)
         else branches(s.body)
         if isinstance(s, Loop)

@@ -1,6 +1,6 @@
-"""Pairs of bf16: taken apart where there is no instruction for them, multiplied where there is.
+"""Words of neighbours, two of bf16 or four bytes: multiplied at once, or taken apart.
 
-The instruction itself runs on few machines; here its place is taken by LLVM code of the same
+The instruction for bf16 runs on few machines; here its place is taken by LLVM code of the same
 meaning, and that the instruction is chosen is read off the assembly.
 """
 
@@ -31,7 +31,7 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
-from tcc.ir.types import BF16, F32
+from tcc.ir.types import BF16, F32, I8, I32, U8, DType, integer_limits
 from tcc.target import Target, parse_target
 
 from . import conftest
@@ -191,3 +191,99 @@ def test_processors_without_it_do_not() -> None:
     assert "vdpbf16ps" not in listing
     assert listing.count("vpslld") >= 4 * 2
     assert "vpmovzxwd" not in listing
+
+
+# ---- bytes --------------------------------------------------------------------------------------
+
+
+def of_bytes(rows: int, columns: int, depth: int, kinds: tuple[DType, DType]) -> TileKernel:
+    """c = a @ b in i32, all of the sum in one step, with b in words along it."""
+    a_buf = TileBuffer("A", kinds[0], (const(rows), const(depth)), Scope.INPUT)
+    b_sizes = (-(-depth // 4), columns, 4)
+    b_buf = TileBuffer("B", kinds[1], tuple(map(const, b_sizes)), Scope.INPUT)
+    c_buf = TileBuffer("C", I32, (const(rows), const(columns)), Scope.OUTPUT)
+    a, b = Block("a", kinds[0], (rows, depth)), Block("b", kinds[1], (depth, columns))
+    zero, out = Block("z", I32, (rows, columns)), Block("o", I32, (rows, columns))
+    k, j = lanes(b.shape)
+    body = (
+        Compute(zero, literal(0, I32), ()),
+        Load(a, a_buf, lanes(a.shape)),
+        Load(b, b_buf, (k // 4, j, k % 4)),
+        Contract(out, zero, a, b, ("m", "n"), ("m", "k"), ("k", "n")),
+        Store(c_buf, lanes(out.shape), out),
+    )
+    return TileKernel((a_buf, b_buf, c_buf), (), (), (), body)
+
+
+def extreme_bytes(kernel: TileKernel) -> list[np.ndarray]:
+    """Bytes with many of the largest and the smallest: sums of two products leave 16 bits."""
+    rng = np.random.default_rng(6)
+    arrays = []
+    for buffer in kernel.buffers[:2]:
+        low, high = integer_limits(buffer.dtype)
+        shape = [n.const for n in buffer.sizes]
+        drawn = rng.integers(low, high + 1, shape)
+        ends = rng.choice([low, high], shape)
+        mixed = np.where(rng.random(shape) < 0.5, ends, drawn)
+        arrays.append(mixed.astype(buffer.dtype.carrier))
+    return [*arrays, np.zeros([n.const for n in kernel.buffers[2].sizes], np.int32)]
+
+
+KINDS = {"u8i8": (U8, I8), "i8u8": (I8, U8), "i8i8": (I8, I8), "u8u8": (U8, U8)}
+
+
+@pytest.mark.parametrize("cpu", ["host", "skylake-avx512", "x86-64-v3", "x86-64-v2"])
+@pytest.mark.parametrize("kinds", list(KINDS))
+def test_bytes_are_multiplied_exactly(cpu: str, kinds: str) -> None:
+    host = parse_target("cpu", "host", detect)
+    target = parse_target("cpu", cpu, detect)
+    if not {*target.profile.features} <= {*host.profile.features}:
+        pytest.skip(f"this processor lacks what {cpu} has")
+    for rows, columns, depth in ((3, 37, 11), (2, 64, 8), (4, 3, 6), (1, 16, 3)):
+        kernel = of_bytes(rows, columns, depth, KINDS[kinds])
+        arrays = extreme_bytes(kernel)
+        got = Compiled(kernel, target).run(arrays, {})[2]
+        a, b = (x.astype(np.int64) for x in arrays[:2])
+        plain = b.transpose(0, 2, 1).reshape(-1, columns)[:depth]
+        np.testing.assert_array_equal(got, a @ plain)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "due"),
+    [("icelake-server", "vpdpbusd"), ("skylake-avx512", "vpmaddwd"), ("x86-64-v2", "pmaddwd")],
+)
+def test_bytes_have_an_instruction(cpu: str, due: str) -> None:
+    target = parse_target("cpu", cpu, detect)
+    kernel = of_bytes(6, 64, 32, KINDS["u8i8"])
+    listing = compile_assembly(emit_kernel(kernel, "k", target).llvm, target)
+    vectors = 64 * 32 // target.profile.vector_bits
+    products = 6 * vectors * 8 * (1 if due == "vpdpbusd" else 2)
+    assert len(re.findall(rf"\t{due}\t", listing)) == products
+    assert not re.search(r"\tv?pmulld\t", listing)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "kinds", "due"),
+    [
+        ("neoverse-n1", "i8i8", "sdot"),
+        ("neoverse-n1", "u8u8", "udot"),
+        ("neoverse-n1", "i8u8", "sdot"),  # the unsigned ones moved by 128
+        ("neoverse-v1", "u8i8", "usdot"),
+    ],
+)
+def test_arm_multiplies_words_of_bytes(cpu: str, kinds: str, due: str) -> None:
+    target = parse_target("cpu:aarch64", cpu, detect)
+    listing = compile_assembly(
+        emit_kernel(of_bytes(6, 16, 32, KINDS[kinds]), "k", target).llvm, target
+    )
+    moved = 8 * 6 if kinds == "i8u8" else 0  # what was moved, for each element of the rows
+    assert len(re.findall(rf"\t{due}\t", listing)) == 6 * 4 * 8 + moved
+    assert "\tmul\t" not in listing
+    assert "\tmla\t" not in listing
+
+
+def test_arm_multiplies_pairs() -> None:
+    target = parse_target("cpu:aarch64", "neoverse-v1", detect)
+    listing = compile_assembly(emit_kernel(product(6, 16, 768, 4), "k", target).llvm, target)
+    assert listing.count("\tbfdot\t") == 6 * 4 * 2
+    assert "\tfmla\t" not in listing

@@ -1,0 +1,98 @@
+"""Budgets: how much one compile may take, as data.
+
+The fields of `Budgets` are the one table.  Model files are hostile input: a small one can ask for
+any number of nodes, depth and time.  What is over a budget ends with an error that names it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tcc.errors import UserError
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_NUMBER = re.compile(r"([0-9]+)([KMGT]?)")
+
+
+def _budget(default: int, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """The most that a compile may take.  Make one with `read_budgets`, which checks the values."""
+
+    nodes: int = _budget(1_000_000, "nodes with functions and bodies in place of their calls")
+    nesting: int = _budget(64, "bodies and functions inside one another")
+    import_seconds: int = _budget(600, "seconds of reading the model")
+    kernel_seconds: int = _budget(600, "seconds that one kernel's code takes")
+    kernel_bytes: int = _budget(8 << 30, "bytes of memory of each process that makes code")
+    bytes: int = _budget(
+        1 << 40, "bytes of memory of `tcc compile` itself, which never takes more than there is"
+    )
+
+    def over(self, name: str, *, where: str = "", why: str = "") -> UserError:
+        """The error for a model that is over the budget `name`."""
+        most = getattr(self, name)
+        return UserError(
+            f"the model is over the budget of {most} {meaning_of(name)}",
+            where=where,
+            why=why,
+            hint=f"if that is meant, raise it: --budget {name}={2 * most}",
+        )
+
+
+BUDGETS = Budgets()
+
+
+def meaning_of(name: str) -> str:
+    """What the budget `name` counts."""
+    return next(str(item.metadata["meaning"]) for item in fields(Budgets) if item.name == name)
+
+
+def budgets_help() -> str:
+    """The table in one sentence, for the flag's help."""
+    rows = (f"{item.name}={item.default} ({meaning_of(item.name)})" for item in fields(Budgets))
+    return f"The most that the compile may take, K, M, G for 2^10, 2^20, 2^30: {'; '.join(rows)}."
+
+
+def read_budgets(given: Mapping[str, int | str] | Sequence[str]) -> Budgets:
+    """Budgets from a mapping, or from `NAME=VALUE` texts.
+
+    Raises ValueError with one sentence for an unknown name or a value that is no count.
+    """
+    pairs = (
+        given.items()
+        if isinstance(given, Mapping)
+        else [item.partition("=")[::2] for item in given]
+    )
+    known = [item.name for item in fields(Budgets)]
+    found = {}
+    for name, value in pairs:
+        if name not in known:
+            raise ValueError(f"there is no budget {name!r}, but {', '.join(known)}")
+        match = _NUMBER.fullmatch(str(value))
+        if match is None or int(match[1]) < 1:
+            raise ValueError(f"{name}={value} is not a count of at least 1, as in 64, 100K or 4G")
+        found[name] = int(match[1]) << _UNITS[match[2]]
+    return Budgets(**found)
+
+
+@contextmanager
+def memory_of(budgets: Budgets) -> Iterator[None]:
+    """Inside, this process and those that it starts get MemoryError for more than its budget, and
+    for more than the machine has."""
+    least = min(budgets.bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = min([least, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -1,0 +1,209 @@
+"""Converters of com.microsoft's fused operators: activations, norms and products.
+
+SkipLayerNormalization(x, skip, gamma, beta, bias)  ->  layer_normalization(x + skip + bias)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_window import window_attrs
+from tcc.ir.index import Index, as_int
+from tcc.ir.types import I32, I64
+
+Results = Sequence["Operand | None"]
+
+
+def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
+    """The numbers `count`, `count + 1`, ... of `size` places, i64; from 0 on without a count."""
+    ends = (ctx.size_scalar(0), ctx.size_scalar(size), ctx.size_scalar(1))
+    found = ctx.emit("range", *ends, size=size)
+    return found if count is None else ctx.emit("add", found, ctx.cast(count, I64))
+
+
+# ---- activations --------------------------------------------------------------------------------
+
+
+def _gelu(ctx: NodeContext, approximate: str) -> Results:
+    """GELU, of the sum with a bias where there is one."""
+    x, bias = ctx.input(0), ctx.optional(1)
+    if bias is not None:
+        x = ctx.emit("add", x, bias)
+    return [ctx.emit("gelu", x, approximate=approximate)]
+
+
+def _quick_gelu(ctx: NodeContext) -> Results:
+    return [ctx.emit("silu", ctx.input(0), alpha=ctx.real("alpha", 1.702))]
+
+
+def _split_gelu(ctx: NodeContext) -> Results:
+    """The first half of x + bias times the GELU of the second."""
+    x = ctx.emit("add", ctx.input(0), ctx.input(1))
+    width = as_int(x.shape[-1])
+    if width is None or width % 2:
+        raise ctx.fail(f"the last axis of {x.type!r} has no two halves")
+    linear, gate = (ctx.slice_axis(x, x.rank - 1, n * width // 2, width // 2) for n in range(2))
+    return [ctx.emit("mul", linear, ctx.emit("gelu", gate, approximate="none"))]
+
+
+def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
+    """`x` after the activation that a fused node names."""
+    first, second = (*params, None, None)[:2]
+    match name:
+        case "" | "Identity":
+            return x
+        case "Relu" | "Sigmoid" | "Tanh":
+            return ctx.emit(name.lower(), x)
+        case "LeakyRelu":
+            return ctx.emit("leaky_relu", x, alpha=0.01 if first is None else first)
+        case "HardSigmoid":
+            alpha, beta = (0.2 if first is None else first, 0.5 if second is None else second)
+            return ctx.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
+        case "Clip":
+            ends = [None if v is None else ctx.filled(v, x.dtype) for v in (first, second)]
+            return ctx.emit("clip", x, *ends)
+    raise ctx.fail(f"the activation {name!r} is not known")
+
+
+# ---- norms --------------------------------------------------------------------------------------
+
+
+def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
+    """A norm of the sum of two values and, as operand `bias`, a vector; and this sum."""
+    x, skip = ctx.input(0), ctx.input(1)
+    if ctx.wants(1) or ctx.wants(2):
+        raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
+    total = ctx.emit("add", x, skip)
+    vector = ctx.optional(bias)
+    if vector is not None:
+        total = ctx.emit("add", total, vector)
+    affine = [ctx.optional(n) for n in range(2, bias)]
+    operands = [total, *(o for o in affine if o is not None)]
+    return [_norm(ctx, op, operands), None, None, total]
+
+
+def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
+    axis, epsilon = operands[0].rank - 1, ctx.real("epsilon", 1e-12)
+    return ctx.emit(op, *operands, axis=axis, epsilon=epsilon, outputs=1)
+
+
+def _simplified_norm(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    if ctx.integer("stash_type", 1) != 1:
+        raise ctx.fail("only stash_type 1 (f32) is supported")
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    outputs = 2 if ctx.wants(1) else 1
+    epsilon = ctx.real("epsilon", 1e-5)
+    operands = [x, ctx.input(1)]
+    return ctx.emit_all("rms_normalization", operands, axis=axis, epsilon=epsilon, outputs=outputs)
+
+
+def _embed_norm(ctx: NodeContext) -> Results:
+    """The norm of a token's, a place's and, where there are any, a segment's row."""
+    tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
+    if tokens.rank != 2:
+        raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
+    places = ctx.optional(8)
+    if places is None:
+        places = ctx.reshape(positions(ctx, None, tokens.shape[1]), (1, tokens.shape[1]))
+    total = ctx.emit("gather", ctx.input(2), tokens, axis=0)
+    total = ctx.emit("add", total, ctx.emit("gather", ctx.input(3), places, axis=0))
+    if segments is not None:
+        total = ctx.emit("add", total, ctx.emit("gather", ctx.input(4), segments, axis=0))
+    found = _norm(ctx, "layer_normalization", [total, ctx.input(5), ctx.input(6)])
+    if mask is None:
+        counts = ctx.expand(ctx.filled(0, I32), (tokens.shape[0],))
+    else:
+        ones = ctx.cast(ctx.emit("equal", mask, ctx.filled(1, mask.dtype)), I32)
+        counts = ctx.emit("reduce_sum", ones, axes=(1,), keepdims=False)
+    return [found, counts, total]
+
+
+def _group_norm(ctx: NodeContext) -> Results:
+    """Groups of channels, which are last by default; then SiLU where that is asked for."""
+    x, scale, bias = (ctx.input(n) for n in range(3))
+    last = ctx.flag("channels_last", True)
+    order = (0, x.rank - 1, *range(1, x.rank - 1))
+    first = ctx.transpose(x, order) if last else x
+    channels, groups = as_int(first.shape[1]), ctx.integer("groups")
+    if channels is None or groups < 1 or channels % groups:
+        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
+    operands = [first, *(ctx.cast(o, x.dtype) for o in (scale, bias))]
+    epsilon = ctx.real("epsilon", 1e-5)
+    y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
+    if ctx.flag("activation"):
+        y = ctx.emit("silu", y, alpha=1.0)
+    return [ctx.transpose(y, (0, *range(2, x.rank), 1)) if last else y]
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def _fused_matmul(ctx: NodeContext) -> Results:
+    a, c = (_turned(ctx, ctx.input(n), "AB"[n]) for n in range(2))
+    found = ctx.emit("matmul", a, c)
+    alpha = ctx.real("alpha", 1.0)
+    return [found if alpha == 1 else ctx.emit("mul", found, ctx.filled(alpha, found.dtype))]
+
+
+def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
+    """A factor, with its rows among the batch axes or behind the columns where flags say so."""
+    if x.rank < 2:
+        return x
+    order = list(range(x.rank))
+    if ctx.flag(f"transBatch{side}"):
+        order = [*order[1:-1], 0, order[-1]]
+    if ctx.flag(f"trans{side}"):
+        order[-2:] = order[:-3:-1]
+    return ctx.transpose(x, order)
+
+
+def _fused_gemm(ctx: NodeContext) -> Results:
+    operands = [o for o in (ctx.optional(n) for n in range(3)) if o is not None]
+    made = ctx.emit(
+        "gemm",
+        *operands,
+        alpha=ctx.real("alpha", 1.0),
+        beta=ctx.real("beta", 1.0),
+        trans_a=ctx.flag("transA"),
+        trans_b=ctx.flag("transB"),
+    )
+    params = [ctx.real(n) for n in ("activation_alpha", "activation_beta") if ctx.has(n)]
+    return [_activated(ctx, made, ctx.text("activation", ""), params)]
+
+
+def _fused_conv(ctx: NodeContext) -> Results:
+    x, weight, bias, other = ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3)
+    operands = [x, weight] if bias is None else [x, weight, bias]
+    made = ctx.emit("conv", *operands, **window_attrs(ctx, x, weight))
+    if other is not None:
+        made = ctx.emit("add", made, other)
+    params = ctx.reals("activation_params")
+    return [_activated(ctx, made, ctx.text("activation", ""), params)]
+
+
+_LAYER = ("layer_normalization", 4)
+_RMS = ("rms_normalization", 3)
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("com.microsoft", "Gelu"): partial(_gelu, approximate="none"),
+    ("com.microsoft", "BiasGelu"): partial(_gelu, approximate="none"),
+    ("com.microsoft", "FastGelu"): partial(_gelu, approximate="tanh"),
+    ("com.microsoft", "QuickGelu"): _quick_gelu,
+    ("com.microsoft", "BiasSplitGelu"): _split_gelu,
+    ("com.microsoft", "SkipLayerNormalization"): partial(_skip_norm, op=_LAYER[0], bias=_LAYER[1]),
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): partial(
+        _skip_norm, op=_RMS[0], bias=_RMS[1]
+    ),
+    ("com.microsoft", "EmbedLayerNormalization"): _embed_norm,
+    ("com.microsoft", "GroupNorm"): _group_norm,
+    ("com.microsoft", "FusedMatMul"): _fused_matmul,
+    ("com.microsoft", "TransposeMatMul"): _fused_matmul,
+    ("com.microsoft", "FusedGemm"): _fused_gemm,
+    ("com.microsoft", "FusedConv"): _fused_conv,
+    ("", "SimplifiedLayerNormalization"): _simplified_norm,
+    ("com.microsoft", "SimplifiedLayerNormalization"): _simplified_norm,
+}

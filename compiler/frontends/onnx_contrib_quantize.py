@@ -1,0 +1,194 @@
+"""Converters of com.microsoft's operators on quantised tensors.
+
+    QLinearAdd(a, b)  ->  quantize_linear(add(dequantize_linear(a), dequantize_linear(b)))
+
+Products keep this form too: targets that multiply bytes find them in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_contrib import unpacked
+from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_window import pool_attrs
+from tcc.ir.index import as_int
+from tcc.ir.types import F32, U4, U8
+
+Results = Sequence["Operand | None"]
+
+
+def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
+    """Operand `first` as floats; its scale and zero point follow it."""
+    return _scaled(ctx, ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
+
+
+def _scaled(
+    ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
+) -> Operand:
+    if zero is not None and zero.shape != scale.shape:
+        zero = ctx.reshape(zero, scale.shape)
+    operands = [x, scale] if zero is None else [x, scale, zero]
+    return ctx.emit("dequantize_linear", *operands, axis=axis, block_size=0, to=None)
+
+
+def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
+    """`y` quantised by operands `scale` and the next one, to the type of `like`."""
+    step, zero = ctx.input(scale), ctx.optional(scale + 1)
+    if zero is not None and zero.shape != step.shape:
+        zero = ctx.reshape(zero, step.shape)
+    to = like.dtype if zero is None else zero.dtype
+    operands = [y, step] if zero is None else [y, step, zero]
+    return ctx.emit(
+        "quantize_linear", *operands, to=to, axis=0, block_size=0, saturate=True, precision=F32
+    )
+
+
+# ---- point by point -----------------------------------------------------------------------------
+
+
+def _binary(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        result = ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3))
+        return [_levels(ctx, result, 6, ctx.input(0))]
+
+    return convert
+
+
+def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        return [_levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))]
+
+    return convert
+
+
+def _softmax(ctx: NodeContext, x: Operand) -> Operand:
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    if ctx.integer("opset") < 13 and axis != x.rank - 1:
+        raise ctx.fail("the axes from one on, taken together, are not supported")
+    return ctx.emit("softmax", x, axis=axis)
+
+
+def _with_channels_first(
+    make: Callable[[NodeContext, Operand], Operand],
+) -> Callable[[NodeContext, Operand], Operand]:
+    """`make` for images whose channels may be last."""
+
+    def run(ctx: NodeContext, x: Operand) -> Operand:
+        if not ctx.flag("channels_last"):
+            return make(ctx, x)
+        y = make(ctx, ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))))
+        return ctx.transpose(y, (0, *range(2, x.rank), 1))
+
+    return run
+
+
+def _average(ctx: NodeContext, x: Operand) -> Operand:
+    padded = ctx.flag("count_include_pad")
+    return ctx.emit("average_pool", x, **pool_attrs(ctx, x), count_include_pad=padded)
+
+
+def _global_average(ctx: NodeContext, x: Operand) -> Operand:
+    return ctx.emit("reduce_mean", x, axes=tuple(range(2, x.rank)), keepdims=True)
+
+
+def _concat(ctx: NodeContext) -> Results:
+    parts = [_floats(ctx, n) for n in range(2, len(ctx.inputs), 3)]
+    if not parts or len(ctx.inputs) % 3 != 2:
+        raise ctx.fail("operands come by threes, after a scale and a zero point")
+    axis = ctx.axis(ctx.integer("axis"), parts[0].rank)
+    return [_levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))]
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def _gemm(ctx: NodeContext) -> Results:
+    """A product of bytes, its bias in i32 by the scale of the sums; floats without a scale of y."""
+    a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
+    if alpha != 1:
+        a_scale = ctx.emit("mul", a_scale, ctx.filled(alpha, F32))
+    a = _scaled(ctx, ctx.input(0), a_scale, ctx.input(2))
+    turned = ctx.flag("transB")
+    operands = [a, _floats(ctx, 3, axis=0 if turned else 1)]
+    bias = ctx.optional(6)
+    if bias is not None:
+        step = ctx.emit("mul", a_scale, ctx.input(4))
+        operands.append(ctx.emit("mul", ctx.cast(bias, F32), step))
+    flags = {"trans_a": ctx.flag("transA"), "trans_b": turned}
+    made = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
+    return [made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))]
+
+
+def _sums(
+    ctx: NodeContext,
+    a: tuple[Operand, Operand, Operand | None],
+    c: tuple[Operand, Operand, Operand | None],
+    bias: Operand | None,
+) -> Operand:
+    """The product of bytes with their scales and zero points, in floats."""
+    zeros = [None if z is None else _vector(ctx, z) for z in (a[2], c[2])]
+    sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
+    step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
+    found = ctx.emit("mul", ctx.cast(sums, F32), step)
+    return found if bias is None else ctx.emit("add", found, bias)
+
+
+def _vector(ctx: NodeContext, x: Operand) -> Operand:
+    """A scale or zero point, a scalar where it is one number."""
+    return ctx.reshape(x, ()) if x.type.static_shape == (1,) else x
+
+
+def _to_float(ctx: NodeContext) -> Results:
+    a = (ctx.input(0), ctx.input(2), ctx.optional(4))
+    c = (ctx.input(1), ctx.input(3), ctx.optional(5))
+    return [_sums(ctx, a, c, ctx.optional(6))]
+
+
+def _dynamic_matmul(ctx: NodeContext) -> Results:
+    small, scale, zero = ctx.emit_all("dynamic_quantize_linear", [ctx.input(0)])
+    c = (ctx.input(1), ctx.input(2), ctx.optional(3))
+    return [_sums(ctx, (small, scale, zero), c, ctx.optional(4))]
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def _gather_blocks(ctx: NodeContext) -> Results:
+    """Rows of a table of levels, whose blocks have scales of their own."""
+    data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
+    bits, axis = ctx.integer("bits", 4), ctx.axis(ctx.integer("quantize_axis", 1), data.rank)
+    block = ctx.integer("block_size", 128)
+    if data.dtype is U8 and bits == 4:
+        data = unpacked(ctx, 0, "the table")
+        zero = None if zero is None else unpacked(ctx, 3, "the zero points")
+    if data.dtype is U8 and bits != 8:
+        raise ctx.fail(f"levels of {bits} bits are not supported")
+    if data.dtype in (U8, U4) and zero is None:
+        zero = ctx.expand(ctx.filled(1 << (bits - 1), data.dtype), scale.shape)
+    if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
+        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
+    operands = [data, scale] if zero is None else [data, scale, zero]
+    rows = ctx.emit("dequantize_linear", *operands, axis=axis, block_size=block, to=None)
+    return [
+        ctx.emit("gather", rows, indices, axis=ctx.axis(ctx.integer("gather_axis", 0), rows.rank))
+    ]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("com.microsoft", "QLinearAdd"): _binary("add"),
+    ("com.microsoft", "QLinearMul"): _binary("mul"),
+    ("com.microsoft", "QLinearSigmoid"): _unary(lambda ctx, x: ctx.emit("sigmoid", x)),
+    ("com.microsoft", "QLinearLeakyRelu"): _unary(
+        lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
+    ),
+    ("com.microsoft", "QLinearSoftmax"): _unary(_softmax),
+    ("com.microsoft", "QLinearAveragePool"): _unary(_with_channels_first(_average)),
+    ("com.microsoft", "QLinearGlobalAveragePool"): _unary(_with_channels_first(_global_average)),
+    ("com.microsoft", "QLinearConcat"): _concat,
+    ("com.microsoft", "QGemm"): _gemm,
+    ("com.microsoft", "MatMulIntegerToFloat"): _to_float,
+    ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_matmul,
+    ("com.microsoft", "GatherBlockQuantized"): _gather_blocks,
+}

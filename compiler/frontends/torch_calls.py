@@ -1,0 +1,148 @@
+"""What a program of torch says, whichever way it came: calls by name, and what is known of each.
+
+    Program   inputs, a block of calls, ranges of its symbols, names of its results
+    Block     calls in order; what a branch or a loop holds is a block too
+    Call      an operator's name (`aten.add.Tensor`), its arguments by the names of its schema
+    Formula   a size that depends on symbols, as torch's expressions have it
+
+Exported programs (`torch_exported`) and archives (`torch_archive`) are both read into this form;
+nothing behind it knows torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tcc.ir.op import Array
+from tcc.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A function of sizes; `head` is its name in torch's expressions.  A symbol has its name as
+    the only argument of `Symbol`; a fraction is a `Rational` of two integers."""
+
+    head: str
+    args: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        if self.head == "Symbol":
+            return str(self.args[0])
+        return f"{self.head}({', '.join(map(str, self.args))})"
+
+    @property
+    def is_symbol(self) -> bool:
+        return self.head == "Symbol"
+
+
+Size: TypeAlias = "int | Formula"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """An element type, by torch's name (`float32`)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An argument that no converter looks into: a device, a layout, an object."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor without contents."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that follows from sizes; `kind` is `int`, `float` or `bool`."""
+
+    kind: str
+    value: Any
+
+
+# A Tensor, a Number, None, or a tuple of these.
+Known: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One call.  Arguments are refs, numbers, texts, blocks, or lists of these; those without a
+    name are numbered.  `used` are the numbers of its results that something reads.  Of a call
+    whose order against others matters (`ordered`) the results come behind a token."""
+
+    name: str
+    target: str
+    arguments: Mapping[str, Any]
+    result: Known
+    path: str = ""
+    used: frozenset[int] = frozenset()
+    ordered: bool = False
+
+    @property
+    def location(self) -> str:
+        """Where the call is, for messages: its module, its name, its operator."""
+        return f"{self.path + '/' if self.path else ''}{self.name} ({self.target})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Calls in order.  `inputs` are named, each with what is known of it; an input that is a
+    number, text or None has that value.  `outputs` are refs, numbers or None."""
+
+    inputs: tuple[tuple[str, Known], ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An input of the program that it owns: a parameter, buffer or constant of this name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """An input of the program that the export fixed to a number, a text or None."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A whole program.
+
+    `owned` says which inputs of the block the caller does not give, by name.  The first outputs of
+    the block are new values of `updates`, names of inputs of the block; the others have
+    `output_names`.  `ranges` are the least and largest value of symbols.  `contents` gives the
+    elements of a constant.  `trusted` is a program that torch itself made in this process: its
+    calls are sound, and a contradiction is a fault of the import.
+    """
+
+    block: Block
+    owned: Mapping[str, Constant | Fixed]
+    updates: tuple[str, ...]
+    output_names: tuple[str, ...]
+    ranges: Mapping[str, tuple[int | None, int | None]]
+    contents: Callable[[str], tuple[Array, DType]]
+    trusted: bool

@@ -1,0 +1,95 @@
+"""Which paths the processes of each hostile case open, from one trace of the whole run.
+
+    strace -f -y -o TRACE scripts/hostile --inside      every case is a process in its folder
+
+A process belongs to the case whose folder it goes to, or to its parent's.  Paths are generalised so
+that those of two compiles are alike: what lies below the model's folder, numbers of processes,
+names of temporary files, modules of Python.
+"""
+
+import re
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+STRACE = (
+    "strace", "-f", "-y", "-qq", "--seccomp-bpf",
+    "-e", "trace=%file,%network,clone,clone3,fork,vfork",
+)  # fmt: skip
+_LINE = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(?: resumed>|\()(.*)")
+_MAKES = ("clone", "clone3", "fork", "vfork")
+# Those that open, run or change something; the others look whether it is there.
+_TOUCHES = re.compile(
+    "open|openat|openat2|creat|execve|execveat|unlink|unlinkat|rename|renameat|renameat2|mkdir|"
+    "mkdirat|rmdir|link|linkat|symlink|symlinkat|truncate|chmod|fchmodat|chown|fchownat|mknodat"
+)
+_PATH = re.compile(r'(?:(?:AT_FDCWD|\d+)<((?:[^>\\]|\\.)*)>, )?"((?:[^"\\]|\\.)*)"')
+_MODULES = tuple(
+    {*sysconfig.get_paths().values(), *site.getsitepackages(), sys.base_prefix, sys.prefix}
+)
+
+
+def paths_by_case(trace: Path, folder: Path, root: Path) -> dict[str, set[str]]:
+    """By case, the general paths that its processes opened; cases are the folders in `folder`."""
+    owners, lines = _owners(trace, folder), trace.read_text(errors="replace").splitlines()
+    found: dict[str, set[str]] = {}
+    for pid, call, rest in map(_parts, lines):
+        case = owners.get(pid)
+        if case is None:
+            continue
+        paths = found.setdefault(case, set())
+        if call == "connect" and "AF_INET" in rest:
+            paths.add("the network")
+        if _TOUCHES.fullmatch(call):
+            paths.update(_general(path, folder / case, root) for path in _paths(rest))
+    return found
+
+
+def run_traced(trace: Path, command: Sequence[str]) -> int:
+    """The exit code of a command under strace."""
+    return subprocess.run([*STRACE, "-o", str(trace), *command], check=False).returncode
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    match = _LINE.match(line)
+    return match.group(1, 2, 3) if match else ("", "", "")
+
+
+def _owners(trace: Path, folder: Path) -> dict[str, str]:
+    """The case of each process.  A child's first calls may come before the call that made it."""
+    parents: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for pid, call, rest in map(_parts, trace.read_text(errors="replace").splitlines()):
+        if call in _MAKES and (made := re.search(r" = (\d+)$", rest)):
+            parents[made[1]] = pid
+        if call == "chdir" and (path := re.match(r'"([^"]*)"', rest)):
+            place = Path(path[1])
+            if place.parent == folder:
+                owners.setdefault(pid, place.name)
+    for pid in list(parents):
+        seen, at = [pid], pid
+        while at not in owners and at in parents:
+            at = parents[at]
+            seen.append(at)
+        owners.update({p: owners[at] for p in seen if at in owners})
+    return owners
+
+
+def _paths(arguments: str) -> Iterator[str]:
+    """Those of one call; what is relative to an open folder, with that folder."""
+    for folder, path in _PATH.findall(arguments):
+        yield f"{folder}/{path}" if folder and not path.startswith("/") else path
+
+
+def _general(path: str, case: Path, root: Path) -> str:
+    path = path.replace(f"{case}/", "").removeprefix("./")
+    if path in (str(case), "") or (not path.startswith(("/", "..")) and "/../" not in path):
+        return "below the model"
+    if path.startswith((*_MODULES, str(root))) and path.endswith((".py", ".pyc", ".so")):
+        return "a module"
+    path = re.sub(r"/proc/(self|thread-self|\d+)/", "/proc/N/", path)
+    path = re.sub(r"^/tmp/[^/]*", "/tmp/T", path)
+    return re.sub(r"/(T|__pycache__)/.*$", r"/\1/*", path)

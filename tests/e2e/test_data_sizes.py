@@ -1,0 +1,76 @@
+"""Sizes that data decide, at their ends: nothing found, all, and inputs without elements."""
+
+from __future__ import annotations
+
+import numpy as np
+import tcc
+from onnx import helper
+
+from .agreement import BOOL, FLOAT, INT64, Array, assert_agree, expected, model_of, session, value
+
+node = helper.make_node
+
+
+def test_places_choices_and_different_values_of_open_arrays() -> None:
+    model = model_of(
+        [
+            node("NonZero", ["x"], ["at"]),
+            node("Compress", ["x", "kept"], ["rows"], axis=0),
+            node("Compress", ["x", "kept"], ["flat"]),
+            node("ReduceSum", ["rows"], ["total"], keepdims=1),
+            node("Unique", ["x"], ["values", "first", "back", "count"]),
+            node("Unique", ["x"], ["different"], axis=0),
+            node("Gather", ["values", "back"], ["same"]),
+        ],
+        [value("x", FLOAT, ["n", "m"]), value("kept", BOOL, ["k"])],
+        [
+            value("at", INT64, [2, "a"]), value("rows", FLOAT, ["r", "m"]),
+            value("flat", FLOAT, ["f"]), value("total", FLOAT, [1, 1]),
+            value("values", FLOAT, ["u"]), value("first", INT64, ["u"]),
+            value("count", INT64, ["u"]), value("different", FLOAT, ["d", "m"]),
+            value("same", FLOAT, ["s"]),
+        ],
+    )  # fmt: skip
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    apart = np.arange(15, dtype=np.float32).reshape(5, 3)
+    equal = np.ones((5, 3), np.float32)
+    for x in (apart, equal, equal * 0, apart[:1], apart[:, :1]):
+        for kept in ([True] * 5, [False] * 5, [False, True], []):
+            given = {"x": x, "kept": np.array(kept[: len(x)], bool)}
+            assert_agree(module.run(given), expected(runner, given), 1e-6)
+
+
+def boxes(count: int, apart: bool) -> Array:
+    """Squares that are apart, or all the same."""
+    corner = np.arange(count, dtype=np.float32)[:, None] * (10.0 if apart else 0.0)
+    return np.concatenate([corner, corner, corner + 1, corner + 1], 1)[None].astype(np.float32)
+
+
+def test_boxes_that_are_all_kept_or_none() -> None:
+    model = model_of(
+        [
+            node(
+                "NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["chosen"]
+            ),
+            node("Cast", ["chosen"], ["y"], to=FLOAT),
+        ],
+        [value("boxes", FLOAT, [1, "n", 4]), value("scores", FLOAT, [1, "c", "n"])]
+        + [value("most", INT64, [1])]
+        + [value(name, FLOAT, [1]) for name in ("overlap", "least")],
+        [value("y", FLOAT, ["k", 3])],
+    )  # fmt: skip
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    cases = ((6, 2, 9, 0.0), (6, 2, 0, 0.0), (6, 2, 2, 0.0), (6, 2, 9, 2.0), (1, 1, 1, 0.0))
+    for count, classes, most, least in cases:
+        for apart in (True, False):
+            scores = np.random.default_rng(0).random((1, classes, count)).astype(np.float32)
+            given = {
+                "boxes": boxes(count, apart),
+                "scores": scores,
+                "most": np.array([most]),
+                "overlap": np.array([0.5], np.float32),
+                "least": np.array([least], np.float32),
+            }
+            assert_agree(module.run(given), expected(runner, given), 0)
+    nothing = {"boxes": boxes(0, True), "scores": np.zeros((1, 2, 0), np.float32)}
+    assert module.run({**given, **nothing})["y"].shape == (0, 3)

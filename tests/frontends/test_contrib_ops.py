@@ -1,0 +1,427 @@
+"""com.microsoft's operators against ONNX Runtime, which has kernels for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.ir.evaluate import evaluate_graph
+
+RNG = np.random.default_rng(12)
+
+
+def f32(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return (RNG.standard_normal(shape) * scale).astype(np.float32)
+
+
+def u8(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, shape).astype(np.uint8)
+
+
+def i8(*shape: int) -> np.ndarray:
+    return RNG.integers(-128, 128, shape).astype(np.int8)
+
+
+def real(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
+def model_of(
+    op: str, operands: Sequence[Any], outputs: Sequence[str], constants: Sequence[int], **attrs: Any
+) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """One node; operands numbered in `constants` are initialisers."""
+    domain = attrs.pop("domain", "com.microsoft")
+    names = ["" if a is None else f"x{n}" for n, a in enumerate(operands)]
+    given = {f"x{n}": a for n, a in enumerate(operands) if a is not None}
+    fixed = {f"x{n}" for n in constants}
+    node = helper.make_node(op, names, list(outputs), domain=domain, **attrs)
+    inputs = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for k, a in given.items()
+        if k not in fixed
+    ]
+    graph = helper.make_graph(
+        [node],
+        "one",
+        inputs,
+        [helper.make_empty_tensor_value_info(n) for n in outputs if n],
+        [numpy_helper.from_array(a, k) for k, a in given.items() if k in fixed],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model, {k: a for k, a in given.items() if k not in fixed}
+
+
+def session(model: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def agrees(
+    op: str,
+    *operands: Any,
+    outputs: Sequence[str] = ("y",),
+    constants: Sequence[int] = (),
+    tolerance: float = 2e-5,
+    **attrs: Any,
+) -> None:
+    model, inputs = model_of(op, operands, outputs, constants, **attrs)
+    names = [n for n in outputs if n]
+    wanted = session(model).run(names, inputs)
+    found = evaluate_graph(load_model(model), inputs)
+    for name, want in zip(names, wanted, strict=True):
+        assert found[name].dtype == want.dtype
+        assert found[name].shape == want.shape
+        if want.dtype.kind == "f":
+            atol = tolerance * max(1.0, float(np.abs(want).max(initial=0)))
+            np.testing.assert_allclose(found[name], want, rtol=0, atol=atol, err_msg=name)
+        else:  # a level of a quantised result may be its neighbour
+            apart = np.abs(found[name].astype(np.int64) - want.astype(np.int64))
+            assert apart.max(initial=0) <= (1 if want.dtype.itemsize == 1 else 0)
+            assert (apart > 0).mean() < 0.05
+
+
+# ---- activations, norms, products ---------------------------------------------------------------
+
+X = f32(2, 3, 8)
+
+FUSED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "gelu": ("Gelu", (X,), {}),
+    "bias_gelu": ("BiasGelu", (X, f32(8)), {}),
+    "fast_gelu": ("FastGelu", (X,), {}),
+    "fast_gelu_bias": ("FastGelu", (X, f32(8)), {}),
+    "quick_gelu": ("QuickGelu", (X,), {"alpha": 1.3}),
+    "skip_norm": (
+        "SkipLayerNormalization",
+        (X, f32(2, 3, 8), f32(8), f32(8), f32(8)),
+        {"epsilon": 1e-5, "outputs": ("y", "", "", "sum")},
+    ),
+    "skip_norm_spread": ("SkipLayerNormalization", (X, f32(3, 8), f32(8), f32(8)), {}),
+    "skip_rms": (
+        "SkipSimplifiedLayerNormalization",
+        (X, f32(2, 3, 8), f32(8), f32(8)),
+        {"epsilon": 1e-6, "outputs": ("y", "", "", "sum")},
+    ),
+    "rms": ("SimplifiedLayerNormalization", (X, f32(8)), {"domain": "", "axis": -1}),
+    "matmul": ("FusedMatMul", (f32(2, 3, 4), f32(2, 5, 4)), {"transB": 1, "alpha": 0.3}),
+    "matmul_batch": (
+        "FusedMatMul",
+        (f32(4, 2, 3), f32(4, 2, 5)),
+        {"transBatchA": 1, "transBatchB": 1, "transA": 1},
+    ),
+    "gemm": (
+        "FusedGemm",
+        (f32(3, 4), f32(5, 4), f32(5)),
+        {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.2},
+    ),
+    "conv": (
+        "FusedConv",
+        (f32(1, 2, 5, 5), f32(3, 2, 3, 3), f32(3), f32(1, 3, 5, 5)),
+        {"activation": "Relu", "pads": [1, 1, 1, 1], "kernel_shape": [3, 3]},
+    ),
+    "conv_clip": (
+        "FusedConv",
+        (f32(1, 2, 5, 5), f32(3, 2, 3, 3)),
+        {"activation": "Clip", "activation_params": [-0.5, 0.75]},
+    ),
+    "embed": (
+        "EmbedLayerNormalization",
+        (
+            RNG.integers(0, 9, (2, 5)).astype(np.int32),
+            RNG.integers(0, 2, (2, 5)).astype(np.int32),
+            f32(9, 8), f32(6, 8), f32(2, 8), f32(8), f32(8),
+            np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32),
+        ),
+        {"outputs": ("y", "count", "sum")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(FUSED))
+def test_fused(name: str) -> None:
+    op, operands, attrs = FUSED[name]
+    agrees(op, *operands, **attrs)
+
+
+def evaluated(op: str, *operands: Any, **attrs: Any) -> np.ndarray:
+    model, inputs = model_of(op, operands, ("y",), (), **attrs)
+    (found,) = evaluate_graph(load_model(model), inputs).values()
+    return np.asarray(found)
+
+
+def test_split_gelu_and_group_norm() -> None:
+    """ONNX Runtime has these for GPUs only."""
+    x, bias = f32(2, 3, 8), f32(8)
+    left, right = np.split(x + bias, 2, -1)
+    gate = evaluated("Gelu", right)
+    np.testing.assert_allclose(evaluated("BiasSplitGelu", x, bias), left * gate, rtol=1e-6)
+    image, scale, shift = f32(2, 3, 5, 6), f32(6), f32(6)
+    parts = image.reshape(2, 15, 2, 3)
+    mean, var = (getattr(parts, m)(axis=(1, 3), keepdims=True) for m in ("mean", "var"))
+    want = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(image.shape) * scale + shift
+    want = want / (1 + np.exp(-want))
+    got = evaluated("GroupNorm", image, scale, shift, groups=2, activation=1)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+# ---- quantised ----------------------------------------------------------------------------------
+
+Q = {
+    "A": (real(0.03), np.uint8(7)),
+    "B": (real(0.05), np.uint8(130)),
+    "Y": (real(0.07), np.uint8(90)),
+}
+A, B, Y = ((s, np.asarray(z)) for s, z in Q.values())
+
+QUANTISED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "add": ("QLinearAdd", (u8(2, 3, 8), *A, u8(3, 8), *B, *Y), {}),
+    "mul": ("QLinearMul", (u8(2, 3, 8), *A, u8(3, 8), *B, *Y), {}),
+    "sigmoid": (
+        "QLinearSigmoid",
+        (u8(2, 9), *A, real(1 / 256), np.uint8(0)),
+        {"constants": (1, 2, 3, 4)},
+    ),
+    "leaky_relu": (
+        "QLinearLeakyRelu",
+        (u8(2, 9), *B, *Y),
+        {"alpha": 0.2, "constants": (1, 2, 3, 4)},
+    ),
+    "softmax": (
+        "QLinearSoftmax",
+        (u8(2, 9), *A, real(1 / 256), np.uint8(0)),
+        {"opset": 13, "constants": (1, 2, 3, 4)},
+    ),
+    "concat": (
+        "QLinearConcat",
+        (*Y, u8(2, 3), *A, u8(2, 4), *B),
+        {"axis": 1, "constants": (0, 1, 3, 4, 6, 7)},
+    ),
+    "pool": (
+        "QLinearAveragePool",
+        (u8(1, 2, 5, 5), *A, *B),
+        {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "constants": (1, 2, 3, 4)},
+    ),
+    "global_pool": (
+        "QLinearGlobalAveragePool",
+        (u8(1, 2, 5, 5), *A, *B),
+        {"constants": (1, 2, 3, 4)},
+    ),
+    "global_pool_last": (
+        "QLinearGlobalAveragePool",
+        (u8(1, 5, 5, 2), *A, *B),
+        {"channels_last": 1, "constants": (1, 2, 3, 4)},
+    ),
+    "gemm": (
+        "QGemm",
+        (
+            u8(3, 4),
+            *A,
+            i8(5, 4),
+            f32(5) ** 2,
+            np.zeros(5, np.int8),
+            RNG.integers(-999, 999, 5).astype(np.int32),
+            *Y,
+        ),
+        {"transB": 1, "constants": (1, 2, 3, 4, 5, 6, 7, 8)},
+    ),
+    "gemm_floats": (
+        "QGemm",
+        (u8(3, 4), *A, u8(4, 5), *B),
+        {"alpha": 0.5, "constants": (1, 2, 3, 4, 5)},
+    ),
+    "to_float": (
+        "MatMulIntegerToFloat",
+        (u8(2, 3, 4), i8(4, 5), real(0.03), f32(5) ** 2, np.uint8(9), np.zeros(5, np.int8), f32(5)),
+        {"constants": (1, 3, 5, 6)},
+    ),
+    "dynamic": (
+        "DynamicQuantizeMatMul",
+        (f32(3, 4), u8(4, 5), real(0.02), np.uint8(120), f32(5)),
+        {"constants": (1, 2, 3, 4)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(QUANTISED))
+def test_quantised(name: str) -> None:
+    op, operands, attrs = QUANTISED[name]
+    agrees(op, *map(np.asarray, operands), **attrs)
+
+
+@pytest.mark.parametrize("points", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_blocks(bits: int, points: bool) -> None:
+    data = u8(7, 64 * bits // 8)
+    scales = (f32(7, 4) ** 2 + 0.01).astype(np.float32)
+    zeros = u8(7, 4 * bits // 8) if points else None
+    indices = np.array([[6, 0], [3, 3]], np.int64)
+    operands = [data, indices, scales, *([] if zeros is None else [zeros])]
+    agrees(
+        "GatherBlockQuantized",
+        *operands,
+        constants=(0, 2, 3),
+        bits=bits,
+        block_size=16,
+        quantize_axis=1,
+    )
+
+
+# ---- attention ----------------------------------------------------------------------------------
+
+
+def angles(places: int, half: int) -> tuple[np.ndarray, np.ndarray]:
+    at = np.arange(places)[:, None] * (0.3 ** np.arange(half))[None]
+    return np.cos(at).astype(np.float32), np.sin(at).astype(np.float32)
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotary(interleaved: int) -> None:
+    cos, sin = angles(9, 4)
+    places = np.array([[0, 1, 2], [4, 5, 6]], np.int64)
+    agrees("RotaryEmbedding", f32(2, 3, 16), places, cos, sin, interleaved=interleaved)
+    first = np.array([3], np.int64)
+    agrees("RotaryEmbedding", f32(2, 2, 3, 8), first, cos, sin, interleaved=interleaved)
+    part = {"interleaved": interleaved, "num_heads": 2, "rotary_embedding_dim": 4}
+    agrees("RotaryEmbedding", f32(2, 3, 16), places, cos[:, :2], sin[:, :2], **part)
+
+
+Q3, K3, V3 = f32(2, 3, 16), f32(2, 5, 16), f32(2, 5, 24)
+PAST = (f32(2, 2, 4, 8), f32(2, 2, 4, 8))
+
+HEADS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "plain": ((Q3, K3, V3), {}),
+    "bias": ((Q3, K3, V3, f32(16 + 16 + 24)), {"scale": 0.2}),
+    "causal": ((K3, K3, V3), {"unidirectional": 1}),
+    "lengths": ((Q3, K3, V3, None, np.array([2, 5], np.int32)), {}),
+    "padding": ((Q3, K3, V3, None, np.array([[1, 1, 0, 1, 0], [1] * 5], np.int32)), {}),
+    "added": ((Q3, K3, V3, None, None, f32(2, 2, 3, 5)), {}),
+    "heads": ((Q3, f32(2, 2, 5, 8), f32(2, 2, 5, 8)), {}),
+    "past": (
+        (Q3, f32(2, 3, 16), f32(2, 3, 16), None, None, None, *PAST),
+        {"outputs": ("y", "k", "v"), "unidirectional": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_many_heads(name: str) -> None:
+    operands, attrs = HEADS[name]
+    agrees("MultiHeadAttention", *operands, num_heads=2, **attrs)
+
+
+WEIGHTS = (f32(2, 3, 12), f32(12, 48, scale=0.3), f32(48))
+
+WHOLE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "plain": (WEIGHTS, {}),
+    "causal": (WEIGHTS, {"unidirectional": 1, "scale": 0.4}),
+    "lengths": ((*WEIGHTS, np.array([2, 3], np.int32)), {}),
+    "padding": ((*WEIGHTS, np.array([[1, 0, 1], [1, 1, 1]], np.int32)), {}),
+    "each": (
+        (*WEIGHTS, RNG.integers(0, 2, (2, 3, 3)).astype(np.int32) | np.eye(3, dtype=np.int32)),
+        {},
+    ),
+    "widths": (
+        (f32(2, 3, 12), f32(12, 40, scale=0.3), f32(40), None, None, f32(1, 2, 3, 3)),
+        {"qkv_hidden_sizes": [16, 16, 8]},
+    ),
+    "past": (
+        (*WEIGHTS, None, f32(2, 2, 2, 4, 8)),
+        {"unidirectional": 1, "outputs": ("y", "present")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WHOLE))
+def test_whole_attention(name: str) -> None:
+    operands, attrs = WHOLE[name]
+    agrees("Attention", *operands, num_heads=2, **attrs)
+
+
+def group_query(
+    batch: int, length: int, past: int, lengths: Sequence[int], total: int, **more: Any
+) -> None:
+    """4 query heads of width 16, 2 of keys; what a run leaves in caches is compared too."""
+    packed, turned = more.pop("packed", False), more.get("do_rotary", 0)
+    q, k, v = (f32(batch, length, n * 16) for n in (4, 2, 2))
+    qkv = (np.concatenate([q, k, v], -1), None, None) if packed else (q, k, v)
+    caches = [f32(batch, 2, past, 16) for _ in range(2)]
+    ends = np.asarray(lengths, np.int32) - 1
+    operands = [*qkv, *caches, ends, np.array(total, np.int32)]
+    operands += [*angles(24, 8)] if turned else []
+    agrees(
+        "GroupQueryAttention", *operands, constants=(6,), outputs=("y", "k", "v"),
+        num_heads=4, kv_num_heads=2, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"packed": True, "do_rotary": 1},
+        {"do_rotary": 1, "rotary_interleaved": 1},
+        {"softcap": 2.0, "scale": 0.5},
+        {"local_window_size": 3},
+    ],
+    ids=str,
+)
+def test_shared_heads(more: dict[str, Any]) -> None:
+    group_query(1, 6, 0, [6], 6, **more)
+    group_query(1, 1, 5, [6], 6, **more)
+    group_query(2, 1, 5, [6, 6], 6, **more)
+
+
+def test_a_cache_of_final_length() -> None:
+    """New rows go behind those of each sequence, in a cache that keeps its length."""
+    model, inputs = model_of(
+        "GroupQueryAttention",
+        [
+            f32(2, 1, 64), f32(2, 1, 32), f32(2, 1, 32), f32(2, 2, 9, 16), f32(2, 2, 9, 16),
+            np.array([4, 6], np.int32), np.array(7, np.int32), *angles(24, 8),
+        ],
+        ("y", "k", "v"), (6,), num_heads=4, kv_num_heads=2, do_rotary=1,
+    )  # fmt: skip
+    found = evaluate_graph(load_model(model), inputs)
+    # ONNX Runtime keeps the length only of a cache that is both input and output.
+    run = session(model)
+    binding = run.io_binding()
+    held = {n: ort.OrtValue.ortvalue_from_numpy(a.copy()) for n, a in inputs.items()}
+    for name, value in held.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_ortvalue_output("k", held["x3"])
+    binding.bind_ortvalue_output("v", held["x4"])
+    binding.bind_output("y")
+    run.run_with_iobinding(binding)
+    np.testing.assert_allclose(found["y"], binding.copy_outputs_to_cpu()[-1], atol=2e-5)
+    for name, end in ((0, 5), (1, 7)):
+        np.testing.assert_allclose(
+            found["k"][name, :, :end], held["x3"].numpy()[name, :, :end], atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs", "why"),
+    [
+        ("Attention", WEIGHTS, {"num_heads": 2, "do_rotary": 1}, "do_rotary=1"),
+        ("GroupNorm", (f32(1, 2, 5), f32(5), f32(5)), {"groups": 2, "activation": 0}, "2 groups"),
+        ("FusedGemm", (f32(2, 2), f32(2, 2)), {"activation": "Elu"}, "Elu"),
+        ("Inverse", (f32(2, 2),), {}, "Inverse"),
+    ],
+)
+def test_others_are_refused_by_name(
+    op: str, operands: tuple[Any, ...], attrs: dict[str, Any], why: str
+) -> None:
+    model, _ = model_of(op, operands, ("y",), (), **attrs)
+    with pytest.raises(UserError) as caught:
+        load_model(model)
+    assert why in f"{caught.value} {caught.value.why}"

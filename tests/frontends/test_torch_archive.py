@@ -1,0 +1,244 @@
+"""Archives of torch: read without torch to what torch itself exports; damaged ones are refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tcc
+import torch
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.frontends.torch_calls import Formula
+from tcc.frontends.torch_formulas import read_formula
+from tcc.ir.evaluate import evaluate_graph
+
+from tests.fuzz.hostile_archives import members, packed, program, tensor
+
+from . import torch_samples as samples
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, at export
+        logging.disable(logging.WARNING)
+        torch.manual_seed(0)
+        yield
+        logging.disable(logging.NOTSET)
+
+
+def saved(path: Path, module: Any, *inputs: Any, shapes: Any = None) -> Path:
+    exported = samples.export(copy.deepcopy(module), *inputs, shapes=shapes)
+    torch.export.save(exported, path / "m.pt2")
+    return path / "m.pt2"
+
+
+def agree(path: Path, module: Any, *inputs: Any) -> Any:
+    """The archive's graph gives what the module gives."""
+    module = module.eval() if isinstance(module, torch.nn.Module) else samples.Call(module)
+    graph = load_model(saved(path, module, *inputs))
+    given = {name: buffer.numpy().copy() for name, buffer in module.named_buffers()}
+    own = {v.name: given[v.name] for v in graph.inputs if v.name in given}
+    rest = [v.name for v in graph.inputs if v.name not in given]
+    found = evaluate_graph(
+        graph, own | {n: x.numpy().copy() for n, x in zip(rest, inputs, strict=True)}
+    )
+    wanted = module(*(x.clone() for x in inputs))
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(wanted) if leaf is not None]
+    for have, want in zip(found.values(), leaves, strict=False):
+        torch.testing.assert_close(
+            torch.as_tensor(have), torch.as_tensor(want), rtol=1e-5, atol=1e-5
+        )
+    assert len(found) >= len(leaves)
+    return found
+
+
+# ---- programs as torch exports them --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [samples.POINTWISE, samples.MOVEMENT, samples.REDUCED],
+    ids=["point", "move", "red"],
+)
+def test_operators(functions: Any, tmp_path: Path) -> None:
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    agree(tmp_path, lambda x, y: [function(x, y) for function in functions], x, y)
+
+
+def test_windows(tmp_path: Path) -> None:
+    x, w = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
+    agree(tmp_path, lambda x, w: [function(x, w) for function in samples.WINDOWS], x, w)
+
+
+def test_updates_in_place(tmp_path: Path) -> None:
+    def updates(x: Any, y: Any) -> Any:
+        z = x * 2
+        flat = z.view(2, 12)
+        flat.add_(1)
+        part = z[:, 1:3]
+        part.mul_(y[:, :2])
+        turned = z.transpose(0, 1)
+        turned.relu_()
+        z[0] = 5.0
+        z[:, 2].copy_(y[:, 0])
+        z.unsqueeze(1).permute(2, 1, 0).sub_(0.25)
+        return z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
+
+    agree(tmp_path, updates, torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_updates_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
+    def updates(x: Any) -> Any:
+        z = x * 2
+        maybe = z.reshape(2, 12)
+        z.add_(1)
+        return maybe
+
+    with pytest.raises(UserError, match="run_decompositions"):
+        load_model(saved(tmp_path, samples.Call(updates), torch.randn(4, 6)))
+
+
+class Cache(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(8, 3))
+
+    def forward(self, x: Any) -> Any:
+        self.rows[2:4] = x
+        self.rows[5].add_(1)
+        return self.rows.sum(0)
+
+
+def test_buffers_that_are_updated_are_states(tmp_path: Path) -> None:
+    found = agree(tmp_path, Cache(), torch.ones(2, 3))
+    wanted = np.zeros((8, 3), np.float32)
+    wanted[[2, 3, 5]] = 1
+    np.testing.assert_array_equal(found["rows.updated"], wanted)
+    module = tcc.compile(tmp_path / "m.pt2", jobs=1)
+    rows = np.zeros((8, 3), np.float32)
+    for count in (1, 2):
+        module(rows, np.full((2, 3), count, np.float32))
+        wanted[2:4], wanted[5] = count, count
+        np.testing.assert_array_equal(rows, wanted)
+
+
+def test_branches_and_loops(tmp_path: Path) -> None:
+    """`regions.json` is what torch 2.13 wrote of `torch_samples.regions`."""
+    parts = members((Path(__file__).parent / "regions.json").read_bytes())
+    zero = program_tensor(0, "lifted_tensor_0")
+    parts |= {
+        "m/data/constants/tensor_0": np.int64(0).tobytes(),
+        "m/data/constants/model_constants_config.json": zero,
+    }
+    (tmp_path / "m.pt2").write_bytes(packed(parts))
+    graph = load_model(tmp_path / "m.pt2")
+    module = tcc.compile(tmp_path / "m.pt2", jobs=1)
+    for x in (torch.rand(6, 4), -torch.rand(6, 4)):
+        wanted = torch.utils._pytree.tree_leaves(samples.plain_regions(x))
+        for found in (module(x), evaluate_graph(graph, {"inputs_0": x.numpy()}).values()):
+            for have, want in zip(found, wanted, strict=True):
+                torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-5, atol=1e-5)
+
+
+def program_tensor(number: int, name: str) -> bytes:
+    """The description of a constant that is one i64."""
+    meta = {"path_name": f"tensor_{number}", "is_param": False, "use_pickle": False}
+    return json.dumps({"config": {name: meta | {"tensor_meta": tensor(dtype=5)}}}).encode()
+
+
+def test_names_sizes_and_the_reader_without_torch(tmp_path: Path) -> None:
+    shapes = {"x": {0: torch.export.Dim("batch", min=2, max=32)}}
+    network = samples.Network().eval()
+    path = saved(tmp_path, network, torch.randn(3, 6), shapes=shapes)
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import pickle; pickle.Unpickler = pickle.loads = pickle.load = None\n"
+        "from tcc.frontends import load_model\n"
+        f"g = load_model({str(path)!r})\n"
+        "print([v.name for v in g.outputs], g.inputs[0].type)\n"
+        "arrays = [g.constant(v) for v in g.constants]\n"
+        "print(all(not a.flags.owndata and not a.flags.writeable for a in arrays if a.ndim))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout.splitlines() == ["['hidden', 'pair_0', 'count'] f32[x.0,6]", "True"], found
+    graph = load_model(path)
+    for size in (2, 5):
+        x = torch.randn(size, 6)
+        have = evaluate_graph(graph, {"x": x.numpy()})
+        torch.testing.assert_close(torch.as_tensor(have["hidden"]), network(x)["hidden"])
+        assert have["count"] == size * 2
+
+
+def test_operators_that_are_missing_are_named_together(tmp_path: Path) -> None:
+    path = saved(
+        tmp_path, samples.Call(lambda x: torch.bernoulli(x) + torch.rand(2)), torch.randn(2, 2)
+    )
+    with pytest.raises(UserError) as caught:
+        load_model(path)
+    assert "aten.bernoulli" in str(caught.value)
+    assert "aten.rand" in str(caught.value)
+    assert "run_decompositions" in str(caught.value)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+def test_formulas() -> None:
+    s = Formula("Symbol", ("s0",))
+    assert read_formula("Symbol('s0', positive=True, integer=True)") == s
+    assert read_formula("Add(Mul(Integer(2), Symbol('s0')), Integer(-1))") == Formula(
+        "Add", (Formula("Mul", (2, s)), -1)
+    )
+    assert read_formula("Float('0.5', precision=53)") == 0.5
+    assert read_formula("true") is True
+    for bad in ("", "Integer()", "f(", "1 2", "a.b", "f(x", "'text", "Symbol(1)", "f('a')", "[1]"):
+        with pytest.raises(ValueError, match=r"."):
+            read_formula(bad)
+
+
+# ---- damaged programs ----------------------------------------------------------------------------
+
+ODD = (None, [], {}, -1, 1 << 70, "x", True, 0.5, [[]], {"as_int": 1}, {"as_tensor": {"name": "x"}})
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in items:
+            yield from places(inner, (*path, key))
+
+
+def put(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    changed = copy.deepcopy(value)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = odd
+    return changed
+
+
+def test_every_part_of_the_json_may_be_wrong(tmp_path: Path) -> None:
+    clean, path = program(), tmp_path / "m.pt2"
+    accepted = 0
+    for number, place in enumerate(places(clean)):
+        for odd in ODD[number % 3 :: 3]:
+            path.write_bytes(packed(members(json.loads(json.dumps(put(clean, place, odd))))))
+            try:
+                load_model(path)
+            except UserError:
+                continue
+            accepted += 1
+    assert accepted

@@ -1,0 +1,47 @@
+"""What fuzzing has kept, through the targets in Python; and that their oracles can fail."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from onnx import ModelProto
+
+from .hostile_case import plain
+from .kept import kept_inputs
+from .targets import importer, pattern
+
+
+@pytest.mark.parametrize("name", ["importer", "artifact", "pattern"])
+def test_no_kept_input_fails(name: str, tmp_path: Path) -> None:
+    target = import_module(f".targets.{name}", __package__)
+    inputs = kept_inputs(name)
+    assert len(inputs) > 10
+    for data in inputs:
+        target.check(data)
+
+
+def test_mutations_are_models_and_differ() -> None:
+    data = plain().SerializeToString()
+    made = {importer.mutate(data, seed, lambda given: given) for seed in range(60)}
+    assert len(made) > 30
+    for changed in made:
+        ModelProto.FromString(changed)
+        importer.check(changed)
+
+
+def test_texts_that_are_not_utf_8_are_refused() -> None:
+    """Each text of a model, in turn, with a byte that no UTF-8 has."""
+    data = plain().SerializeToString()
+    texts = [b"product", b"sum", b"MatMul", b"Add"]
+    for text in texts:
+        assert text in data
+        importer.check(data.replace(text, b"\xff" + text[1:]))
+
+
+def test_the_oracle_of_patterns_sees_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern.check(b"a+b\naab")
+    monkeypatch.setattr(pattern, "matches", lambda automaton, text: False)
+    with pytest.raises(AssertionError, match="Python says True"):
+        pattern.check(b"a+b\naab")

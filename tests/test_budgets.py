@@ -1,0 +1,103 @@
+"""Budgets: the table, its texts, and errors that name what to raise."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from onnx import parser
+from tcc.backends.workers import WorkerFailedError, WorkerPool
+from tcc.budgets import BUDGETS, Budgets, budgets_help, memory_of, read_budgets
+from tcc.cli import execute
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.options import read_options
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+CHAIN = parser.parse_model(
+    HEAD + "g (float[2] x) => (float[2] y) { a = Neg (x) b = Neg (a) y = local.f (b) }"
+    '<domain: "local", opset_import: ["" : 21]> f (p) => (q) { r = Neg (p) q = Neg (r) }'
+)
+HUNGRY = """
+import time
+from tcc.backends.workers import serve
+
+def answer(request):
+    if request == "slow":
+        time.sleep(60)
+    return len(bytearray(request)) if isinstance(request, int) else request, ""
+
+def main():
+    serve(answer)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "hungry_worker.py").write_text(HUNGRY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "hungry_worker"
+
+
+def test_texts_and_mappings_agree() -> None:
+    texts = read_options({"budgets": ("nodes=100K", "kernel_bytes=2G")}, python=False)
+    python = read_options({"budgets": {"nodes": 100 << 10, "kernel_bytes": "2G"}})
+    assert texts.budgets == python.budgets == Budgets(nodes=102400, kernel_bytes=1 << 31)
+    assert read_options({}).budgets == BUDGETS
+
+
+@pytest.mark.parametrize("text", ["nodes", "nodes=", "nodes=0", "nodes=-1", "nodes=1Q", "what=1"])
+def test_what_is_no_budget_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="bad option"):
+        read_options({"budgets": (text,)}, python=False)
+
+
+def test_the_help_of_compile_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["compile", "--help"]) == 0
+    shown = "".join(capsys.readouterr().out.split())
+    assert "".join(budgets_help().split()) in shown
+    assert all(f"{item.name}={item.default}" in shown for item in fields(Budgets))
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("nodes", 5), ("nesting", 2)], ids=["nodes", "nesting"]
+)
+def test_an_import_over_budget_says_how_to_raise_it(name: str, least: int) -> None:
+    load_model(CHAIN, budgets=read_budgets({name: least}))
+    with pytest.raises(UserError) as error:
+        load_model(CHAIN, budgets=read_budgets({name: least - 1}))
+    assert f"budget of {least - 1} " in error.value.what
+    assert error.value.hint.endswith(f"--budget {name}={2 * (least - 1)}")
+
+
+def test_a_long_import_is_over_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("time.monotonic", lambda: 10.0 * next(clock))
+    load_model(CHAIN, budgets=Budgets(import_seconds=100))
+    with pytest.raises(UserError, match="20 seconds"):
+        load_model(CHAIN, budgets=Budgets(import_seconds=20))
+
+
+def test_a_worker_that_takes_too_long_ends(worker: str) -> None:
+    pool = WorkerPool(worker, 1, budgets=Budgets(kernel_seconds=1))
+    assert pool.answers([pool.submit("quick")]) == ["quick"]
+    with pytest.raises(WorkerFailedError, match="--budget kernel_seconds=2"):
+        pool.answers([pool.submit("slow")])
+    pool.abandon()
+
+
+def test_a_worker_gets_no_more_memory_than_its_budget(worker: str) -> None:
+    pool = WorkerPool(worker, 1, budgets=Budgets(kernel_bytes=1 << 30))
+    assert pool.answers([pool.submit(1 << 20)]) == [1 << 20]
+    with pytest.raises(WorkerFailedError, match="MemoryError"):
+        pool.answers([pool.submit(1 << 30)])
+    pool.abandon()
+
+
+def test_the_compiling_process_has_its_budget_and_gets_its_own_back() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with memory_of(Budgets(bytes=1 << 35)), memory_of(Budgets(bytes=1 << 34)):
+        assert resource.getrlimit(resource.RLIMIT_DATA)[0] <= 1 << 34
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
