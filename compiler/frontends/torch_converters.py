@@ -22,7 +22,6 @@ from tcc.frontends import (
     torch_scatter,
     torch_special,
     torch_window,
-    torch_zeta,
 )
 from tcc.frontends.torch_context import Converter
 
@@ -43,7 +42,6 @@ _FAMILIES = (
     torch_scatter,
     torch_special,
     torch_window,
-    torch_zeta,
 )
 
 
