@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from tcc.frontends.onnx_reduce import explicit_equation
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
@@ -103,6 +104,34 @@ def _distances(ctx: CallContext) -> Operand:
     """p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
     gap = ctx.emit("sub", ctx.unsqueeze(x, x.rank - 1), ctx.unsqueeze(y, y.rank - 2))
+    return _lengths(ctx, gap, p)
+
+
+def _own_distances(ctx: CallContext) -> Operand:
+    """p-norms of the differences of the pairs of rows of one matrix."""
+    x, rows = ctx.operand("self"), as_int(ctx.operand("self").shape[0])
+    if rows is None:
+        raise ctx.fail("the number of rows must be known")
+    first, second = np.triu_indices(rows, 1)
+    left, right = (ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second))
+    return _lengths(ctx, ctx.emit("sub", left, right), ctx.real("p"))
+
+
+def _trilinear(ctx: CallContext) -> Operand:
+    """The product of three tensors with axes added to each, summed over some axes."""
+    parts = []
+    for name in ("1", "2", "3"):
+        part = ctx.operand(f"i{name}")
+        for axis in sorted(ctx.integers(f"expand{name}")):
+            part = ctx.unsqueeze(part, axis)
+        parts.append(part)
+    product = ctx.emit("mul", ctx.emit("mul", parts[0], parts[2]), parts[1])
+    axes = ctx.axes(ctx.integers("sumdim"), product.rank)
+    return ctx.emit("reduce_sum", product, axes=tuple(sorted(axes)), keepdims=False)
+
+
+def _lengths(ctx: CallContext, gap: Operand, p: float) -> Operand:
+    """p-norms along the last axis."""
     size, last = ctx.emit("abs", gap), (gap.rank - 1,)
     if p == math.inf:
         return ctx.emit("reduce_max", size, axes=last, keepdims=False)
@@ -111,7 +140,7 @@ def _distances(ctx: CallContext) -> Operand:
     if p == 0:
         apart = ctx.emit("not", ctx.emit("equal", size, ctx.scalar(0, size)))
         total = ctx.emit("reduce_sum", ctx.cast(apart, I64), axes=last, keepdims=False)
-        return ctx.cast(total, x.dtype)
+        return ctx.cast(total, gap.dtype)
     power = ctx.emit("pow", size, ctx.scalar(p, size))
     total = ctx.emit("reduce_sum", power, axes=last, keepdims=False)
     return ctx.emit("pow", total, ctx.scalar(1 / p, size))
@@ -165,5 +194,7 @@ CONVERTERS: dict[str, Converter] = {
     "_grouped_mm": _grouped("self", "mat2"),
     "transformers.grouped_mm_fallback": _grouped("input", "weight"),
     "_cdist_forward": _distances,
+    "_pdist_forward": _own_distances,
+    "_trilinear": _trilinear,
     "cdist": _distances,
 }

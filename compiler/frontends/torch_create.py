@@ -57,6 +57,10 @@ def counted(ctx: CallContext, size: Index) -> Operand:
 
 
 def _linspace(ctx: CallContext) -> Operand:
+    return ctx.cast(_between(ctx), ctx.result_dtype())
+
+
+def _between(ctx: CallContext) -> Operand:
     """From both ends towards the middle, as torch does, so that the ends are exact."""
     (size,) = ctx.result_shape()
     start, end = ctx.operand("start", F64), ctx.operand("end", F64)
@@ -64,7 +68,7 @@ def _linspace(ctx: CallContext) -> Operand:
     if steps is None:
         raise ctx.fail("an open number of steps is not supported")
     if steps == 1:
-        return ctx.cast(ctx.reshape(start, (1,)), ctx.result_dtype())
+        return ctx.reshape(start, (1,))
     gap = ctx.emit("sub", end, start)
     step = ctx.emit("div", gap, ctx.filled(max(steps - 1, 1), F64))
     wide = ctx.cast(places, F64)
@@ -72,14 +76,12 @@ def _linspace(ctx: CallContext) -> Operand:
     left = ctx.cast(ctx.emit("sub", ctx.filled(steps - 1, I64), places), F64)
     down = ctx.emit("sub", end, ctx.emit("mul", step, left))
     is_low = ctx.emit("less", places, ctx.filled(steps // 2, I64))
-    return ctx.cast(ctx.where(is_low, up, down), ctx.result_dtype())
+    return ctx.where(is_low, up, down)
 
 
 def _logspace(ctx: CallContext) -> Operand:
-    steps = ctx.integer("steps")
-    values = np.linspace(ctx.real("start"), ctx.real("end"), steps)
-    dtype = ctx.result_dtype()
-    return ctx.constant(np.power(ctx.real("base"), values).astype(dtype.carrier), dtype)
+    found = ctx.emit("pow", ctx.filled(ctx.real("base"), F64), _between(ctx))
+    return ctx.cast(found, ctx.result_dtype())
 
 
 def _eye(ctx: CallContext) -> Operand:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_create import counted
@@ -194,6 +195,55 @@ def _median_along(ctx: CallContext) -> Sequence[Operand]:
     return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (middle, at)]
 
 
+def _numbers_median(ctx: CallContext, x: Operand, axis: int) -> tuple[Operand, Operand]:
+    """The lower median of what is a number, and where it is; the axis stays."""
+    size = as_int(x.shape[axis])
+    if not size:
+        raise ctx.fail(f"of {x.type!r}")
+    odd = ctx.cast(ctx.emit("is_nan", x), I64) if x.dtype.is_float else ctx.filled(0, I64)
+    odd = ctx.expand(odd, x.shape)
+    count = ctx.emit("reduce_sum", odd, axes=(axis,), keepdims=True)
+    left = ctx.emit("sub", ctx.filled(size - 1, I64), count)
+    half = ctx.emit("div", ctx.emit("max", left, ctx.filled(0, I64)), ctx.filled(2, I64))
+    pair = _ordered(ctx, x, axis, const(size), False)
+    value, at = (ctx.emit("gather_elements", part, half, axis=axis) for part in pair)
+    return value, at
+
+
+def _nan_median(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    flat = ctx.reshape(x, (element_count(x.shape),))
+    return ctx.reshape(_numbers_median(ctx, flat, 0)[0], ())
+
+
+def _nan_median_along(ctx: CallContext) -> Sequence[Operand]:
+    x, keepdim = ctx.operand("self"), ctx.flag("keepdim")
+    if not x.rank:
+        return x, ctx.filled(0, I64)
+    axis = ctx.axis_of("dim", x.rank)
+    pair = _numbers_median(ctx, x, axis)
+    return pair if keepdim else [ctx.squeeze(part, (axis,)) for part in pair]
+
+
+def _mode(ctx: CallContext) -> Sequence[Operand]:
+    """The most frequent value along an axis, the least of several, and its last place."""
+    x = ctx.operand("self")
+    if not x.rank:
+        return x, ctx.filled(0, I64)
+    axis, keepdim = ctx.axis_of("dim", x.rank), ctx.flag("keepdim")
+    size = as_int(x.shape[axis])
+    if not size:
+        raise ctx.fail(f"of {x.type!r}")
+    ranked, _ = _ordered(ctx, x, axis, const(size), False)
+    alike = ctx.emit("equal", ctx.unsqueeze(ranked, axis), ctx.unsqueeze(ranked, axis + 1))
+    count = ctx.emit("reduce_sum", ctx.cast(alike, I64), axes=(axis + 1,), keepdims=False)
+    first = ctx.emit("arg_max", count, axis=axis, keepdims=True, select_last=False)
+    value = ctx.emit("gather_elements", ranked, first, axis=axis)
+    here = ctx.cast(ctx.emit("equal", x, value), U8)
+    at = ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
+    return [part if keepdim else ctx.squeeze(part, (axis,)) for part in (value, at)]
+
+
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
@@ -214,6 +264,77 @@ def _masked_select(ctx: CallContext) -> Operand:
     held = ctx.reshape(ctx.expand(mask, shape), (element_count(shape),))
     size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
     return ctx.emit("compress", flat, held, axis=0, size=size)
+
+
+def _repeated_places(ctx: CallContext) -> Operand:
+    """0, 1, ... each as often as a vector says."""
+    times = ctx.operand("repeats", I64)
+    total = ctx.emit("reduce_sum", times, axes=(0,), keepdims=False)
+    (size,) = ctx.sizes(ctx.reshape(total, (1,)), "the number of repetitions")
+    ends = ctx.emit("cum_sum", times, axis=0, exclusive=False, reverse=False)
+    return _searched(ctx, ends, counted(ctx, size), True)
+
+
+def _non_zero_static(ctx: CallContext) -> Operand:
+    """The first `size` positions of elements that are not zero, then `fill_value`."""
+    x, size = ctx.operand("self"), ctx.integer("size")
+    total = as_int(element_count(x.shape))
+    if total is None:
+        raise ctx.fail("of open sizes")
+    if not total or not size or not x.rank:
+        return ctx.expand(ctx.filled(ctx.integer("fill_value"), I64), (size, x.rank))
+    held = ctx.cast(ctx.reshape(x, (total,)), BOOL)
+    places = ctx.where(held, ctx.constant(np.arange(total)), ctx.filled(total, I64))
+    few = min(size, total)
+    found, _ = _ordered(ctx, places, 0, const(few), False)
+    if few < size:
+        found = ctx.concat([found, ctx.expand(ctx.filled(total, I64), (size - few,))], 0)
+    columns, rest = [], found
+    for dim in reversed(x.shape):
+        length = ctx.size_scalar(dim)
+        columns.append(ctx.unsqueeze(ctx.emit("mod", rest, length, fmod=False), 1))
+        rest = ctx.emit("div", rest, length)
+    missing = ctx.unsqueeze(ctx.emit("equal", found, ctx.filled(total, I64)), 1)
+    rows = ctx.concat(columns[::-1], 1)
+    return ctx.where(missing, ctx.filled(ctx.integer("fill_value"), I64), rows)
+
+
+def _unique(ctx: CallContext) -> Sequence[Operand]:
+    """Distinct elements, which one each is, how often each occurs; what is not asked for is
+    empty."""
+    x = ctx.operand("self")
+    flat = ctx.reshape(x, (element_count(x.shape),))
+    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")
+    values, _, inverse, counts = ctx.emit_all("unique", [flat], axis=None, sorted=True, size=size)
+    return values, *_asked(ctx, ctx.reshape(inverse, x.shape), counts)
+
+
+def _asked(ctx: CallContext, inverse: Operand, counts: Operand) -> tuple[Operand, Operand]:
+    nothing = ctx.constant(np.zeros(0, np.int64))
+    wants = ctx.flag("return_inverse"), ctx.flag("return_counts")
+    return inverse if wants[0] else nothing, counts if wants[1] else nothing
+
+
+def _unique_consecutive(ctx: CallContext) -> Sequence[Operand]:
+    """The first element of each run of equal ones, the run of each, the runs' lengths."""
+    x = ctx.operand("self")
+    if ctx.has("dim") and x.rank != 1:
+        raise ctx.fail("runs of slices are not supported")
+    total = element_count(x.shape)
+    if as_int(total) == 0:
+        raise ctx.fail("of no element")
+    flat = ctx.reshape(x, (total,))
+    left, right = ctx.slice_axis(flat, 0, 0, total - 1), ctx.slice_axis(flat, 0, 1, total - 1)
+    new = ctx.emit("not", ctx.emit("equal", left, right))
+    new = ctx.concat([ctx.expand(ctx.filled(True, BOOL), (1,)), new], 0)
+    size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", 1)
+    values = ctx.emit("compress", flat, new, axis=0, size=size)
+    number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0, exclusive=False, reverse=False)
+    number = ctx.emit("sub", number, ctx.filled(1, I64))
+    zeros = ctx.expand(ctx.filled(0, I64), (size,))
+    ones = ctx.expand(ctx.filled(1, I64), (total,))
+    counts = ctx.emit("scatter_elements", zeros, number, ones, axis=0, reduction="add")
+    return values, *_asked(ctx, ctx.reshape(number, x.shape), counts)
 
 
 # ---- search --------------------------------------------------------------------------------------
@@ -240,11 +361,12 @@ def _bucketize(ctx: CallContext) -> Operand:
 
 
 def _search_sorted(ctx: CallContext) -> Operand:
-    if ctx.has("sorter"):
-        raise ctx.fail("a sorter is not supported")
     dtype = ctx.promoted("self", "sorted_sequence")
     right = ctx.flag("right") or (ctx.has("side") and ctx.text("side") == "right")
     edges, x = ctx.operand("sorted_sequence", dtype), ctx.operand("self", dtype)
+    if ctx.has("sorter") and element_count(edges.shape).key != "0":
+        order = as_indices(ctx, ctx.operand("sorter"))
+        edges = ctx.emit("gather_elements", edges, order, axis=edges.rank - 1)
     if edges.rank == 1 or x.rank == 0:
         return _searched(ctx, edges, x, right)
     lined = ctx.unsqueeze(edges, edges.rank - 1)
@@ -297,7 +419,14 @@ CONVERTERS: dict[str, Converter] = {
     "kthvalue": _kth_value,
     "median.default": _median,
     "median.dim": _median_along,
+    "nanmedian.default": _nan_median,
+    "nanmedian.dim": _nan_median_along,
+    "mode": _mode,
     "nonzero": _non_zero,
+    "nonzero_static": _non_zero_static,
+    "repeat_interleave.Tensor": _repeated_places,
+    "_unique2": _unique,
+    "unique_consecutive": _unique_consecutive,
     "masked_select": _masked_select,
     "bucketize.Tensor": _bucketize,
     "searchsorted": _search_sorted,

@@ -362,7 +362,7 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
         middle = _turned(ctx, middle)
     turned = _turned(ctx, vectors)
     if ctx.flag("left"):
-        change = _product(ctx, vectors, _product(ctx, middle, _product(ctx, turned, c)))
+        change = _product(ctx, _product(ctx, vectors, middle), _product(ctx, turned, c))
     else:
         change = _product(ctx, c, vectors, middle, turned)
     return _only(ctx, ctx.emit("sub", c, change))

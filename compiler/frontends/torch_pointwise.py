@@ -123,6 +123,11 @@ def _floor_divide(ctx: CallContext) -> Operand:
     return _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
 
 
+def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+    """x / y, of integers rounded downwards."""
+    return ctx.emit("div", x, y) if x.dtype.is_float else _floor_quotient(ctx, x, y)
+
+
 def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     """Division rounded downwards, by way of the remainder, which is exact."""
     quotient = ctx.emit("div", x, y)
@@ -258,6 +263,8 @@ def _threshold(ctx: CallContext) -> Operand:
 
 def _prelu(ctx: CallContext) -> Operand:
     x, slope = ctx.operand("self"), ctx.operand("weight")
+    if not x.rank:
+        slope = ctx.reshape(slope, ())
     if x.rank > 1 and slope.rank == 1:
         slope = ctx.reshape(slope, (*slope.shape, *[1] * (x.rank - 2)))
     return ctx.emit("prelu", x, slope)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_create import counted
 from tcc.frontends.torch_indexing import as_indices, places_of, tuples
 from tcc.frontends.torch_movement import place
+from tcc.frontends.torch_pointwise import quotient
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import BOOL, U8, element_count
+from tcc.ir.types import BOOL, I64, U8, element_count
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
                "amin": "min"}  # fmt: skip
@@ -44,12 +50,35 @@ def _scatter_add(ctx: CallContext) -> Operand:
     return _scattered(ctx, x, ctx.operand("index"), ctx.operand("src"), "add")
 
 
+def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Operand:
+    """`source` combined into `x` as the call's `reduce` and `include_self` say."""
+    how, own = ctx.text("reduce"), ctx.flag("include_self")
+    row = "add" if how == "mean" else _REDUCTIONS[how]
+    if own and how != "mean":
+        return _scattered(ctx, x, at, source, row)
+    one = ctx.expand(ctx.scalar(1, x), at.shape)
+    count = _scattered(ctx, ctx.expand(ctx.scalar(0, x), x.shape), at, one, "add")
+    untouched = ctx.emit("equal", count, ctx.scalar(0, x))
+    start = x if own else ctx.where(untouched, x, _neutral(ctx, x, row))
+    found = _scattered(ctx, start, at, source, row)
+    if how != "mean":
+        return found
+    total = ctx.emit("add", count, ctx.scalar(1, x)) if own else count
+    mean = quotient(ctx, found, ctx.emit("max", total, ctx.scalar(1, x)))
+    return ctx.where(untouched, x, mean)
+
+
+def _neutral(ctx: CallContext, x: Operand, row: str) -> Operand:
+    if row in ("add", "mul"):
+        return ctx.scalar(int(row == "mul"), x)
+    if x.dtype.is_float:
+        return ctx.scalar(-math.inf if row == "max" else math.inf, x)
+    info = np.iinfo(x.dtype.carrier)
+    return ctx.scalar(int(info.min if row == "max" else info.max), x)
+
+
 def _scatter_reduce(ctx: CallContext) -> Operand:
-    how = ctx.text("reduce")
-    if how not in _REDUCTIONS or not ctx.flag("include_self"):
-        raise ctx.fail(f"reduction {how} with include_self={ctx.flag('include_self')}")
-    x = ctx.operand("self")
-    return _scattered(ctx, x, ctx.operand("index"), ctx.operand("src"), _REDUCTIONS[how])
+    return _combined(ctx, ctx.operand("self"), ctx.operand("index"), ctx.operand("src"))
 
 
 def _index_put(ctx: CallContext) -> Operand:
@@ -93,7 +122,10 @@ def _along(
     return ctx.expand(flat, shape)
 
 
-def _index_write(how: str) -> Converter:
+Write: TypeAlias = Callable[[CallContext, Operand, Operand, Operand], Operand]
+
+
+def _index_write(write: Write) -> Converter:
     """index_add, index_copy: slices along an axis at the places of a vector."""
 
     def convert(ctx: CallContext) -> Operand:
@@ -103,23 +135,46 @@ def _index_write(how: str) -> Converter:
         if "alpha" in ctx.arguments and ctx.real("alpha") != 1:
             source = ctx.emit("mul", source, ctx.operand("alpha", x.dtype))
         if not x.rank:
-            at, source = ctx.reshape(at, ()), ctx.reshape(source, ())
-            return _scattered(ctx, x, at, source, how)
+            return write(ctx, x, ctx.reshape(at, ()), ctx.reshape(source, ()))
         shape = tuple(
             element_count(at.shape) if n == axis else dim for n, dim in enumerate(x.shape)
         )
-        places = _along(ctx, x, axis, at, shape)
-        return _scattered(ctx, x, places, ctx.reshape(source, shape), how)
+        return write(ctx, x, _along(ctx, x, axis, at, shape), ctx.reshape(source, shape))
 
     return convert
 
 
-def _index_reduce(ctx: CallContext) -> Operand:
-    how = ctx.text("reduce")
-    if how not in _REDUCTIONS or not ctx.flag("include_self"):
-        raise ctx.fail(f"reduction {how} with include_self={ctx.flag('include_self')}")
-    found: Operand = _index_write(_REDUCTIONS[how])(ctx)
-    return found
+def _written(how: str) -> Write:
+    return lambda ctx, x, at, source: _scattered(ctx, x, at, source, how)
+
+
+def _put(ctx: CallContext) -> Operand:
+    """`source` at places of the flattened tensor."""
+    x, at = ctx.operand("self"), ctx.operand("index")
+    count = element_count(at.shape)
+    flat = ctx.reshape(x, (element_count(x.shape),))
+    source = ctx.reshape(ctx.operand("source", x.dtype), (count,))
+    if as_int(count) == 0:
+        return x
+    how = "add" if ctx.flag("accumulate") else "none"
+    places = ctx.reshape(as_indices(ctx, at), (count,))
+    found = ctx.emit("scatter_elements", flat, places, source, axis=0, reduction=how)
+    return ctx.reshape(found, x.shape)
+
+
+def _masked_scatter(ctx: CallContext) -> Operand:
+    """Elements of `source`, one after another, where the mask holds."""
+    x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
+    mask = ctx.expand(ctx.operand("mask", BOOL), x.shape)
+    count = element_count(x.shape)
+    if as_int(count) == 0 or as_int(element_count(source.shape)) == 0:
+        return x
+    held = ctx.cast(ctx.reshape(mask, (count,)), I64)
+    seen = ctx.emit("cum_sum", held, axis=0, exclusive=True, reverse=False)
+    at = ctx.emit("mul", seen, held)
+    given = ctx.reshape(source, (element_count(source.shape),))
+    taken = ctx.reshape(ctx.emit("gather", given, at, axis=0), x.shape)
+    return ctx.where(mask, taken, x)
 
 
 def _index_fill(ctx: CallContext) -> Operand:
@@ -207,10 +262,12 @@ CONVERTERS: dict[str, Converter] = {
     "scatter_reduce.two": _scatter_reduce,
     "index_put": _index_put,
     "_unsafe_index_put": _index_put,
-    "index_add": _index_write("add"),
-    "index_copy": _index_write("none"),
+    "index_add": _index_write(_written("add")),
+    "index_copy": _index_write(_written("none")),
     "index_fill": _index_fill,
-    "index_reduce": _index_reduce,
+    "index_reduce": _index_write(_combined),
+    "put": _put,
+    "masked_scatter": _masked_scatter,
     "slice_scatter": _slice_scatter,
     "select_scatter": _select_scatter,
     "diagonal_scatter": _diagonal_scatter,

@@ -132,12 +132,29 @@ def _average_pool(axes: int) -> Converter:
             found = ctx.emit("average_pool", x, **attrs, count_include_pad=counted)
             return _unbatched(ctx, found, added)
         if attrs["ceil_mode"]:
-            raise ctx.fail("a divisor together with ceil_mode is not supported")
+            x, attrs = _whole_windows(ctx, x, attrs)
         found = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
         factor = float(np.prod(attrs["kernel"])) / divisor
         return _unbatched(ctx, ctx.emit("mul", found, ctx.scalar(factor, found)), added)
 
     return convert
+
+
+def _whole_windows(
+    ctx: CallContext, x: Operand, attrs: dict[str, Any]
+) -> tuple[Operand, dict[str, Any]]:
+    """`x` with zeros behind it up to the end of the last windows, and what is left to do."""
+    axes = len(attrs["kernel"])
+    out = ctx.result_shape()[-axes:]
+    pads = [(const(0), const(0))] * (x.rank - axes)
+    for n in range(axes):
+        reach = (out[n] - 1) * attrs["strides"][n] + attrs["kernel"][n]
+        before = attrs["before"][n]
+        pads.append((before, reach - x.shape[n + x.rank - axes] - before))
+    starts, ends = zip(*pads, strict=True)
+    x = ctx.emit("pad", x, ctx.scalar(0, x), before=starts, after=ends, mode="constant")
+    zeros = (const(0),) * axes
+    return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
 
 
 def _bins(size: Index, count: Index, ctx: CallContext) -> tuple[int, int]:
@@ -189,15 +206,44 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
 
 
 def _adaptive_max(axes: int) -> Converter:
-    """The maxima; their places are not given."""
+    """The maxima, and their places where these are used."""
     pool = _adaptive("max_pool", "reduce_max", axes)
 
     def convert(ctx: CallContext) -> Any:
         if 1 in ctx.call.used:
-            raise ctx.fail("the places of maxima are not supported")
+            return _adaptive_places(ctx, axes)
         return pool(ctx), None
 
     return convert
+
+
+def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
+    """The maxima of windows that a constant table lists, and their places in the image."""
+    x, added = _batched(ctx, ctx.operand("self"), axes + 2)
+    target = ctx.result_shape(0)[-axes:]
+    pairs = [_bins(s, n, ctx) for s, n in zip(x.shape[2:], target, strict=True)]
+    table = np.zeros((1, 1), np.int64)
+    for size, bins in pairs:
+        ends = [(n * size // bins, -(-(n + 1) * size // bins)) for n in range(bins)]
+        most = max((end - start for start, end in ends), default=1)
+        line = np.array([[min(start + k, end - 1) for k in range(most)] for start, end in ends])
+        line = line.reshape(bins, most)
+        table = (table[:, None, :, None] * size + line[None, :, None, :]).reshape(
+            len(table) * bins, -1
+        )
+    shape = (*x.shape[:2], *target)
+    if not table.size or any(as_int(d) == 0 for d in shape):
+        none = ctx.expand(ctx.scalar(0, x), shape), ctx.expand(ctx.filled(0, I64), shape)
+        return _unbatched(ctx, none[0], added), _unbatched(ctx, none[1], added)
+    flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
+    seen = ctx.emit("gather", flat, ctx.constant(table), axis=2)
+    found = ctx.emit("reduce_max", seen, axes=(3,), keepdims=False)
+    best = ctx.emit("arg_max", seen, axis=3, keepdims=True, select_last=False)
+    chosen = ctx.emit("equal", best, ctx.constant(np.arange(table.shape[1])))
+    places = ctx.where(chosen, ctx.constant(table), ctx.filled(0, I64))
+    at = ctx.emit("reduce_sum", places, axes=(3,), keepdims=False)
+    found, at = (_unbatched(ctx, ctx.reshape(part, shape), added) for part in (found, at))
+    return found, at
 
 
 def _col2im(ctx: CallContext) -> Operand:
