@@ -17,7 +17,7 @@ from tcc.ir.expr import extent
 from tcc.ir.group import TileGroup
 from tcc.ir.index import as_int
 from tcc.ir.overwrite import overwrites, stored_lanes
-from tcc.ir.program import Arena, BufferId, Launch, Program
+from tcc.ir.program import Arena, BufferId, Launch, Program, buffers_of
 from tcc.ir.tile import Scope, TileKernel
 from tcc.passes.merge_buffers import (
     Halo,
@@ -95,9 +95,8 @@ class _Merger:
             if found is not None:
                 self._halos[found[0]] = found[1]
                 continue
-            if isinstance(instr, Launch):
-                for buffer in instr.buffers:
-                    self._begun.setdefault(buffer, position)
+            for buffer in buffers_of(instr):
+                self._begun.setdefault(buffer, position)
 
     def try_pair(self, position: int, launch: Launch, pair: _Pair) -> bool:
         """Merges the two buffers of a pair of a launch if nothing reads the operand afterwards."""

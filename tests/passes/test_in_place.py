@@ -101,3 +101,16 @@ def test_the_callers_arrays_stay_apart() -> None:
     last = [i for i in merged.body if isinstance(i, Launch)][-1]
     assert last.buffers[1] in outputs
     assert last.buffers[0] not in outputs
+
+
+def test_operands_that_functions_made_do_not_share_a_buffer() -> None:
+    m = Model("sum")
+    x, y = m.input("x", 4, 4), m.input("y", 4, 4)
+    found = m.op("add", m.op("cholesky", x), m.op("cholesky", y))
+    graph = m.finish(m.op("cholesky", found))
+    made, table, _ = lower_program(place_graph(graph), KernelPlanner(Registers(16, 16)), lower_node)
+    merged, _ = update_in_place(made, table.bounds)
+    (launch,) = (i for i in merged.body if isinstance(i, Launch))
+    first, second, total = launch.buffers
+    assert first != second
+    assert total in (first, second)
