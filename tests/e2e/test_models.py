@@ -96,7 +96,7 @@ def test_silero() -> None:
         module.run(given)
 
 
-# `scripts/conformance` runs all ten.
+# `scripts/conformance` runs all of them.
 @pytest.mark.parametrize("name", ["bvlc_alexnet", "shufflenet"])
 def test_light_models_of_the_onnx_package(name: str) -> None:
     path = LIGHT / f"light_{name}.onnx"
