@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+
+# protobuf comes with onnx, and brings no types
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tcc.errors import UserError

@@ -109,7 +109,7 @@ def test_updates_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
         load_model(saved(tmp_path, samples.Call(updates), torch.randn(4, 6)))
 
 
-class Cache(torch.nn.Module):  # type: ignore[misc]
+class Cache(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("rows", torch.zeros(8, 3))

@@ -49,7 +49,7 @@ class Counted:
         return captured(module, examples, compile)
 
 
-class Scaled(torch.nn.Module):  # type: ignore[misc]
+class Scaled(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = torch.nn.Linear(4, 3)

@@ -237,6 +237,7 @@ KINDS = {"u8i8": (U8, I8), "i8u8": (I8, U8), "i8i8": (I8, I8), "u8u8": (U8, U8)}
 def test_bytes_are_multiplied_exactly(cpu: str, kinds: str) -> None:
     host = parse_target("cpu", "host", detect)
     target = parse_target("cpu", cpu, detect)
+    # The code is run, not only compiled.
     if not {*target.profile.features} <= {*host.profile.features}:
         pytest.skip(f"this processor lacks what {cpu} has")
     for rows, columns, depth in ((3, 37, 11), (2, 64, 8), (4, 3, 6), (1, 16, 3)):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
@@ -32,14 +34,14 @@ def check(data: bytes) -> None:
             raise
 
 
-def seeds(folder_of: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
+def seeds(folder_of: Callable[[str], Path]) -> Iterator[tuple[str, bytes]]:
     """The small models of the hostile corpus that compile, or are refused when they run."""
     for case in cases():
         if case.action is Action.LOAD or case.outcome is Outcome.REFUSED:
             continue
         folder = folder_of(case.name)
-        case.write_to(folder)  # type: ignore[arg-type]
-        model = folder / "m.onnx"  # type: ignore[operator]
+        case.write_to(folder)
+        model = folder / "m.onnx"
         if model.is_file() and model.stat().st_size <= 2048:
             yield case.name, model.read_bytes()
 
@@ -84,19 +86,19 @@ def _change(message: Message, model: Message, rng: random.Random) -> None:
         setattr(message, field.name, _scalar(field, getattr(message, field.name), rng))
 
 
-def _change_list(values: object, field: Field, model: Message, rng: random.Random) -> None:
+def _change_list(values: Any, field: Field, model: Message, rng: random.Random) -> None:
     is_message = field.cpp_type == Field.CPPTYPE_MESSAGE
-    count = len(values)  # type: ignore[arg-type]
+    count = len(values)
     at = rng.randrange(count) if count else 0
     choice = rng.random()
     if count and choice < 0.3:
-        del values[at]  # type: ignore[attr-defined]
+        del values[at]
     elif count and choice < 0.7 and not is_message:
-        values[at] = _scalar(field, values[at], rng)  # type: ignore[index]
+        values[at] = _scalar(field, values[at], rng)
     elif is_message:
-        values.add().CopyFrom(_alike(field, model, rng))  # type: ignore[attr-defined]
+        values.add().CopyFrom(_alike(field, model, rng))
     else:
-        values.append(_scalar(field, None, rng))  # type: ignore[attr-defined]
+        values.append(_scalar(field, None, rng))
 
 
 def _alike(field: Field, model: Message, rng: random.Random) -> Message:
