@@ -341,7 +341,8 @@ class _Reader:
         """The names of what a call gives, None for what it leaves out; whether it is one value."""
         outputs = [_union(output) for output in member(node, "outputs", list)]
         if len(outputs) == 1 and outputs[0][0] == "as_tensors":
-            return [_name(tensor) for tensor in outputs[0][1]], False
+            tensors = member(dict(outputs), "as_tensors", list)
+            return [_name(tensor) for tensor in tensors], False
         names = [self._result(kind, value) for kind, value in outputs]
         held = node.get("is_hop_single_tensor_return") is False
         return names, len(names) == 1 and not held

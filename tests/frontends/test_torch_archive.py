@@ -242,3 +242,12 @@ def test_every_part_of_the_json_may_be_wrong(tmp_path: Path) -> None:
                 continue
             accepted += 1
     assert accepted
+
+
+def test_results_that_are_no_list_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    nodes = next(p for p in places(program()) if p[-1] == "nodes")
+    odd = put(program(), (*nodes, 0, "outputs"), [{"as_tensors": 5}])
+    path.write_bytes(packed(members(odd)))
+    with pytest.raises(UserError, match="'as_tensors' is missing, or of another kind"):
+        load_model(path)
