@@ -211,19 +211,27 @@ def _corners(boxes: Array, center_point_box: int) -> Array:
     if center_point_box:
         x, y, w, h = boxes.T
         return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
-    a, b, c, d = boxes.T
-    lows = (np.minimum(a, c), np.minimum(b, d))
-    return np.stack([*lows, np.maximum(a, c), np.maximum(b, d)], axis=1)
+    first, second = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([_smaller(first, second), _larger(first, second)], axis=1)
+
+
+def _smaller(a: Array, b: Array) -> Array:
+    """As C code says it: the second where one is NaN."""
+    return np.where(a < b, a, b)
+
+
+def _larger(a: Array, b: Array) -> Array:
+    return np.where(a > b, a, b)
 
 
 def _overlap(a: Array, b: Array) -> float:
     """Intersection over union."""
-    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    sides = _smaller(a[2:], b[2:]) - _larger(a[:2], b[:2])
     if (sides <= 0).any():
         return 0.0
     common = float(np.prod(sides))
     areas = [float(np.prod(box[2:] - box[:2])) for box in (a, b)]
-    return common / (sum(areas) - common) if min(areas) > 0 else 0.0
+    return 0.0 if min(areas) <= 0 else common / (sum(areas) - common)
 
 
 def _limit(arrays: Arrays, number: int, default: float) -> float:
@@ -233,7 +241,7 @@ def _limit(arrays: Arrays, number: int, default: float) -> float:
 
 def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array, ...]:
     boxes, scores = array(arrays, 0), array(arrays, 1)
-    most, iou = int(_limit(arrays, 2, 0)), _limit(arrays, 3, 0.0)
+    most, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
     least = _limit(arrays, 4, -np.inf)
     picked: list[tuple[int, int, int]] = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
@@ -242,7 +250,8 @@ def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> tuple[Array
         for box in np.argsort(-scores[batch, kind], kind="stable"):
             if len(kept) == most or not scores[batch, kind, box] > least:
                 break
-            if all(_overlap(corners[box], corners[other]) <= iou for other in kept):
+            overlaps = [_overlap(corners[box], corners[other]) for other in kept]
+            if not any(o > iou and o > 0 for o in overlaps):
                 kept.append(int(box))
         picked.extend((batch, kind, box) for box in kept)
     return (np.array(picked, np.int64).reshape(-1, 3),)

@@ -36,6 +36,14 @@ class MaxRoiPoolAttrs:
     spatial_scale: float
 
 
+def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> None:
+    """Raises ValueError on what the C functions refuse: coordinates and batches of no place."""
+    if not np.all(np.abs(corners.astype(np.float64) * scale) <= 2.0**31):
+        raise ValueError("a region's coordinate is not finite or too large")
+    if not np.all((batches >= 0) & (batches < x.shape[0])):
+        raise ValueError(f"a region's batch is none of {x.shape[0]}")
+
+
 # ---- roi_align -----------------------------------------------------------------------------------
 
 
@@ -69,6 +77,8 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
     x, rois, batches = (array(arrays, n) for n in range(3))
     oh, ow = attrs.output_height, attrs.output_width
     y = np.zeros((len(rois), x.shape[1], oh, ow), np.float64)
+    if y.size:
+        _check_regions(rois, attrs.spatial_scale, batches, x)
     for r, c, ph, pw in np.ndindex(*y.shape):
         shift = 0.5 if attrs.half_pixel else 0.0
         x1, y1, x2, y2 = (float(v) * attrs.spatial_scale - shift for v in rois[r])
@@ -90,7 +100,9 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
         if attrs.mode == "avg":
             y[r, c, ph, pw] = sum(map(sum, terms)) / max(len(terms), 1)
         else:
-            y[r, c, ph, pw] = max((max(t) for t in terms), default=0.0)
+            y[r, c, ph, pw] = (
+                float(np.max([v for t in terms for v in t], initial=-np.inf)) if terms else 0.0
+            )
     return (y.astype(x.dtype),)
 
 
@@ -127,6 +139,8 @@ def _round(x: float) -> int:
 def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]:
     x, rois = array(arrays, 0), array(arrays, 1)
     y = np.zeros((len(rois), x.shape[1], *attrs.pooled_shape), x.dtype)
+    if y.size:
+        _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
     for r, c, ph, pw in np.ndindex(*y.shape):
         x1, y1, x2, y2 = (_round(float(v) * attrs.spatial_scale) for v in rois[r, 1:])
         spans = []
