@@ -93,7 +93,7 @@ class Touch:
         scattered = 1
         for step in self.steps:
             count = step.count(spans)
-            if count == 1:
+            if count == 1 or step.size == 0:  # 0: of an array without elements
                 continue
             if step.size is None:
                 scattered *= count

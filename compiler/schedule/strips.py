@@ -142,7 +142,7 @@ def _share(stage: GroupStage, rows: Var, count: int) -> float:
     own, made = (rows, count)
     if stage.strip is not None:
         own, made = stage.strip.rows, stage.strip.count(count)
-    return min(1.0, made / trips(own))
+    return min(1.0, made / max(trips(own), 1))  # 0: of no elements
 
 
 def _cycles(stage: GroupStage, registers: Registers) -> float:

@@ -77,16 +77,28 @@ def _normalised_alone() -> Generated:
     return Generated(b.finish(z), feeds, False)
 
 
+_NO_ROWS = {"thin": (17, 0, 1), "flat": (17, 1, 131), "tall": (17, 131, 1), "none": (0, 0, 13)}
+
+
 def _no_terms() -> Generated:
-    """A product of a constant without elements: nothing to sum, and no columns behind it."""
-    b, matmul = GraphBuilder("g"), OPS["matmul"]
+    """Arrays without elements: products with nothing to sum, no columns, no rows; a padded one."""
+    b, matmul, pad = GraphBuilder("g"), OPS["matmul"], OPS["pad"]
     q = b.constant(np.zeros((3, 7, 0), np.float32), "q", F32)
     k, v = b.input("k", tensor(F32, 3, 0, 7)), b.input("v", tensor(F32, 3, 7, 0))
     (scores,) = b.add(matmul, [q, k], matmul.attrs())
     (shares,) = b.add(OPS["softmax"], [scores], OPS["softmax"].attrs(2))
     y = b.add(matmul, [shares, v], matmul.attrs(), names=["y"])
-    feeds = {x.name: np.zeros(x.type.static_shape, np.float32) for x in (k, v)}
-    return Generated(b.finish([*y, shares]), feeds, False)
+    thin, flat, tall, empty = (b.input(n, tensor(F32, *s)) for n, s in _NO_ROWS.items())
+    (spread,) = b.add(matmul, [thin, flat], matmul.attrs())
+    (less,) = b.add(OPS["sub"], [spread, thin], OPS["sub"].attrs())
+    (parts,) = b.add(OPS["softmax"], [less], OPS["softmax"].attrs(2))
+    (none,) = b.add(matmul, [parts, tall], matmul.attrs())
+    (minus,) = b.add(OPS["neg"], [empty], OPS["neg"].attrs())
+    sides = (const(3), const(2), const(1))
+    (border,) = b.add(pad, [minus], pad.attrs(sides, sides, "constant"))
+    inputs = (k, v, thin, flat, tall, empty)
+    feeds = {x.name: np.zeros(x.type.static_shape, np.float32) for x in inputs}
+    return Generated(b.finish([*y, shares, none, border]), feeds, False)
 
 
 @pytest.mark.parametrize(
