@@ -4,6 +4,9 @@ The reference evaluator runs a graph as it is and, several times, with every flo
 what its tolerance class allows.  How far those runs are from the first is how far an error of that
 size comes through: cancellation, comparisons, rounding to integers and choices of indices included,
 without a rule for any of them.  An element that no run moves must be equal bit for bit.
+
+Where a sum may leave its type's range on the way, in some order of its terms, no order is the right
+one: the runs also give what overflow makes of it, infinities and NaN, and one computes in f64.
 """
 
 from __future__ import annotations
@@ -19,16 +22,22 @@ from tcc.ir.graph import Graph, Node, carrier, walk_nodes
 from tcc.ir.index import as_index, as_int
 from tcc.ir.op import OpSpec, Tolerance
 from tcc.ir.types import DType
+from tcc.ops import OPS
 from tcc.runtime.abi import EXTENSIONS, numpy_dtype
 
 from .graphs import Array, Generated, bodies_of
 
 RUNS = 6
+# All errors upwards, all downwards, none and in f64; these and the others at random.
+_UP, _DOWN, _WIDE, _NAN, _ZERO = range(5)
 # Runs draw errors at random, code has its own: it may lie so many times further than the furthest.
 FACTOR = 12.0
 _EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 # Differences and sums of operands much larger than the result.
 _SUMS = frozenset({"add", "sub", "sum", "mean", "mod"})
+_PRODUCTS = frozenset({"reduce_prod", "cum_prod"})
+# Operands up to this one do not overflow in sums of their fourth powers.
+_SMALL = 1e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +60,7 @@ def expect(made: Generated) -> Expected:
     spread = {name: np.zeros(a.shape) for name, a in outputs.items()}
     loose: set[str] = set()
     for run in range(RUNS):
-        rng = np.random.default_rng([run, 7])
-        side = {0: 1.0, 1: -1.0}.get(run)
-        moved = _moved(made.graph, rng, side)
+        moved = _moved(made.graph, np.random.default_rng([run, 7]), run)
         try:
             results = evaluate_graph(moved, made.inputs)
         except (TccError, ValueError, IndexError, ZeroDivisionError, OverflowError):
@@ -123,19 +130,19 @@ def _allowed(want: Array, spread: Array, dtype: DType) -> Array:
     return np.where(spread > 0, FACTOR * spread + 4 * ulp, 0.0)
 
 
-def _moved(graph: Graph, rng: np.random.Generator, side: float | None) -> Graph:
+def _moved(graph: Graph, rng: np.random.Generator, run: int) -> Graph:
     """The graph with rows whose results are off by what their class allows."""
-    return replace(graph, nodes=tuple(_moved_node(node, rng, side) for node in graph.nodes))
+    return replace(graph, nodes=tuple(_moved_node(node, rng, run) for node in graph.nodes))
 
 
-def _moved_node(node: Node, rng: np.random.Generator, side: float | None) -> Node:
-    inner = {name: _moved(body, rng, side) for name, body in bodies_of(node.attrs)}
+def _moved_node(node: Node, rng: np.random.Generator, run: int) -> Node:
+    inner = {name: _moved(body, rng, run) for name, body in bodies_of(node.attrs)}
     if inner:
         return replace(node, attrs=replace(node.attrs, **inner))
     dtypes = [v.type.dtype for v in node.outputs]
     if not any(d.is_float for d in dtypes) or _copies(node):
         return node
-    return replace(node, op=replace(node.op, reference=_off(node.op, dtypes, rng, side)))
+    return replace(node, op=replace(node.op, reference=_off(node.op, dtypes, rng, run)))
 
 
 def _copies(node: Node) -> bool:
@@ -145,69 +152,187 @@ def _copies(node: Node) -> bool:
 
 
 def _off(
-    op: OpSpec, dtypes: Sequence[DType], rng: np.random.Generator, side: float | None
+    op: OpSpec, dtypes: Sequence[DType], rng: np.random.Generator, run: int
 ) -> Callable[[Sequence[Array | None], Any], tuple[Array, ...]]:
     def reference(arrays: Sequence[Array | None], attrs: Any) -> tuple[Array, ...]:
-        results = op.reference(arrays, attrs)
-        scales = _scales(op, arrays, attrs, results)
-        return tuple(
-            _noisy(r, s, d, op, rng, side) for r, s, d in zip(results, scales, dtypes, strict=True)
-        )
+        results = [np.asarray(r) for r in op.reference(arrays, attrs)]
+        absolute = _absolute(op, arrays, attrs, results)
+        steps = _steps(op, arrays, absolute, results, dtypes)
+        wide = _wide(op, arrays, attrs, results) if run == _WIDE else results
+        moved = [_noisy(r, s, d, rng, run) for r, s, d in zip(wide, steps, dtypes, strict=True)]
+        ends = _ends(op, arrays, attrs, results, absolute, steps, dtypes)
+        for n, (where, value) in ((n, e[run]) for n, e in enumerate(ends) if run in e):
+            moved[n] = np.where(where, value, moved[n]).astype(dtypes[n].carrier)
+        return tuple(moved)
 
     return reference
 
 
-def _noisy(
-    result: Array,
-    scale: Array,
-    dtype: DType,
-    op: OpSpec,
-    rng: np.random.Generator,
-    side: float | None,
-) -> Array:
-    """`result` moved by a few units of its last place, and of `scale`'s in f32."""
-    result = np.asarray(result)
-    if not dtype.is_float or dtype.is_narrow:
-        return result
-    exact = np.where(np.isfinite(result), result, 0).astype(np.float64)
-    unit = _EPS["f64" if dtype.name == "f64" else "f32"]
-    step = 2 * _EPS[dtype.name] * np.abs(exact) + 4 * unit * scale
-    if op.tolerance is Tolerance.ACTIVATION:
-        step = np.maximum(step, 1e-12 if dtype.name == "f64" else 1e-6)
-    by = side if side is not None else rng.uniform(-1, 1, result.shape)
-    with np.errstate(all="ignore"):
-        moved = (result.astype(np.float64) + by * step).astype(dtype.carrier)
-    return carrier(np.asarray(np.where(np.isfinite(result), moved, result)), dtype)
-
-
-def _scales(
+def _wide(
     op: OpSpec, arrays: Sequence[Array | None], attrs: Any, results: Sequence[Array]
 ) -> list[Array]:
-    """The sum of absolute terms of each result, where errors are relative to that."""
-    plain = [np.zeros(np.shape(r)) for r in results]
+    """What f64 makes of the operands; `results` where that has another shape."""
+    wide = [a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in arrays]
+    found = [np.asarray(w) for w in op.reference(wide, attrs)]
+    return [w if w.shape == r.shape else r for w, r in zip(found, results, strict=True)]
+
+
+def _noisy(result: Array, step: Array, dtype: DType, rng: np.random.Generator, run: int) -> Array:
+    """`result` moved by up to `step`, as the type holds it."""
+    if not dtype.is_float or dtype.is_narrow:
+        return result.astype(dtype.carrier)
+    by = {_UP: 1.0, _DOWN: -1.0, _WIDE: 0.0}.get(run)
+    noise = rng.uniform(-1, 1, result.shape) if by is None else by
+    with np.errstate(all="ignore"):
+        moved = np.where(np.isfinite(result), result.astype(np.float64) + noise * step, result)
+        return carrier(np.asarray(moved).astype(dtype.carrier), dtype)
+
+
+def _steps(
+    op: OpSpec,
+    arrays: Sequence[Array | None],
+    absolute: Sequence[Array],
+    results: Sequence[Array],
+    dtypes: Sequence[DType],
+) -> list[Array]:
+    """How far off results may be: a few units of their last place, and of their terms' in f32."""
+    size = max((a.size for a in arrays if a is not None), default=1)
+    largest = max((_top(a) for a in arrays if a is not None and a.dtype.kind == "f"), default=1.0)
+    steps = []
+    for result, terms, dtype in zip(results, absolute, dtypes, strict=True):
+        if not dtype.is_float or dtype.is_narrow:
+            steps.append(np.zeros(result.shape))
+            continue
+        unit = _EPS["f64" if dtype.name == "f64" else "f32"]
+        if op.tolerance is Tolerance.ACCUMULATE and op.name not in _SUMS:
+            most = 0.0 if op.name in _PRODUCTS else 0.1 * largest
+            terms = (np.sqrt(size) / 4 + 1) * (terms + most)
+        exact = np.where(np.isfinite(result), np.abs(result), 0).astype(np.float64)
+        step = 2 * _EPS[dtype.name] * exact + 4 * unit * terms
+        if op.tolerance is Tolerance.ACTIVATION:
+            step = np.maximum(step, 1e-12 if dtype.name == "f64" else 1e-6)
+        steps.append(step)
+    return steps
+
+
+def _absolute(
+    op: OpSpec, arrays: Sequence[Array | None], attrs: Any, results: Sequence[Array]
+) -> list[Array]:
+    """The sum of the absolute values of each result's finite terms; zero for rows that sum none."""
+    plain = [np.zeros(r.shape) for r in results]
     if op.tolerance is not Tolerance.ACCUMULATE and op.name not in _SUMS:
         return plain
-    terms = [None if a is None or a.dtype.kind != "f" else np.abs(a) for a in arrays]
+    terms = _finite(arrays)
     if op.name in _SUMS:
-        present = [
-            np.where(np.isfinite(t), t, 0).astype(np.float64) for t in terms if t is not None
-        ]
-        return [np.broadcast_to(sum(present), np.shape(r)) for r in results]
-    size = max((a.size for a in arrays if a is not None), default=1)
-    largest = max((_top(t) for t in terms if t is not None), default=1.0)
-    whole = [a if t is None else t for a, t in zip(arrays, terms, strict=True)]
-    sums = op.reference(whole, attrs)
-    depth = np.sqrt(size) / 4 + 1
+        present = [t for t, a in zip(terms, arrays, strict=True) if a is not None and t is not a]
+        return [np.broadcast_to(sum(map(np.abs, present)), r.shape) for r in results]
+    with np.errstate(all="ignore"):
+        sums = op.reference(
+            [t if t is a or t is None else np.abs(t) for t, a in zip(terms, arrays, strict=True)],
+            attrs,
+        )
     return [
-        depth * (np.where(np.isfinite(s), np.abs(s), 0) + 0.1 * largest)
-        if np.asarray(s).dtype.kind == "f"
-        else p
+        np.nan_to_num(np.abs(s), nan=0.0, posinf=np.inf) if np.asarray(s).dtype.kind == "f" else p
         for s, p in zip(sums, plain, strict=True)
     ]
 
 
+def _finite(arrays: Sequence[Array | None]) -> list[Array | None]:
+    """Float operands in f64 with zeros for what is not finite; others as they are."""
+    return [
+        np.where(np.isfinite(a), a, 0).astype(np.float64)
+        if a is not None and a.dtype.kind == "f"
+        else a
+        for a in arrays
+    ]
+
+
 def _top(array: Array) -> float:
-    return float(np.max(np.where(np.isfinite(array), array, 0), initial=0.0))
+    return float(np.max(np.where(np.isfinite(array), np.abs(array), 0), initial=0.0))
+
+
+# ---- what overflow makes of sums and products ---------------------------------------------------
+
+# What an element may be besides its value, by the run that gives it: where, and which value.
+_Ends = Mapping[int, tuple[Array, float]]
+
+
+def _ends(
+    op: OpSpec,
+    arrays: Sequence[Array | None],
+    attrs: Any,
+    results: Sequence[Array],
+    absolute: Sequence[Array],
+    steps: Sequence[Array],
+    dtypes: Sequence[DType],
+) -> list[_Ends]:
+    """Of each result; none where no order of the terms overflows."""
+    floats = [a for a in (*arrays, *results) if a is not None and a.dtype.kind == "f"]
+    large = any(_top(a) > _SMALL or not np.all(np.isfinite(a)) for a in floats)
+    if op.name in _PRODUCTS and arrays[0] is not None:
+        return [_product_ends(op, arrays[0], attrs, dtypes[0])]
+    if op.tolerance is not Tolerance.ACCUMULATE or not large:
+        return []
+    exact = _wide(op, arrays, attrs, results)
+    found = []
+    for result, wide, terms, step, dtype in zip(
+        results, exact, absolute, steps, dtypes, strict=True
+    ):
+        count = _terms_of_mean(op, arrays, attrs, result)
+        known = dtype.is_float and not dtype.is_narrow
+        found.append(_sum_ends(result, wide, terms * count, step, dtype, count) if known else {})
+    return found
+
+
+def _sum_ends(
+    result: Array, exact: Array, absolute: Array, step: Array, dtype: DType, count: int
+) -> _Ends:
+    """Partial sums lie between that of the negative terms and that of the positive ones.
+
+    Where the type and f64 part by more than rounding, what overflowed is no sum of the operands
+    but one of their squares, say: what becomes of that may be anything.
+    """
+    narrowed = exact.astype(dtype.carrier).astype(np.float64)
+    value = np.where(np.isfinite(exact), exact * count, 0)
+    parts = np.where(np.isfinite(exact), 0.5, 1.0)  # beside an infinity the signs are not known
+    high, low = (parts * (absolute + sign * value) > _most(dtype) for sign in (1, -1))
+    lost = ~(high | low) & (_distance(result, narrowed) > FACTOR * step)
+    up, down = (high | lost) & (exact != -np.inf), (low | lost) & (exact != np.inf)
+    both = (up | (narrowed == np.inf)) & (low | lost | (narrowed == -np.inf))
+    both |= (high | lost) & (narrowed == -np.inf)
+    return {_UP: (up, np.inf), _DOWN: (down, -np.inf), _NAN: (both, np.nan)}
+
+
+def _product_ends(op: OpSpec, x: Array, attrs: Any, dtype: DType) -> _Ends:
+    """Partial products lie between that of the factors below one and that of those above."""
+    sums = OPS[{"reduce_prod": "reduce_sum", "cum_prod": "cum_sum"}[op.name]].reference
+    with np.errstate(all="ignore"):
+        logs = np.log2(np.abs(x.astype(np.float64)))
+    (above,), (below,) = (sums([np.fmax(sign * logs, 0)], attrs) for sign in (1, -1))
+    tall, flat = above >= np.log2(_most(dtype)), below >= 126  # subnormals lose digits too
+    return {
+        _UP: (tall, np.inf),
+        _DOWN: (tall, -np.inf),
+        _NAN: (tall & flat, np.nan),
+        _ZERO: (flat, 0.0),
+    }
+
+
+def _most(dtype: DType) -> float:
+    """The largest value of what sums of this type are computed in, less what rounding may add."""
+    return 0.999 * float(np.finfo(np.float64 if dtype.name == "f64" else np.float32).max)
+
+
+def _terms_of_mean(op: OpSpec, arrays: Sequence[Array | None], attrs: Any, result: Array) -> int:
+    """How many terms the sum has that a mean is a part of; 1 for other rows."""
+    match op.name:
+        case "mean":
+            return len(arrays)
+        case "average_pool":
+            return int(np.prod(attrs.kernel))
+        case "reduce_mean":
+            return max(a.size for a in arrays if a is not None) // max(result.size, 1)
+    return 1
 
 
 def storage(array: Array, dtype: DType) -> Array:
