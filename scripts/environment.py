@@ -42,9 +42,11 @@ def environment() -> dict[str, str]:
     """This process's variables for a child that runs in `.venv`.
 
     Tools that read files (import-linter) need the development tree: they cannot see the packages
-    of an editable install.
+    of an editable install.  Bytecode is kept also where the variables say that none is to be
+    written: each of the many processes would compile anew what it imports.
     """
-    return os.environ | {
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {
         "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(ROOT / "build" / "devtree"),
         "ORT_DISABLE_TELEMETRY": "1",
