@@ -110,8 +110,7 @@ def compile_kernels(
 def _environment(folder: str) -> dict[str, str]:
     """This process's environment without what changes Triton's output."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "MLIR_", "LLVM_"))}
-    own = {"TRITON_CACHE_DIR": f"{folder}/cache", "TRITON_DISABLE_LINE_INFO": "1"}
-    return kept | own | {"TMPDIR": folder}
+    return kept | {"TRITON_DISABLE_LINE_INFO": "1", "TMPDIR": folder}
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:

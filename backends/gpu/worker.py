@@ -6,12 +6,12 @@ line numbers do not get into the code.
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import triton
@@ -27,12 +27,11 @@ from tcc.backends.gpu.tensor_maps import TensorMap
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
-from triton import knobs
+from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 from triton.errors import TritonError
 from triton.experimental.gluon._runtime import GluonASTSource
-from triton.runtime import cache
 
 _SWIZZLES = (0, 32, 64, 128)  # bytes, by CUDA's number
 _FAILURES = (
@@ -47,8 +46,6 @@ _FAILURES = (
 
 def main() -> None:
     """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
-    # The cache is this compile's own: a second spent on hashing all of Triton tells it nothing.
-    cache.triton_key = lambda: triton.__version__
     serve(_compiled)
 
 
@@ -56,19 +53,17 @@ def _compiled(
     request: tuple[KernelSource, GpuProfile, bool],
 ) -> tuple[CompiledKernel | None, str]:
     source, profile, assembly = request
-    # Triton asks this for the stages of every compile, and for what tells its cache of them.
-    knobs.runtime.add_stages_inspection_hook = _without_code if assembly else None
     with tempfile.TemporaryDirectory() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
                 function = _load(source.hopper, profile, Path(folder))
-                kernel = _compile(function, source.hopper, profile, 1)
+                kernel = _compile(function, source.hopper, profile, 1, assembly)
                 # Values that leave the registers cost more than Gluon brings.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
             function = _load(source, profile, Path(folder))
             for stages in range(source.stages, 0, -1):
-                kernel = _compile(function, source, profile, stages)
+                kernel = _compile(function, source, profile, stages, assembly)
                 # Assembly is for GPUs not known yet, and the loader asks how much they have.
                 if kernel.shared <= profile.shared or (assembly and stages == 1):
                     return kernel, ""
@@ -87,22 +82,12 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
-def _without_code(*pipeline: Any) -> tuple[str, str]:
-    """Ends CUDA's pipeline with PTX: its last stage makes nothing."""
-    if pipeline:
-        pipeline[1]["cubin"] = lambda text, metadata: b""
-    return "assembly", "assembly"
-
-
 def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
     """The Triton function of the source."""
     path = folder / f"kernel{len(source.maps)}.py"
     path.write_text(source.text)
-    spec = importlib.util.spec_from_file_location("kernel", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = ModuleType("kernel")
+    exec(compile(source.text, path, "exec", dont_inherit=True), vars(module))
     # What kernels with such products ask, and others do not have.
     if hasattr(module, "FLOAT8"):
         module.FLOAT8 = triton.language.constexpr(profile.float8)  # type: ignore[attr-defined]
@@ -110,7 +95,7 @@ def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
 
 
 def _compile(
-    function: Any, source: KernelSource, profile: GpuProfile, stages: int
+    function: Any, source: KernelSource, profile: GpuProfile, stages: int, assembly: bool
 ) -> CompiledKernel:
     rocm = profile.kind == "rocm"
     signature = dict(zip(function.arg_names, (p.type for p in source.parameters), strict=True))
@@ -125,28 +110,49 @@ def _compile(
     if not rocm:
         options["enable_reflect_ftz"] = False
     language = GluonASTSource if source.maps else ASTSource
-    made = triton.compile(
-        language(fn=function, signature=signature, constexprs={}, attrs=attributes),
-        target=_target(profile),
-        options=options,
-    )
-    image, assembly = ("hsaco", "amdgcn") if rocm else ("cubin", "ptx")
-    code = made.asm[image]
-    usage = rocm_usage(made.asm[assembly]) if rocm else cuda_usage(code) if code else (0, 0)
+    parsed = language(fn=function, signature=signature, constexprs={}, attrs=attributes)
+    made, found = _stages(parsed, _target(profile), options, assembly)
+    text = made["amdgcn" if rocm else "ptx"]
+    code = text.encode() if assembly else made["hsaco" if rocm else "cubin"]
+    usage = (0, 0) if assembly else rocm_usage(text) if rocm else cuda_usage(code)
     return CompiledKernel(
         profile.arch,
-        made.metadata.name,
-        code or made.asm[assembly].encode(),
-        made.asm[assembly],
-        made.metadata.shared,
-        made.metadata.num_warps,
+        found["name"],
+        code,
+        text,
+        found["shared"],
+        found["num_warps"],
         profile.warp,
         stages,
         launch_parameters(source),
         *usage,
-        _boxed(source.maps, made.metadata.tensordesc_meta) if source.maps else (),
+        _boxed(source.maps, found["tensordesc_meta"]) if source.maps else (),
         bool(source.maps),
     )
+
+
+def _stages(
+    source: ASTSource, target: GPUTarget, options: dict[str, Any], assembly: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What every stage of Triton's pipeline makes, and what the stages tell of the kernel.
+
+    As `triton.compile`, which would also look every kernel up among files and keep it there.  With
+    `assembly` the pipeline of CUDA ends before `ptxas`.
+    """
+    backend = make_backend(target)
+    chosen = backend.parse_options(options)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, chosen, source.language)
+    functions = backend.get_codegen_implementation(chosen)
+    module = source.make_ir(target, chosen, functions, backend.get_module_map(), context)
+    made, found = dict[str, Any](), dict(vars(chosen))
+    for name, stage in stages.items():
+        if not (assembly and name == "cubin"):
+            made[name] = module = stage(module, found)
+    return made, found
 
 
 def _boxed(maps: Sequence[TensorMap], made: Sequence[dict[str, Any]]) -> tuple[TensorMap, ...]:
