@@ -18,7 +18,7 @@ from tcc.backends.cpu.blocks import (
     row_positions,
     vector_chunks,
 )
-from tcc.backends.cpu.indices import Indices, bind
+from tcc.backends.cpu.indices import Indices
 from tcc.backends.cpu.scalars import (
     convert,
     emit_apply,
@@ -29,7 +29,17 @@ from tcc.backends.cpu.scalars import (
 from tcc.backends.cpu.storage import round_to
 from tcc.backends.cpu.text import Code, Reg, lane_consts
 from tcc.errors import InternalError
-from tcc.ir.index import Var, as_int, bounds, const, free_vars, iterator, linear_in, var_of
+from tcc.ir.index import (
+    Var,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+    substitute,
+    var_of,
+)
 from tcc.ir.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
 from tcc.ir.tile import Compute, lanes
 from tcc.ir.types import F64, I64, DType
@@ -107,7 +117,7 @@ class Body:
         last: tuple[Var, ...] = self._lanes[-1:]
         mapping = {v: const(p) for v, p in zip(self._lanes, position, strict=False)}
         mapping |= {v: const(chunk.start) + (lane if chunk.width > 1 else 0) for v in last}
-        index = bind(node.index, mapping)
+        index = substitute(node.index, mapping)
         if chunk.width == 1:
             return convert_index(self._code, self._indices.emit(index), node.dtype)
         var = var_of(lane)

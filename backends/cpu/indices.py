@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import gcd
 
 from tcc.backends.cpu.text import Code, Reg, int_const, lane_consts
@@ -63,8 +62,6 @@ class Indices:
 
     def sharpen(self, index: Index) -> Index:
         """`index` with loop variables replaced by what is known of them."""
-        if not any(v in self.steps for v in free_vars(index)):
-            return index
         return substitute(index, self.steps)
 
     def divisor(self, index: Index) -> int:
@@ -151,8 +148,3 @@ def split_lanes(index: Index, lanes: tuple[Var, ...]) -> tuple[Index, tuple[Inde
 def constant(index: Index | None) -> int | None:
     """The value of a constant index, else None."""
     return None if index is None else as_int(index)
-
-
-def bind(index: Index, mapping: Mapping[Var, Index]) -> Index:
-    """`index` with variables replaced, the same object where it holds none of them."""
-    return substitute(index, mapping) if any(v in mapping for v in free_vars(index)) else index

@@ -26,7 +26,7 @@ from tcc.backends.cpu.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.guards import Mask, lane_of, mask_of
-from tcc.backends.cpu.indices import Indices, bind, constant, split_lanes
+from tcc.backends.cpu.indices import Indices, constant, split_lanes
 from tcc.backends.cpu.relayout import rearrange
 from tcc.backends.cpu.storage import (
     constant as literal,
@@ -44,6 +44,7 @@ from tcc.ir.index import (
     const,
     free_vars,
     linear_in,
+    substitute,
     symbol,
     var_of,
 )
@@ -94,8 +95,10 @@ class Access:
             return offset, ()
         mapping = dict(zip(self.lanes, values, strict=True))
         mapping |= self._bindings(position, last)
-        guards = tuple(Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in self.guards)
-        return bind(offset, mapping), guards
+        guards = tuple(
+            Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in self.guards
+        )
+        return substitute(offset, mapping), guards
 
     def _bindings(self, position: tuple[int, ...], last: Index) -> dict[Var, Index]:
         """Indirect variables that do not vary along the last axis, or all where it is bound."""
@@ -217,8 +220,10 @@ def _turned(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Nod
     """`node` for a block whose axes are permuted by `order`."""
     old, new = lanes(shape), lanes(tuple(shape[n] for n in order))
     mapping = {v: new[order.index(n)] for n, v in enumerate(_vars(old))}
-    guards = tuple(Guard(bind(g.index, mapping), bind(g.extent, mapping)) for g in node.guards)
-    return replace(node, indices=tuple(bind(i, mapping) for i in node.indices), guards=guards)
+    guards = tuple(
+        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in node.guards
+    )
+    return replace(node, indices=tuple(substitute(i, mapping) for i in node.indices), guards=guards)
 
 
 def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:

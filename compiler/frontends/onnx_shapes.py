@@ -101,6 +101,12 @@ def _non_negative(*indices: Index) -> None:
             raise _Undecided
 
 
+def _divisor(num: Index, den: Index) -> Index:
+    """What to divide by, which is never zero: what a division by zero gives is not defined."""
+    _non_negative(num, den)
+    return den if mod(num, den) is const(0) else maximum(den, const(1))
+
+
 def exact_quotient(num: Index, den: Index) -> Index:
     """`num // den` where no rest is left; equal factors cancel even if they may be 0."""
     if den.const or len(den.terms) != 1:
@@ -160,8 +166,7 @@ def _div(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) ->
         by = as_int(b)
         if by and not divisor_of(a) % by:
             return floordiv(a, b) if by > 0 else floordiv(-a, -b)
-        _non_negative(a, b - 1)
-        quotient = floordiv(a, b)
+        quotient = floordiv(a, _divisor(a, b))
         if exact and quotient * b is not a:
             raise _Undecided
         return quotient
@@ -171,8 +176,7 @@ def _div(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) ->
 
 def _mod(inputs: Sequence[Elements], attrs: Any, types: Sequence[TensorType]) -> Sequence[Elements]:
     def remainder(a: Index, b: Index) -> Index:
-        _non_negative(a, b - 1)
-        return mod(a, b)
+        return mod(a, _divisor(a, b))
 
     return _pointwise(remainder)(inputs, attrs, types)
 

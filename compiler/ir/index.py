@@ -15,12 +15,12 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
-from tcc.ir.index_text import name_text, sum_text
+from tcc.ir.index_text import factor_text, name_text, sum_text
 
 _T = TypeVar("_T")
 # Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
@@ -78,6 +78,7 @@ class Extremum:
 Atom: TypeAlias = Var | Quotient | Remainder | Extremum
 Monomial: TypeAlias = tuple[Atom, ...]
 IndexLike: TypeAlias = "Index | int"
+_Bounds: TypeAlias = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -91,8 +92,7 @@ class Index:
     def __add__(self, other: IndexLike) -> Index:
         return add(self, other)
 
-    def __radd__(self, other: int) -> Index:
-        return add(self, other)
+    __radd__ = __add__
 
     def __sub__(self, other: IndexLike) -> Index:
         return add(self, mul(other, -1))
@@ -103,8 +103,7 @@ class Index:
     def __mul__(self, other: IndexLike) -> Index:
         return mul(self, other)
 
-    def __rmul__(self, other: int) -> Index:
-        return mul(self, other)
+    __rmul__ = __mul__
 
     def __neg__(self) -> Index:
         return mul(self, -1)
@@ -130,14 +129,6 @@ def _build(terms: Mapping[Monomial, int], const: int) -> Index:
     return _intern(("index", frozen, const), lambda: Index(frozen, const, sum_text(frozen, const)))
 
 
-def _factor_key(index: Index) -> str:
-    """The text of `index` as an operand of `//` or `%`."""
-    alone = not index.terms if index.const >= 0 else False
-    ((monomial, coeff),) = index.terms if len(index.terms) == 1 else (((), 0),)
-    atom = not index.const and coeff == 1 and len(monomial) == 1
-    return index.key if alone or atom else f"({index.key})"
-
-
 @lru_cache(1 << 14)
 def const(value: int) -> Index:
     """The integer `value`."""
@@ -149,6 +140,7 @@ def as_index(value: IndexLike) -> Index:
     return value if isinstance(value, Index) else const(value)
 
 
+@lru_cache(1 << 16)
 def of_atom(atom: Atom) -> Index:
     """The expression that is `atom` alone."""
     return _build({(atom,): 1}, 0)
@@ -210,7 +202,10 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     exact, left = _exact(rest, den)
     if exact and rest is not exact[0]:
         return sum((floordiv(part, den) for part in (*exact, left)), whole)
-    rest, den = _reduce(rest, den)
+    if not den.terms:
+        # `(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: the constant below the common factor is lost.
+        factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
+        rest, den = _scale_down(rest, factor), _scale_down(den, factor)
     digits = _digits(rest, den)
     if digits is not None:
         upper, _, size = digits
@@ -218,7 +213,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
-    key = f"({_factor_key(rest)}//{_factor_key(den)})"
+    key = f"({factor_text(rest)}//{factor_text(den)})"
     quotient = of_atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
@@ -237,7 +232,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     if factor > 1 and not den.terms:
         upper = mod(_scale_down(rest, factor), _scale_down(den, factor))
         return add(mul(upper, factor), rest.const % factor)
-    key = f"({_factor_key(rest)} % {_factor_key(den)})"
+    key = f"({factor_text(rest)} % {factor_text(den)})"
     return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
@@ -255,8 +250,8 @@ def ceildiv(a: IndexLike, b: IndexLike) -> Index:
 
 def _extremum(which: str, a: Index, b: Index) -> Index:
     lo, hi = bounds(a - b)
-    if (hi is not None and hi <= 0) or (lo is not None and lo >= 0):
-        a_is_less = hi is not None and hi <= 0
+    a_is_less = hi is not None and hi <= 0
+    if a_is_less or (lo is not None and lo >= 0):
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
     key = f"{which}({a.key},{b.key})"
@@ -316,14 +311,6 @@ def _scale_down(index: Index, factor: int) -> Index:
     return _build({m: c // factor for m, c in index.terms}, index.const // factor)
 
 
-def _reduce(rest: Index, den: Index) -> tuple[Index, Index]:
-    """`(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: the constant below the common factor is lost."""
-    if den.terms:
-        return rest, den
-    factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
-    return (_scale_down(rest, factor), const(den.const // factor)) if factor > 1 else (rest, den)
-
-
 def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
     """`64*i + j` over 256 as (i, j, 64), where `0 <= j < 64`: then `// 256` is `i // 4` and `% 256`
     is `64*(i % 4) + j`."""
@@ -358,25 +345,21 @@ def as_int(index: IndexLike) -> int | None:
 
 
 @lru_cache(1 << 16)
-def bounds(index: Index) -> tuple[int | None, int | None]:
+def bounds(index: Index) -> _Bounds:
     """Inclusive integer bounds from the facts of the variables; None where unbounded."""
     lo: int | None = index.const
     hi: int | None = index.const
     for monomial, coeff in index.terms:
-        a: int | None = 1
-        b: int | None = 1
+        product: _Bounds = (1, 1)
         for atom in monomial:
-            a, b = _mul_bounds((a, b), _atom_bounds(atom))
-        if coeff < 0:
-            a, b = b, a
+            product = _mul_bounds(product, _atom_bounds(atom))
+        a, b = product if coeff > 0 else product[::-1]
         lo = None if lo is None or a is None else lo + a * coeff
         hi = None if hi is None or b is None else hi + b * coeff
     return lo, hi
 
 
-def _mul_bounds(
-    x: tuple[int | None, int | None], y: tuple[int | None, int | None]
-) -> tuple[int | None, int | None]:
+def _mul_bounds(x: _Bounds, y: _Bounds) -> _Bounds:
     (a, b), (c, d) = x, y
     if a is not None and c is not None and a >= 0 and c >= 0:
         return a * c, None if b is None or d is None else b * d
@@ -386,7 +369,7 @@ def _mul_bounds(
     return min(corners), max(corners)
 
 
-def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
+def _atom_bounds(atom: Atom) -> _Bounds:
     match atom:
         case Var():
             return atom.lo, atom.hi
@@ -501,26 +484,29 @@ def divisor_of(index: Index) -> int:
     return result
 
 
-def atoms(index: Index) -> Iterator[Atom]:
-    """Every atom of `index`, nested ones included, in a fixed order."""
-    for monomial, _ in index.terms:
-        for atom in monomial:
-            yield atom
-            match atom:
-                case Quotient() | Remainder():
-                    yield from atoms(atom.num)
-                    yield from atoms(atom.den)
-                case Extremum():
-                    yield from atoms(atom.a)
-                    yield from atoms(atom.b)
-                case Var():
-                    pass
+@lru_cache(1 << 16)
+def atoms(index: Index) -> tuple[Atom, ...]:
+    """Every atom of `index`, nested ones included, each once, in a fixed order."""
+    found: dict[Atom, None] = {}
+    for atom in (atom for monomial, _ in index.terms for atom in monomial):
+        found |= dict.fromkeys((atom, *(a for part in _parts(atom) for a in atoms(part))))
+    return tuple(found)
+
+
+def _parts(atom: Atom) -> tuple[Index, ...]:
+    match atom:
+        case Quotient() | Remainder():
+            return atom.num, atom.den
+        case Extremum():
+            return atom.a, atom.b
+        case Var():
+            return ()
 
 
 @lru_cache(1 << 16)
 def free_vars(index: Index) -> tuple[Var, ...]:
     """The variables of `index`, each once, in a fixed order."""
-    return tuple(dict.fromkeys(atom for atom in atoms(index) if isinstance(atom, Var)))
+    return tuple(atom for atom in atoms(index) if isinstance(atom, Var))
 
 
 def var_of(index: Index) -> Var | None:
@@ -549,28 +535,41 @@ def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
 
 
 def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
-    """`index` with variables replaced, simplified again."""
-    if not mapping or not index.terms:
+    """`index` with variables replaced, simplified again; itself where it holds none of them."""
+    return _substituted(index, mapping, {})
+
+
+def _substituted(index: Index, mapping: Mapping[Var, Index], done: dict[Index, Index]) -> Index:
+    """As `substitute`; `done` remembers what parts became, for they occur many times."""
+    if not any(var in mapping for var in free_vars(index)):
         return index
-    total = const(index.const)
-    for monomial, coeff in index.terms:
-        product = const(coeff)
-        for atom in monomial:
-            product = mul(product, _substitute_atom(atom, mapping))
-        total = add(total, product)
+    total = done.get(index)
+    if total is None:
+        same: dict[Monomial, int] = {(): index.const}
+        total = const(0)
+        for monomial, coeff in index.terms:
+            images = [_substitute_atom(atom, mapping, done) for atom in monomial]
+            if images == [*map(of_atom, monomial)]:
+                same[monomial] = coeff
+                continue
+            product = const(coeff)
+            for image in images:
+                product = mul(product, image)
+            total = add(total, product)
+        total = done[index] = add(total, _from_monomials(same))
     return total
 
 
-def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
+def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index], done: dict[Index, Index]) -> Index:
+    if isinstance(atom, Var):
+        return mapping.get(atom) or of_atom(atom)
+    a, b = (_substituted(part, mapping, done) for part in _parts(atom))
     match atom:
-        case Var():
-            return mapping.get(atom) or of_atom(atom)
         case Quotient():
-            return floordiv(substitute(atom.num, mapping), substitute(atom.den, mapping))
+            return floordiv(a, b)
         case Remainder():
-            return mod(substitute(atom.num, mapping), substitute(atom.den, mapping))
+            return mod(a, b)
         case Extremum():
-            a, b = substitute(atom.a, mapping), substitute(atom.b, mapping)
             return minimum(a, b) if atom.which == "min" else maximum(a, b)
 
 
@@ -586,15 +585,15 @@ def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
 
 
 def _evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
+    if isinstance(atom, Var):
+        return values[atom.name]
+    a, b = (evaluate(part, values) for part in _parts(atom))
     match atom:
-        case Var():
-            return values[atom.name]
         case Quotient():
-            return evaluate(atom.num, values) // evaluate(atom.den, values)
+            return a // b
         case Remainder():
-            return evaluate(atom.num, values) % evaluate(atom.den, values)
+            return a % b
         case Extremum():
-            a, b = evaluate(atom.a, values), evaluate(atom.b, values)
             # Written without min/max so that arrays work too.
             smaller = a + (b - a) * (b < a)
             return smaller if atom.which == "min" else a + b - smaller

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class _Keyed(Protocol):
@@ -24,6 +24,22 @@ def sum_text(terms: Iterable[tuple[Iterable[_Keyed], int]], const: int) -> str:
     if const or not text:
         text += f"{const:+d}" if text else str(const)
     return text
+
+
+class _Sum(_Keyed, Protocol):
+    @property
+    def terms(self) -> tuple[tuple[tuple[Any, ...], int], ...]: ...
+
+    @property
+    def const(self) -> int: ...
+
+
+def factor_text(total: _Sum) -> str:
+    """The text of a sum as an operand of `//` or `%`."""
+    alone = not total.terms and total.const >= 0
+    products = [] if total.const else total.terms
+    atom = len(products) == 1 and products[0][1] == 1 and len(products[0][0]) == 1
+    return total.key if alone or atom else f"({total.key})"
 
 
 def name_text(name: str) -> str:

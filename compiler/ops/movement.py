@@ -91,8 +91,28 @@ def _reshape_expr(types: Types, attrs: ReshapeAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     i = b.iters(*attrs.shape)
-    b.stage(i, _linear_read(b, x, linearise(i, attrs.shape)))
+    if as_int(element_count(x.shape)) == 0:
+        value: Scalar = literal(0, x.dtype)  # never evaluated: the output is empty too
+    else:
+        value = b.read(0, *_reshaped(i, attrs.shape, x.shape))
+    b.stage(i, value)
     return b.done()
+
+
+def _reshaped(
+    i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]
+) -> tuple[Index, ...]:
+    """Where the element at `i` of `shape` lies in a tensor of the shape `before`.
+
+    Equal axes at either end keep their index: with them every size between would divide.
+    """
+    equal = [a is b for a, b in zip(shape, before, strict=False)]
+    first = ([*equal, False]).index(False)
+    equal = [a is b for a, b in zip(shape[first:][::-1], before[first:][::-1], strict=False)]
+    last = ([*equal, False]).index(False)
+    inner, outer = slice(first, len(before) - last), slice(first, len(shape) - last)
+    middle = delinearise(linearise(i[outer], shape[outer]), before[inner])
+    return (*i[:first], *middle, *i[len(i) - last :])
 
 
 def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
@@ -117,12 +137,6 @@ def delinearise(linear: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
         indices.append(quotient if leading else quotient % shape[axis])
         stride = stride * shape[axis]
     return tuple(reversed(indices))
-
-
-def _linear_read(b: ExprBuilder, x: TensorType, linear: Index) -> Scalar:
-    if as_int(element_count(x.shape)) == 0:
-        return literal(0, x.dtype)  # never evaluated: the output is empty too
-    return b.read(0, *delinearise(linear, x.shape))
 
 
 # ---- transpose, expand, slice, tile --------------------------------------------------------------

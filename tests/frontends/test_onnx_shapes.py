@@ -124,6 +124,37 @@ def test_sizes_that_only_the_run_knows_become_symbols(name: str) -> None:
         check(model, {n: feeds[n] for n in inputs}, graph=graph)
 
 
+@pytest.mark.parametrize("heads", [0, 1, 3, 7])
+def test_equal_sizes_divide_each_other(heads: int) -> None:
+    """How often grouped heads repeat is one where keys have as many as queries, if none too."""
+    model = model_of("""
+    g (float[h, d] q, float[h, d] k) => (float[a, b] y, float[c] z) {
+      nq = Shape <start = 0, end = 1> (q)  nk = Shape <start = 0, end = 1> (k)
+      often = Div (nq, nk)  rest = Mod (nq, nk)  size = Concat <axis = 0> (often, nk)
+      one = Constant <value = float {1.0}> ()
+      y = Expand (one, size)  z = Expand (one, rest)
+    }""")
+    graph = load_model(model)
+    assert [dim.key for out in graph.outputs for dim in out.type.shape] == ["1", "h", "0"]
+    x = np.zeros((heads, 2), np.float32)
+    assert evaluate_graph(graph, {"q": x, "k": x})["y"].shape == (1, heads)
+
+
+def test_what_divides_sizes_may_be_zero() -> None:
+    """ONNX leaves open what a division by zero is: some size, and no signal."""
+    model = model_of("""
+    g (float[h] q, float[k] k) => (float[a] y) {
+      nq = Shape (q)  nk = Shape (k)  often = Div (nq, nk)
+      one = Constant <value = float {1.0}> ()  y = Expand (one, often)
+    }""")
+    graph = load_model(model)
+    assert set(op_names(graph)) == {"expand"}
+    for q, k in ((9, 3), (7, 2), (2, 7), (0, 1), (5, 0)):
+        arrays = {"q": np.zeros(q, np.float32), "k": np.zeros(k, np.float32)}
+        found = evaluate_graph(graph, arrays)["y"]
+        assert not k or found.shape == (q // k,)
+
+
 def test_sizes_that_data_decide_flow_on() -> None:
     model = model_of(
         """

@@ -34,7 +34,7 @@ from tcc.ops.shapes import AxisAttrs
 from tcc.ops.signal import DftAttrs
 from tcc.ops.window import ConvAttrs, ConvTransposeAttrs
 
-N, S = symbol("n", 1), symbol("s", 1)
+N, S, T, M = (symbol(name, 1) for name in "nstm")
 SIZES = {"n": 3, "s": 5}
 
 
@@ -109,6 +109,8 @@ def bound(type: TensorType, sizes: Mapping[str, int] = SIZES) -> tuple[int, ...]
         ((N, S, 64), (N, S * 64), "i0 | (i1//64) | (i1 % 64)"),
         ((1, N, 1), (N,), "0 | i0 | 0"),
         ((N,), (1, N, 1), "i1"),
+        ((N, S, T, 8), (N, M, 8), "i0 | (i1//t) | (i1 % t) | i2"),
+        ((N, M, S), (N, S, T, S), "i0 | i1*t+i2 | i3"),
     ],
 )
 def test_reshape_indices_simplify(
