@@ -16,8 +16,9 @@ from math import ceil, inf, prod
 from tcc.ir.expr import extent
 from tcc.ir.group import GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
-from tcc.ir.scalar import Apply, Cast, Read, Scalar, children
+from tcc.ir.scalar import Read
 from tcc.schedule.nest import depends, of_bytes, points, product, stride, trips
+from tcc.schedule.packing import made, packs
 from tcc.schedule.registers import Registers
 from tcc.schedule.schedule import Nest
 from tcc.schedule.vectors import lanes_of, vector_block
@@ -148,31 +149,16 @@ def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
         return min(size, most, registers.knobs.panel * lanes)
     if size is None or most <= lanes or not rows or sides.both or not points(stage.iters):
         return most
-    longest, made = trips(_longest(rows)), _made(stage, sides)
+    repeated = 0 if packs(stage, sides.vector, rows) else made(stage, sides.vector)
+    longest = trips(_longest(rows))
     best, least = most, inf
     for vectors in range(-(-most // lanes), 0, -1):
         panel = min(size, vectors * lanes)
-        cycles = _cycles(size, panel, longest, lanes, made, registers)
+        cycles = _cycles(size, panel, longest, lanes, repeated, registers)
         cycles *= _imbalance(stage, sides, panel, points(rows), registers)
         if cycles < least * WORTH:
             best, least = panel, cycles
     return best
-
-
-def _made(stage: GroupStage, sides: Sides) -> int:
-    """Instructions that make an element of the vector operand of what lies in memory, as a level
-    and its scale: they are repeated for every block of rows."""
-    factors = product(stage)
-    assert factors is not None
-    own = next((f for f in (factors.a, factors.b) if sides.vector in depends(stage, f)), factors.a)
-    return 0 if isinstance(own, Read | Cast) else _operations(own)
-
-
-def _operations(scalar: Scalar) -> int:
-    """Functions and casts between a scalar and what it reads."""
-    if isinstance(scalar, Read):
-        return 0
-    return isinstance(scalar, Apply | Cast) + sum(map(_operations, children(scalar)))
 
 
 def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: Registers) -> float:
@@ -345,7 +331,10 @@ def _one_pass(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> boo
 
 
 def _element(stage: GroupStage, sides: Sides) -> float:
-    """Bytes of the vector operand for one column and one step of the sum, as they are stored."""
+    """Bytes of the vector operand for one column and one step of the sum, as they are multiplied
+    from memory or scratch."""
+    if packs(stage, sides.vector, rows_of(stage, sides)):
+        return stage.body[0].dtype.bytes
     step, found = _moved(stage, sides)
     if step is None:
         return stage.body[0].dtype.bytes
@@ -391,7 +380,8 @@ def contraction_nest(
     cache."""
     rows = rows_of(stage, sides)
     runs = runs_of(stage, common, sides, blocks, registers) if len(stages) == 1 else {}
-    panels = [v for v in stage.iters if v in inside and v not in rows]
+    packed = packs(stage, sides.vector, rows)
+    panels = [v for v in stage.iters if v not in rows and (packed or v in inside)]
     panels.sort(key=lambda v: v is sides.vector)
     within = [v for v in rows if v in inside]
     order = (*panels, *runs, *within)
@@ -401,7 +391,12 @@ def contraction_nest(
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         sides.vector.name,
         tuple((v.name, n) for v, n in runs.items()),
-        ahead=far and not _open_rows(stage, common, sides) and _streams(stage, sides, blocks),
+        # A packed run comes in between what is read and what is multiplied, and hides the wait.
+        ahead=far
+        and not packed
+        and not _open_rows(stage, common, sides)
+        and _streams(stage, sides, blocks),
+        packed=packed,
     )
 
 

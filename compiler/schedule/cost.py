@@ -13,7 +13,7 @@ first user waiting, so its time and the rest of the work add up.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product as combinations
 from math import ceil, exp, gcd, prod
@@ -23,7 +23,7 @@ from tcc.ir.index import Var
 from tcc.ir.scalar import StageRef
 from tcc.schedule.contraction import WORD
 from tcc.schedule.machine import Machine
-from tcc.schedule.nest import of_bytes, trips
+from tcc.schedule.nest import of_bytes, product, trips
 from tcc.schedule.reach import LINE, Touch
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
@@ -270,6 +270,9 @@ class _Pricing:
             steps = ceil(steps / WORD)
         sums = rows * wide
         runs = self._runs(nest, stage.reduce)
+        if nest.packed and product(stage) is not None:
+            covered = (self.unit.get(v, self.trips[v]) for v in spans if v is not vector)
+            work = _shared(work, prod(covered))
         compute = self._arithmetic(work, vector, steps, sums, runs)
         loads = stores = 0.0
         for touch in touches:
@@ -459,6 +462,11 @@ def _first_pass(busy: float, cold: float, reuse: float) -> float:
     """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
     goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
     return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
+
+
+def _shared(work: StageWork, rows: int) -> StageWork:
+    """The work of a product whose packed operand is made once for `rows`."""
+    return replace(work, ops=1 + (work.ops - 1) / rows, heavy=work.heavy / rows)
 
 
 def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:

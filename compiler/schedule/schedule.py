@@ -15,6 +15,8 @@ class Nest:
     `blocks`: elements of a block along an iterator; one where it is not named.  `vector`: the
     iterator whose lanes fill vector registers, the last axis of every block.  `ahead`: what comes
     after the vector operand's panel, or after the row of a first pass, is prefetched meanwhile.
+    `packed`: the vector operand of a sum of products, which is computed, is made for a run in the
+    unit's scratch, and the rows that come after it in the order multiply it from there.
     """
 
     stages: tuple[int, ...]
@@ -23,6 +25,7 @@ class Nest:
     vector: str | None = None
     runs: tuple[tuple[str, int], ...] = ()
     ahead: bool = False
+    packed: bool = False
 
     def block(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)

@@ -82,7 +82,7 @@ def _product(
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
     order = tuple(n for n in nest.order if n in order)  # a run of the walk is at hand already
-    return replace(nest, order=order, runs=())
+    return replace(nest, order=order, runs=(), packed=False)
 
 
 def _vector(stage: GroupStage, lanes: Var, walk: Walk) -> Var | None:

@@ -13,6 +13,9 @@ blocks of smaller sizes, two kinds of static extents and a ladder of symbolic on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
 
 from tcc.ir.expr import MONOIDS, extent
 from tcc.ir.group import GroupStage, TileGroup, Walk
@@ -23,6 +26,7 @@ from tcc.ir.types import DType
 from tcc.passes.fuse.body import Ready
 from tcc.passes.fuse.edges import Edges, strip_regions
 from tcc.passes.fuse.overlay import overlaid
+from tcc.passes.fuse.packing import fill, packed_factors
 from tcc.passes.fuse.scratch import factors_of, held_values, in_registers, within
 from tcc.passes.fuse.spans import (
     Region,
@@ -38,6 +42,7 @@ from tcc.passes.fuse.spans import (
     tiles,
 )
 from tcc.passes.fuse.stage import StageLowering, Surroundings, shape_of
+from tcc.schedule.packing import FEW_ROWS
 from tcc.schedule.schedule import Nest, Schedule
 
 _Emit = Callable[[Region], list[Stmt]]
@@ -55,6 +60,7 @@ class _Lowering:
         self.held = held_values(group, schedule)
         self.strips: frozenset[Var] = frozenset()
         self.factors = factors_of(group, self.held)
+        self.packed = packed_factors(group, schedule)
         self.rest, self.passed = schedule.nests, dict[StageRef, Ready]()
         # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
         self.buffers = tuple(
@@ -75,6 +81,7 @@ class _Lowering:
         body = [*first, *self._units(loops, {}, axes)]
         passed = tuple(b for b in self.buffers if b.scope is not Scope.LOCAL)
         local = dict.fromkeys(h.buffer for h in (*self.held.values(), *self.factors.values()))
+        local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
         return TileKernel(passed, tuple(local), self.group.sizes, tuple(axes), tuple(body))
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
@@ -222,11 +229,11 @@ class _NestLowering:
     def run(self) -> list[Stmt]:
         around = self._surrounded()
         if not self.nest.runs:
-            return [*around, *self._loops(self.loops, {}, {}, self._compute)]
+            return [*around, *self._all()]
         return [
             *around,
             *self._loops(self.passes, {}, {}, self._identity),
-            *self._loops(self.loops, {}, {}, self._compute),
+            *self._all(),
             *(self._loops(self.passes, {}, {}, self._flush) if self._stores_sums() else ()),
         ]
 
@@ -273,18 +280,55 @@ class _NestLowering:
 
         return in_runs(var, dict(self.nest.runs)[var.name], self.parent.counter, part)
 
+    def _all(self) -> list[Stmt]:
+        """The stages on all blocks; what rows share of a packed operand is made before them."""
+        along = {v for n, _ in self.stages for v in self._packed_along(n)}
+        count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
+        rows = self.loops[count:]
+
+        def around_rows(spans: Spans, runs: Regions) -> list[Stmt]:
+            direct = self._loops(rows, spans, runs, self._compute)
+            made = [s for n, stage in self.stages for s in self._fill(n, stage, spans, runs)]
+            if not made:
+                return direct
+            packed = self._loops(rows, spans, runs, partial(self._compute, packed=True))
+            covered = prod((self.regions[v].size for v in rows), start=const(1))
+            if as_int(covered) is not None:
+                return [*made, *packed]
+            return [If(const(FEW_ROWS - 1), covered, (*made, *packed), tuple(direct))]
+
+        return self._loops(self.loops[:count], {}, {}, around_rows)
+
+    def _packed_along(self, number: int) -> frozenset[Var]:
+        """The loops that say which part of a packed operand is at hand."""
+        packed = self.parent.packed.get(number)
+        if packed is None:
+            return frozenset()
+        stage = self.parent.group.stages[number]
+        around = self._around(stage, (), {}, dict(self.passed))
+        return StageLowering(around).varies_with(packed.factor)
+
+    def _fill(self, number: int, stage: GroupStage, spans: Spans, runs: Regions) -> list[Stmt]:
+        packed = self.parent.packed.get(number)
+        if packed is None:
+            return []
+        around = self._around(stage, tuple(spans.values()), runs, dict(self.passed))
+        return fill(packed, around, self.nest, spans, runs, self.parent.counter)
+
     # ---- what happens at each block -------------------------------------------------------
 
     def _outer(self, spans: Spans) -> tuple[Span, ...]:
         return tuple(spans[v] for v in self.iters)
 
-    def _compute(self, spans: Spans, runs: Regions) -> list[Stmt]:
+    def _compute(self, spans: Spans, runs: Regions, *, packed: bool = False) -> list[Stmt]:
         stmts: list[Stmt] = []
         ready = dict(self.passed)
         outer = self._outer(spans)
         axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
             around = self._around(stage, outer, runs, ready)
+            if packed:
+                around = replace(around, packed=self.parent.packed.get(number))
             lowering = StageLowering(around)
             if self.nest.runs or self.totals:
                 loads, old = self._load(number, outer)

@@ -14,6 +14,7 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Indirect,
+    Load,
     Loop,
     Reduce,
     Relayout,
@@ -24,6 +25,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.fuse.body import BodyEmitter, Place, Ready
+from tcc.passes.fuse.packing import Packed, starts_of
 from tcc.passes.fuse.prefetch import next_results, next_row, next_run
 from tcc.passes.fuse.scratch import Held
 from tcc.passes.fuse.spans import (
@@ -49,7 +51,8 @@ def shape_of(spans: Sequence[Span]) -> tuple[int, ...]:
 class Surroundings:
     """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
     (`regions`), the part of split reductions at hand (`runs`), memory, and the blocks that earlier
-    stages of the nest just made (`ready`).  `fresh` makes a block, `counter` a loop variable."""
+    stages of the nest just made (`ready`).  `fresh` makes a block, `counter` a loop variable.
+    `packed` is the stage's factor that waits in scratch."""
 
     group: TileGroup
     stage: GroupStage
@@ -62,6 +65,7 @@ class Surroundings:
     ready: Mapping[StageRef, Ready]
     fresh: Callable[[DType, tuple[int, ...]], Block]
     counter: Callable[[Index], Index]
+    packed: Packed | None = None
 
     def place(self, node: Read) -> Place | None:
         """The memory of a read; None where it is a block in `ready`."""
@@ -299,7 +303,7 @@ class StageLowering:
 
     # ---- contractions -------------------------------------------------------------------------
 
-    def _depends(self, scalar: Scalar) -> frozenset[Var]:
+    def varies_with(self, scalar: Scalar) -> frozenset[Var]:
         """The loops a factor varies with, those of a unit's scratch included."""
         places = [self.around.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
@@ -324,19 +328,18 @@ class StageLowering:
         # Ahead of the loads: those before a hint would stay in registers from there to their use.
         stmts = self._hints(reduce) if self.nest.ahead else []
         operands = []
-        both = self._depends(self.factors.a) | self._depends(self.factors.b)
+        both = self.varies_with(self.factors.a) | self.varies_with(self.factors.b)
         idle = {s.var for s in out_spans} - both
         for number, factor in enumerate(_multiplied(self.factors)):
-            varies = self._depends(factor) | (idle if number == 0 else set())
+            varies = self.varies_with(factor) | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
             # k goes before the vector lanes and after everything else.
             axes = [*outer[:-1], *summed, outer[-1]] if has_vector else [*outer, *summed]
             rest = [s for s in self.outer if s not in axes]
             rest += [*fixed, *(s for s in vector if s not in axes)]
-            emitter = BodyEmitter(self.around, [*axes, *(flat(s) for s in rest)])
-            block = emitter.value(factor, shape_of(axes))
-            stmts += emitter.stmts
+            more, block = self._factor(factor, axes, rest)
+            stmts += more
             operands.append((block, tuple(s.var.name for s in axes)))
         (a, a_axes), (b, b_axes) = operands
         labels = tuple(s.var.name for s in out_spans)
@@ -346,6 +349,21 @@ class StageLowering:
         out = self.around.fresh(acc.dtype, acc.shape)
         stmts.append(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return stmts, (out,)
+
+    def _factor(
+        self, factor: Scalar, axes: list[Span], rest: list[Span]
+    ) -> tuple[list[Stmt], Block]:
+        """A factor on `axes`, at the first place of each of `rest`."""
+        spans, shape = [*axes, *map(flat, rest)], shape_of(axes)
+        packed = self.around.packed
+        if packed is None or packed.factor is not factor:
+            emitter = BodyEmitter(self.around, spans)
+            block = emitter.value(factor, shape)
+            return emitter.stmts, block
+        starts = starts_of({s.var: s for s in self.outer}, self.around.runs)
+        block = self.around.fresh(packed.buffer.dtype, shape)
+        at = packed.offset(positions(spans, shape), starts)
+        return [Load(block, packed.buffer, (at,))], block
 
 
 def _multiplied(factors: Product) -> tuple[Scalar, Scalar]:

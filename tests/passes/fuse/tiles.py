@@ -86,7 +86,8 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
         runs = tuple((v.name, int(rng.integers(1, 7))) for v in split)
     loops = [*(n for n in iters if rng.random() < 0.6), *(n for n, _ in runs)]
     order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()
-    return Nest(tuple(numbers), order, blocks, vector, runs)
+    packed = bool(rng.random() < 0.5)
+    return Nest(tuple(numbers), order, blocks, vector, runs, packed=packed)
 
 
 @dataclass(frozen=True)
