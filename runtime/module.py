@@ -304,6 +304,13 @@ class Module:
         return ", ".join(port.name for port in self.inputs) or "none"
 
     def _in_order(self, named: Mapping[str, Any]) -> list[Any]:
+        if not isinstance(named, Mapping):
+            raise self._error(
+                "run takes a mapping of arrays by input name",
+                where=str(self._path),
+                why=f"it was given an object of type {type(named).__name__}",
+                hint="call the module itself with arrays in order: module(array)",
+            )
         for name in named:
             if name not in self._input_index:
                 raise self._error(

@@ -49,7 +49,10 @@ class Compilers:
         if self._pool is not None:
             return
         if importlib.util.find_spec("triton") is None:
-            raise UserError("code for GPUs needs Triton", hint="install it: pip install 'tcc[gpu]'")
+            raise UserError(
+                "code for GPUs needs Triton",
+                hint="run in tcc's source folder: pip install -e '.[gpu]'",
+            )
         folder = self._ending.enter_context(tempfile.TemporaryDirectory(prefix="tcc-triton-"))
         self._pool = WorkerPool(_WORKER, self.jobs, _environment(folder), self._budgets)
         self._ending.callback(self._pool.abandon)

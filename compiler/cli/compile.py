@@ -51,5 +51,9 @@ def _place(model: Path, output: Path | None) -> Path:
     if place.is_dir():
         raise UserError("the output is a folder", where=f"-o {place}", hint="name a file in it")
     if place.exists() and model.exists() and place.samefile(model):
-        raise UserError("the output is the model itself", where=f"-o {place}")
+        raise UserError(
+            "the output is the model itself",
+            where=f"-o {place}",
+            hint="MODEL is an ONNX file or a .pt2 archive; tcc run takes a compiled one",
+        )
     return place

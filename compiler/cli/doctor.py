@@ -76,7 +76,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
         for name, fact in facts.items():
             click.echo(f"{name:{width}}  {fact}")
     if all(found == "absent" for found in linkers.values()):
-        click.echo("nothing can link here: install gcc or clang, or pip install tcc[zig]", err=True)
+        click.echo("nothing can link here: install gcc, clang, or tcc's extra zig", err=True)
         return 1
     return 0
 

@@ -111,6 +111,8 @@ def verify(
         )
     with opened_artifact(artifact or model) as path:
         module = load(path, threads)
+        if artifact is not None:
+            _check_same_inputs(artifact, module.inputs, model)
         _check_arrays((*module.inputs, *module.outputs), "compared")
         arrays = make_inputs(module.inputs, inputs, seed)
         given = _as_the_model_takes(arrays, module.manifest)
@@ -131,6 +133,18 @@ def verify(
         say(f"{item.output}: error {item.error:.2e}, {verdict}")
     say(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
     return int(bool(failed))
+
+
+def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
+    """Raises UserError where the artifact was made of a model with other inputs."""
+    got, expected = ([port.name for port in ports] for ports in (found, model_inputs(model)))
+    if got != expected:
+        raise UserError(
+            "the artifact was compiled from another model",
+            where=str(artifact),
+            why=f"its inputs are {', '.join(got)}; those of {model} are {', '.join(expected)}",
+            hint=f"compile it again: tcc compile {model} -o {artifact}",
+        )
 
 
 def _check_arrays(ports: Sequence[Port], use: str) -> None:

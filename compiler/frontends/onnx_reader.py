@@ -23,7 +23,7 @@ from tcc.frontends.onnx_wire import split_weights
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
 _OLDEST_OPSET = 1
 _OLDEST_IR, _NEWEST_IR = 3, onnx.IR_VERSION
-_ONNX = "this tcc reads ONNX models"
+_ONNX = "tcc reads ONNX files and .pt2 archives of torch.export"
 # The domains whose operators are ONNX's own, and the newest version of each that is known here.
 _NEWEST = {
     "": onnx.defs.onnx_opset_version(),
@@ -59,6 +59,11 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
     elif isinstance(source, bytes):
         name = "model"
         proto, weights = _parse(memoryview(source), name)
+    elif not isinstance(source, str | os.PathLike):
+        raise UserError(
+            f"an object of type {type(source).__name__} is no model",
+            hint="give a path, an onnx.ModelProto, a torch.nn.Module or an ExportedProgram",
+        )
     else:
         path = Path(source)
         name, folder = str(path), path.parent

@@ -10,12 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 
 
-def reference(folder: Path, offset: float) -> Path:
+def reference(folder: Path, offset: float, name: str = "x") -> Path:
     """ONNX of the artifact's meaning for 3 elements, with `offset` added."""
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in "xy"]
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in (name, "y")]
     weights = np.arange(1, 4, dtype=np.float32) + np.float32(offset)
     nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Relu", [name], ["r"]),
         helper.make_node("Add", ["r", "w"], ["y"]),
     ]
     graph = helper.make_graph(
@@ -88,7 +88,7 @@ def test_bench_times_the_artifact(artifact: Path, capsys: pytest.CaptureFixture[
     assert 0 < found["seconds"]["tcc"]["least"] <= found["seconds"]["tcc"]["median"]
 
 
-@pytest.mark.parametrize(("offset", "code"), [(0.0, 0), (1e-5, 0), (0.01, 1)])
+@pytest.mark.parametrize(("offset", "code"), [(1e-5, 0), (0.01, 1)])
 def test_verify_compares_with_onnx_runtime(
     artifact: Path,
     tmp_path: Path,
@@ -101,6 +101,14 @@ def test_verify_compares_with_onnx_runtime(
     assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3"]) == code
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == f"{1 - code} of 1 outputs agree with ONNX Runtime"
+
+
+def test_verify_refuses_the_artifact_of_another_model(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = reference(tmp_path, 0.0, "image")
+    assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3"]) == 1
+    assert "from another model" in capsys.readouterr().err
 
 
 def test_verify_without_onnx_runtime_uses_the_evaluator(

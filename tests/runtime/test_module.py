@@ -119,6 +119,7 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
     [
         (lambda m: m(z=np.zeros(1, np.float32)), "no input 'z'"),
         (lambda m: m(), "missing: x"),
+        (lambda m: m.run(np.zeros(1, np.float32)), "takes a mapping"),
         (lambda m: m(1.0, 2.0), "expected 1 inputs, got 2"),
         (lambda m: m(np.zeros(1, np.float32), x=1), "both by position and by name"),
         (lambda m: m(np.zeros(1, np.float64)), "'x': expected element type f32, got f64"),
