@@ -50,7 +50,8 @@ class CpuCode:
         # Functions of the host sort rows.
         self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
-            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS, REQUANTISE)
+            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS)
+            self.asked += () if options.numerics == "strict" else (REQUANTISE,)
         if self.planner.pricer is not None:
             self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
 

@@ -8,6 +8,7 @@ At level 0 only what lowering requires runs.  A pass runs again where a later on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from tcc.debug import Trace
@@ -32,6 +33,8 @@ from tcc.passes.winograd import Limits, winograd
 from tcc.passes.zero_points import split_zero_points
 
 MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
+DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, Kind.PROPOSING, level=1)
+_FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
 PIPELINE: tuple[Pass, ...] = (
     Pass("decompose", decompose),
     Pass("fold-constants", fold_constants, level=1),
@@ -39,7 +42,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonicalize", canonicalize, level=1),
     Pass("merge-equal-nodes", merge_equal_nodes, level=1),
     Pass("fold-batch-norm", fold_batch_norm, level=1),
-    Pass("decompose-transposed", decompose_transposed, Kind.PROPOSING, level=1),
+    DECOMPOSE_TRANSPOSED,
     Pass("fold-constants-again", fold_constants, level=1),
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
@@ -77,6 +80,7 @@ def passes(
     late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:
         return (*early, *late, *PIPELINE[-2:])
+    early = tuple(_FILLED if p is DECOMPOSE_TRANSPOSED else p for p in early)
     faster = Pass("winograd", partial(winograd, limits=limits), Kind.PROPOSING, level=2)
     return (*early, faster, *late, *PIPELINE[-2:])
 

@@ -141,7 +141,10 @@ def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
     if attrs.to.is_float:
         b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
     else:
-        b.stage(at, cast(level, attrs.to))  # which saturates
+        low = float(integer_limits(attrs.to)[0])
+        if low:  # this cast saturates, and makes 0 of NaN, not the least level
+            level = choose(fn("gt", level, low), level, low)
+        b.stage(at, cast(level, attrs.to))
     return b.done()
 
 
@@ -158,7 +161,8 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ..
     if attrs.to.is_float:
         return (narrow_reference(level, NarrowAttrs(attrs.to, attrs.saturate)),)
     low, high = integer_limits(attrs.to)
-    return (np.nan_to_num(np.clip(level, low, high)).astype(attrs.to.carrier),)
+    level = np.where(np.isnan(level), low, np.clip(level, low, high))
+    return (level.astype(attrs.to.carrier),)
 
 
 def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -299,7 +303,7 @@ OPS: tuple[OpSpec, ...] = (
         _quantize_samples,
         (*_SCALES, I32),
         Tolerance.EXACT,
-        "round(x / scale) + zero point, saturated to the type of the result; NaN gives any level.",
+        "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
         _quantize_expr,
         traits=_ELEMENTWISE,
     ),

@@ -1,8 +1,9 @@
-"""Reads of stages beyond axes of one element, which have no loop that could tell.
+"""Reads of stages beyond axes of one element or none, which have no loop that could tell.
 
     s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
 
-Requires nothing.  Establishes that every read of a stage is inside its axes of one element.
+Of a stage without elements all reads are the fill.  Requires nothing.  Establishes that every read
+of a stage is inside its axes of one element, and that none that has a fill is of no elements.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tcc.ir.types import I64
 
 
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
-    """The stages of `expr`, with the fill chosen by comparison where an axis has one element."""
+    """The stages of `expr`, with the fill chosen by comparison where an axis has one element, and
+    in the place of reads where it has none."""
 
     def leaf(node: Scalar) -> Scalar:
         if not isinstance(node, Read) or not isinstance(node.source, StageRef):
@@ -29,6 +31,8 @@ def read_inside(expr: Expr) -> tuple[Stage, ...]:
 
 
 def _inside(node: Read, source: Stage) -> Scalar:
+    if node.fill is not None and any(as_int(extent(v)) == 0 for v in source.iters):
+        return literal(node.fill, node.dtype)
     bound = {v for v, _ in node.indirect}
     beyond = [
         axis

@@ -8,8 +8,12 @@ import numpy as np
 import onnx
 import tcc
 from onnx import helper
+from tcc.backends.cpu.detect import detect
+from tcc.cpu_code import CpuCode
 from tcc.driver import Compiled, compile_model
-from tcc.options import read_options
+from tcc.options import NUMERICS, read_options
+from tcc.passes.pipeline import REQUANTISE
+from tcc.target import parse_target
 
 from .agreement import FLOAT, Array, expected, model_of, session, value
 
@@ -42,6 +46,12 @@ def compiled(folder: Path, name: str, **options: object) -> tuple[Compiled, Arra
     result = tcc.load(made.path, threads=2).run({"x": x})["y"]
     assert np.abs(result - wanted).max() <= 1e-5 * np.abs(wanted).max()
     return made, result
+
+
+def test_strict_numerics_divide_by_scales() -> None:
+    target = parse_target("cpu", "icelake-server", detect)
+    asked = (CpuCode(target, read_options({"numerics": n}), 0).asked for n in NUMERICS)
+    assert [REQUANTISE in passes for passes in asked] == [True, False]
 
 
 def test_strict_numerics_and_bounded_weights(tmp_path: Path) -> None:

@@ -144,19 +144,22 @@ class Maker:
 
     def _row(self, op: OpSpec) -> bool:
         """A row on one of its samples, with earlier values for operands that they fit."""
-        if self.special and op.name in ("dft", "stft", "conv_transpose"):
-            # Zeros of tables, and those that fill up the shorter of interleaved filters, are no
-            # terms in every order of computing them.
-            return False
+        if self.special and op.name in ("dft", "stft"):
+            return False  # zeros of tables are no terms in every order of computing them
         sample = pick(self.rng, _samples(op.name))
+        if self.special and op.name == "conv_transpose" and np.shape(sample.inputs[1])[1] == 1:
+            return False  # nor those that fill up the shorter filters of one channel
         other = self._other_type(op, sample)
         operands: list[Known | None] = []
         for number, array in enumerate(sample.inputs):
             if array is None:
                 operands.append(None)
                 continue
-            known = self.fresh(array, other if other and array.dtype == other.carrier else None)
-            places = number and (op.name in _PLACES or array.dtype.kind in "iu")
+            kind = other if other and array.dtype == other.carrier else None
+            # Weights that are not finite make NaN of zeros around an image, or do not.
+            finite = op.name == "conv_transpose" and number == 1
+            known = self.fresh(array, kind, finite=finite)
+            places = finite or (number and (op.name in _PLACES or array.dtype.kind in "iu"))
             operands.append(known if places else self._replaced(known, op))
             if other and other.is_narrow:
                 other = None  # what is beside it, scales and zero points, is mostly wide
@@ -313,12 +316,19 @@ class Maker:
         """The sizes that a type's dims have for the generated inputs."""
         return tuple(_known(substitute(dim, self.sizes)) for dim in type.shape)
 
-    def fresh(self, array: Array, dtype: DType | None = None, like: Known | None = None) -> Known:
+    def fresh(
+        self,
+        array: Array,
+        dtype: DType | None = None,
+        like: Known | None = None,
+        *,
+        finite: bool = False,
+    ) -> Known:
         """A new input or constant; its dims are those of `like`, which has the same shape."""
         kind = dtype or dtype_of(array)
         shape = like.type.shape if like else tuple(map(const, array.shape))
         fixed = like is None and bool(self.rng.random() < 0.3)
-        data = carrier(self._spoiled(array), kind)
+        data = carrier(array if finite else self._spoiled(array), kind)
         return Known(data, TensorType(kind, shape), fixed=fixed or self.outer is not None)
 
     def fresh_of(self, type: TensorType) -> Known:

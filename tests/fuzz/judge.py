@@ -22,7 +22,7 @@ from tcc.ir.graph import Graph, Node, carrier, walk_nodes
 from tcc.ir.index import as_index, as_int
 from tcc.ir.op import OpSpec, Tolerance
 from tcc.ir.types import DType
-from tcc.ops import OPS
+from tcc.ops import OPS, linalg
 from tcc.runtime.abi import EXTENSIONS, numpy_dtype
 
 from .graphs import Array, Generated, bodies_of
@@ -36,6 +36,9 @@ _EPS = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 # Differences and sums of operands much larger than the result.
 _SUMS = frozenset({"add", "sub", "sum", "mean", "mod"})
 _PRODUCTS = frozenset({"reduce_prod", "cum_prod"})
+# Rows whose errors are those of their operands.
+_FACTORS = frozenset(op.name for op in linalg.OPS)
+_LEAST = 1e-20  # of matrices of zeros
 # Operands up to this one do not overflow in sums of their fourth powers.
 _SMALL = 1e8
 
@@ -155,6 +158,8 @@ def _off(
     op: OpSpec, dtypes: Sequence[DType], rng: np.random.Generator, run: int
 ) -> Callable[[Sequence[Array | None], Any], tuple[Array, ...]]:
     def reference(arrays: Sequence[Array | None], attrs: Any) -> tuple[Array, ...]:
+        if op.name in _FACTORS:
+            arrays = [None if a is None else _nudged(a, rng, run) for a in arrays]
         results = [np.asarray(r) for r in op.reference(arrays, attrs)]
         absolute = _absolute(op, arrays, attrs, results)
         steps = _steps(op, arrays, absolute, results, dtypes)
@@ -166,6 +171,17 @@ def _off(
         return tuple(moved)
 
     return reference
+
+
+def _nudged(array: Array, rng: np.random.Generator, run: int) -> Array:
+    """A matrix that is as good as `array`: of one with equal or no singular values, vectors are
+    those of the matrix beside it."""
+    if array.dtype.kind != "f":
+        return array
+    step = 4 * np.finfo(array.dtype).eps * (_top(array) + _LEAST)
+    by = {_UP: 1.0, _DOWN: -1.0, _WIDE: 0.0}.get(run)
+    noise = rng.uniform(-1, 1, array.shape) if by is None else by
+    return (array + noise * step).astype(array.dtype)
 
 
 def _wide(

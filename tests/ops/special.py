@@ -53,8 +53,8 @@ VALUES = {
     # Whether its image is surrounded by zeros, which make NaN of infinite weights, is open.
     "conv_transpose": (0, 2),
 }
-# Which level NaN becomes is open, as in ONNX: scales are those of the samples.
-LEVELS = ("quantize_linear", "qlinear_matmul", "qlinear_conv")
+# What scales that are no numbers mean is open: they are those of the samples.
+LEVELS = ("qlinear_matmul", "qlinear_conv")
 # What becomes of infinities and NaNs depends on the order of sums that these leave open, or on
 # whether a factor of zero counts.
 UNORDERED = ("det", "dft", "stft", "roi_align", "resize", "dynamic_quantize_linear")
