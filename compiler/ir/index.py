@@ -551,7 +551,7 @@ def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
 
 def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
     """`index` with variables replaced, simplified again."""
-    if not mapping or not index.terms:
+    if not mapping or mapping.keys().isdisjoint(free_vars(index)):
         return index
     parts = []
     for monomial, coeff in index.terms:
