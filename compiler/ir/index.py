@@ -15,7 +15,7 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
@@ -121,18 +121,30 @@ class Index:
 # ---- constructors -----------------------------------------------------------------------------
 
 
-def _build(terms: Mapping[Monomial, int], const: int) -> Index:
-    kept = [(m, c) for m, c in terms.items() if c]
-    if len(kept) > 1:
-        kept.sort(key=lambda term: tuple(a.key for a in term[0]))
-    frozen = tuple(kept)
-    return _intern(("index", frozen, const), lambda: Index(frozen, const, sum_text(frozen, const)))
+def _build(terms: Mapping[Monomial, int]) -> Index:
+    """The sum of products; the empty one stands for the constant."""
+    kept = [(m, c) for m, c in terms.items() if m and c]
+    kept.sort(key=lambda term: [atom.key for atom in term[0]])
+    return _sorted(tuple(kept), terms.get((), 0))
+
+
+def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
+    return _intern(("index", terms, const), lambda: Index(terms, const, sum_text(terms, const)))
+
+
+def _sum(parts: Iterable[Index], const: int) -> Index:
+    """All `parts` and `const`, without the sums between."""
+    terms: dict[Monomial, int] = {(): const}
+    for part in parts:
+        for monomial, coeff in (*part.terms, ((), part.const)):
+            terms[monomial] = terms.get(monomial, 0) + coeff
+    return _build(terms)
 
 
 @lru_cache(1 << 14)
 def const(value: int) -> Index:
     """The integer `value`."""
-    return _build({}, int(value))
+    return _sorted((), int(value))
 
 
 def as_index(value: IndexLike) -> Index:
@@ -143,7 +155,7 @@ def as_index(value: IndexLike) -> Index:
 @lru_cache(1 << 16)
 def of_atom(atom: Atom) -> Index:
     """The expression that is `atom` alone."""
-    return _build({(atom,): 1}, 0)
+    return _sorted((((atom,), 1),), 0)
 
 
 def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> Index:
@@ -172,25 +184,25 @@ def iterator(name: str, extent: IndexLike) -> Index:
 @lru_cache(1 << 16)
 def add(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
-    if not y.terms and not y.const:
-        return x
-    terms = dict(x.terms)
-    for monomial, coeff in y.terms:
-        terms[monomial] = terms.get(monomial, 0) + coeff
-    return _build(terms, x.const + y.const)
+    if not x.terms or not y.terms:
+        return _sorted(x.terms or y.terms, x.const + y.const)
+    return _sum((x, y), 0)
 
 
 @lru_cache(1 << 16)
 def mul(a: IndexLike, b: IndexLike) -> Index:
     x, y = as_index(a), as_index(b)
-    if not y.terms and y.const == 1:
-        return x
+    if not x.terms:
+        x, y = y, x
+    if not y.terms:
+        scaled = tuple((m, c * y.const) for m, c in x.terms if y.const)
+        return _sorted(scaled, x.const * y.const)
     terms: dict[Monomial, int] = {}
     for m1, c1 in (*x.terms, ((), x.const)):
         for m2, c2 in (*y.terms, ((), y.const)):
             monomial = tuple(sorted(m1 + m2, key=lambda atom: atom.key))
             terms[monomial] = terms.get(monomial, 0) + c1 * c2
-    return _from_monomials(terms)
+    return _build(terms)
 
 
 @lru_cache(1 << 14)
@@ -277,11 +289,7 @@ def _divide(num: Index, den: Index) -> tuple[Index, Index]:
             rest[monomial] = coeff
             continue
         whole[left], rest[monomial] = divmod(coeff, by)
-    return _from_monomials(whole), _from_monomials(rest)
-
-
-def _from_monomials(terms: Mapping[Monomial, int]) -> Index:
-    return _build({m: c for m, c in terms.items() if m}, terms.get((), 0))
+    return _build(whole), _build(rest)
 
 
 def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
@@ -302,13 +310,13 @@ def _exact(rest: Index, den: Index) -> tuple[tuple[Index, ...], Index]:
     """The terms of `rest` that `den` is known to divide, and what is left."""
     if den.terms:
         return (), rest
-    terms = tuple(_build({m: c}, 0) for m, c in rest.terms)
+    terms = tuple(_sorted((term,), 0) for term in rest.terms)
     exact = tuple(term for term in terms if divisor_of(term) % den.const == 0)
     return exact, rest - sum(exact, const(0))
 
 
 def _scale_down(index: Index, factor: int) -> Index:
-    return _build({m: c // factor for m, c in index.terms}, index.const // factor)
+    return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
 def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
@@ -317,7 +325,7 @@ def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
     if den.terms or len(rest.terms) < 2:
         return None
     for size in sorted({abs(c) for _, c in rest.terms if den.const % c == 0}, reverse=True):
-        lower = _build({m: c for m, c in rest.terms if c % size}, rest.const % size)
+        lower = _sorted(tuple(t for t in rest.terms if t[1] % size), rest.const % size)
         if size > 1 and len(lower.terms) < len(rest.terms) and within(lower, const(size)):
             return _scale_down(rest - lower, size), lower, size
     return None
@@ -413,19 +421,16 @@ def nonnegative(index: Index) -> bool:
     return False
 
 
+@lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
     """An expression of sizes alone that `index` never exceeds (`up`) or never falls below.
 
     It holds wherever the iterators of `index` have a value; None where none is known.  `cancel`
     bounds `d * (x // d)` by x, which is right where x is what else the sum holds.
     """
-    total = const(index.const)
-    for monomial, coeff in index.terms:
-        term = _term_limit(monomial, coeff, up == (coeff > 0), cancel)
-        if term is None:
-            return None
-        total = add(total, term)
-    return total
+    limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
+    known = [limit for limit in limits if limit is not None]
+    return _sum(known, index.const) if len(known) == len(index.terms) else None
 
 
 def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index | None:
@@ -521,13 +526,9 @@ def var_of(index: Index) -> Var | None:
 @lru_cache(1 << 16)
 def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
     """`(coeff, rest)` with `index == coeff * var + rest` and neither holding `var`, else None."""
-    coeff: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {(): index.const}
-    for monomial, c in index.terms:
-        left = _remove(monomial, (var,))
-        target, key = (rest, monomial) if left is None else (coeff, left)
-        target[key] = target.get(key, 0) + c
-    a, b = _from_monomials(coeff), _from_monomials(rest)
+    held = {left: c for m, c in index.terms if (left := _remove(m, (var,))) is not None}
+    a = _build(held)
+    b = _sorted(tuple(term for term in index.terms if var not in term[0]), index.const)
     return None if var in free_vars(a) or var in free_vars(b) else (a, b)
 
 
@@ -541,22 +542,17 @@ def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
 
 def _substituted(index: Index, mapping: Mapping[Var, Index], done: dict[Index, Index]) -> Index:
     """As `substitute`; `done` remembers what parts became, for they occur many times."""
-    if not any(var in mapping for var in free_vars(index)):
+    if not mapping or mapping.keys().isdisjoint(free_vars(index)):
         return index
     total = done.get(index)
     if total is None:
-        same: dict[Monomial, int] = {(): index.const}
-        total = const(0)
+        parts = []
         for monomial, coeff in index.terms:
-            images = [_substitute_atom(atom, mapping, done) for atom in monomial]
-            if images == [*map(of_atom, monomial)]:
-                same[monomial] = coeff
-                continue
             product = const(coeff)
-            for image in images:
-                product = mul(product, image)
-            total = add(total, product)
-        total = done[index] = add(total, _from_monomials(same))
+            for atom in monomial:
+                product = mul(product, _substitute_atom(atom, mapping, done))
+            parts.append(product)
+        total = done[index] = _sum(parts, index.const)
     return total
 
 
@@ -576,8 +572,7 @@ def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index], done: dict[Index,
 def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
     """The value of `index`, given a value (int or integer array) for each variable's name."""
     total: Any = index.const
-    for monomial, coeff in index.terms:
-        product: Any = coeff
+    for monomial, product in index.terms:
         for atom in monomial:
             product = product * _evaluate_atom(atom, values)
         total = total + product

@@ -317,7 +317,8 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
     """`scalar` with every operand `c` replaced by `replace(c)`."""
     match scalar:
         case Apply():
-            return apply(scalar.function, *(replace(a) for a in scalar.args))
+            args = tuple(map(replace, scalar.args))
+            return scalar if args == scalar.args else apply(scalar.function, *args)
         case Cast():
             return cast(replace(scalar.arg), scalar.dtype)
         case Read() if scalar.indirect:
@@ -349,10 +350,12 @@ def substitute_indices(scalar: Scalar, mapping: Mapping[Var, Index]) -> Scalar:
         match node:
             case Read():
                 at = tuple(substitute(i, mapping) for i in node.indices)
+                if at == node.indices:
+                    return node
                 return read(node.source, at, node.dtype, fill=node.fill, indirect=node.indirect)
             case IndexValue():
                 return index_value(substitute(node.index, mapping), node.dtype)
             case _:
                 return node
 
-    return transform(scalar, leaf)
+    return transform(scalar, leaf) if mapping else scalar

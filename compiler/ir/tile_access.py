@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import lcm
 
 from tcc.ir.expr import extent
@@ -185,6 +186,7 @@ def _whole(index: Index) -> Index:
 # ---- limits ---------------------------------------------------------------------------------
 
 
+@lru_cache(1 << 14)
 def _nonnegative(index: Index) -> bool:
     """Whether `index >= 0` is certain: iterators go to whichever end makes it least, then sizes
     that are divided become quotient and rest."""
@@ -221,21 +223,16 @@ def _never_exceeded(rest: Remainder) -> Index:
 def _without_rests(index: Index) -> Index:
     """`index` with `x % d` and `d * (x // d)`, where they are taken away, as the x that they never
     exceed."""
-    total = const(index.const)
     for monomial, coeff in index.terms:
-        if coeff < 0 and len(monomial) == 1 and isinstance(monomial[0], Quotient):
-            by = as_int(monomial[0].den)
-            if by and coeff % by == 0:
-                total = total + monomial[0].num * (coeff // by)
-                continue
-        product = const(coeff)
-        for atom in monomial:
-            if len(monomial) == 1 and coeff < 0 and isinstance(atom, Remainder):
-                product = product * _never_exceeded(atom)
-            else:
-                product = product * of_atom(atom)
-        total = total + product
-    return total
+        if coeff > 0 or len(monomial) > 1:
+            continue
+        (atom,) = monomial
+        by = as_int(atom.den) if isinstance(atom, Quotient) else None
+        if isinstance(atom, Quotient) and by and coeff % by == 0:
+            index = index + atom.num * (coeff // by) - of_atom(atom) * coeff
+        elif isinstance(atom, Remainder):
+            index = index + (_never_exceeded(atom) - of_atom(atom)) * coeff
+    return index
 
 
 def _in_radix(index: Index) -> Index:

@@ -46,7 +46,8 @@ class Cursor:
         self.position = 0
 
     def peek(self, ahead: int = 0) -> Token:
-        return self._tokens[min(self.position + ahead, len(self._tokens) - 1)]
+        at = self.position + ahead
+        return self._tokens[at] if at < len(self._tokens) else self._tokens[-1]
 
     def next(self) -> Token:
         token = self.peek()
@@ -102,12 +103,12 @@ def _tokens(text: str) -> list[Token]:
             raise UserError("this is no token", where=place(text, at), why=f"found {text[at]!r}")
         kind = str(found.lastgroup)
         if kind != "space":
-            tokens.append(Token(kind, _decoded(kind, found.group(), place(text, at)), at))
+            tokens.append(Token(kind, _decoded(kind, found.group(), text, at), at))
         at = found.end()
     return [*tokens, Token("end", "", at)]
 
 
-def _decoded(kind: str, raw: str, where: str) -> str:
+def _decoded(kind: str, raw: str, text: str, at: int) -> str:
     if kind in ("value", "digest"):
         raw = raw[1:]
     elif kind == "location":
@@ -119,4 +120,4 @@ def _decoded(kind: str, raw: str, where: str) -> str:
     try:
         return str(json.loads(raw))
     except ValueError as error:
-        raise UserError("this is no string", where=where, why=str(error)) from error
+        raise UserError("this is no string", where=place(text, at), why=str(error)) from error
