@@ -40,7 +40,7 @@ Codes = dict[tuple[str, str], CompiledKernel]
 def codes() -> Codes:
     names = ("softmax", "attention", "dynamic")
     sources = [source(n, TEXTS[n]) for n in names] + [source("big", BIG_MATMUL, warps=8)]
-    made = compile_kernels(sources, PROFILES, 2)
+    made = compile_kernels(sources, PROFILES, 1)
     return {
         (s.name, p.arch): k
         for s, kernels in zip(sources, made, strict=True)
@@ -121,7 +121,7 @@ def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
             ("casts", [cast(argument(0, F16), t) for t in numbers], [F16]),
         )
     ]
-    made = compile_kernels([*corners, wide, *functions], [GPUS["cuda:sm_90"]], 2)
+    made = compile_kernels([*corners, wide, *functions], [GPUS["cuda:sm_90"]], 1)
     assert [k.symbol for (k,) in made] == [
         *CORNERS, "wide", "primitives", "bytes", "bf16", "casts"
     ]  # fmt: skip
