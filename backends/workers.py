@@ -79,6 +79,7 @@ class WorkerPool:
         self._requests: list[Any] = []
         self._answers: dict[int, Any] = {}
         self._failures: dict[int, str] = {}
+        self._workers: list[_Worker] = []
         self._next = 0
         self._running = 0
         self._done = False
@@ -122,6 +123,22 @@ class WorkerPool:
         self._check()
         return [self._answers[n] for n in range(len(self._requests))]
 
+    def forget(self) -> bool:
+        """Drops all requests with their answers, so that the processes can serve others.
+
+        False where one failed or has no answer yet, or a process has ended: the pool has to end.
+        """
+        with self._change:
+            if len(self._answers) < len(self._requests):
+                return False
+            self._requests.clear()
+            self._answers.clear()
+            self._next = 0
+            for worker in self._workers:
+                worker.complaints.seek(0)  # the process writes where this file is read
+                worker.complaints.truncate()
+            return all(worker.process.poll() is None for worker in self._workers)
+
     def abandon(self) -> None:
         """Ends the processes; requests not yet begun are dropped."""
         with self._change:
@@ -149,6 +166,7 @@ class WorkerPool:
     def _drive(self) -> None:
         try:
             with _worker(self._module, self._environment, self._budgets) as worker:
+                self._workers.append(worker)
                 self._serve(worker)
         except OSError as error:
             # of starting the process: what is asked of a running one fails by itself

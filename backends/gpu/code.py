@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tcc.backends.gpu.compile import Compilers, compile_kernels, requests_for
+from tcc.backends.gpu.machine_code import ptx_target
 from tcc.backends.gpu.source import (
     HOPPER,
     CompiledKernel,
@@ -168,5 +168,4 @@ def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
     """The architecture with its letter (sm_90a) where code uses what only that very one has."""
     if gpu.kind == "rocm" or not kernels:
         return gpu.arch
-    found = re.search(r"^\.target (sm_\w+)", kernels[0].assembly, re.MULTILINE)
-    return found[1] if found else gpu.arch
+    return ptx_target(kernels[0].assembly) or gpu.arch

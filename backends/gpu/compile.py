@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
+from tcc.backends.resting import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError, UserError
@@ -26,7 +28,8 @@ Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 class Compilers:
     """Up to `jobs` processes that compile kernels, and all that they have compiled.
 
-    They start with the first request, and end with the context.
+    They start with the first request, and rest for a few seconds where the context ends: another
+    compile takes them up.
     """
 
     def __init__(self, jobs: int, budgets: Budgets = BUDGETS) -> None:
@@ -34,6 +37,7 @@ class Compilers:
         self._budgets = budgets
         self._numbers: dict[Request, int] = {}
         self._pool: WorkerPool | None = None
+        self._folder = ""
         self._ending = ExitStack()
 
     def __enter__(self) -> Self:
@@ -53,9 +57,13 @@ class Compilers:
                 "code for GPUs needs Triton",
                 hint="run in tcc's source folder: pip install -e '.[gpu]'",
             )
-        folder = self._ending.enter_context(tempfile.TemporaryDirectory(prefix="tcc-triton-"))
-        self._pool = WorkerPool(_WORKER, self.jobs, _environment(folder), self._budgets)
-        self._ending.callback(self._pool.abandon)
+        temporary = tempfile.TemporaryDirectory(prefix="tcc-triton-")
+        self._folder = self._ending.enter_context(temporary)
+        key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
+        self._pool = RESTING.take(key)
+        if self._pool is None:
+            self._pool = WorkerPool(_WORKER, self.jobs, _environment(), self._budgets)
+        self._ending.callback(RESTING.leave, key, self._pool)
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Has them compiled while the caller does other things."""
@@ -63,7 +71,7 @@ class Compilers:
         assert self._pool is not None
         for request in requests:
             if request not in self._numbers:
-                self._numbers[request] = self._pool.submit(request)
+                self._numbers[request] = self._pool.submit((request, self._folder))
 
     def compiled(self, requests: Sequence[Request]) -> list[CompiledKernel]:
         """Their kernels.  Raises ToolError, naming the kernel and a file with its text, for the
@@ -110,10 +118,10 @@ def compile_kernels(
     return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))
 
 
-def _environment(folder: str) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """This process's environment without what changes Triton's output."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "MLIR_", "LLVM_"))}
-    return kept | {"TRITON_DISABLE_LINE_INFO": "1", "TMPDIR": folder}
+    return kept | {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import struct
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from tcc.errors import ToolError
 # Instructions of matrix units: NVIDIA's machine code, AMD's assembly.
 _CUDA_MATRIX = re.compile(r"\b(?:[HIDQO]G?MMA|UTC[HIQO]MMA)\b")
 _ROCM_MATRIX = re.compile(r"\bv_(?:mfma|smfmac|wmma|swmmac)(?=_)")
+# An instruction behind its address; the target of PTX.
+_CUDA_LINE = re.compile(r"/\*([0-9a-f]{4,})\*/.*")
+_CUDA_TARGET = re.compile(r"^\.target (sm_\w+)", re.MULTILINE)
 # Loads and stores of global memory that move 16 bytes a lane, or whole tiles.
 _CUDA_WIDE = re.compile(r"\b(?:(LD|ST)G(?:STS)?\.\S*\b128\b|UTMA(LD|ST)G\b)")
 _ROCM_WIDE = re.compile(r"\b(?:global|buffer)_(load|store)_(?:dwordx4|b128)\b")
@@ -40,10 +45,32 @@ class MachineCode:
 
 def machine_code(kernel: CompiledKernel) -> MachineCode:
     """The facts of a compiled kernel.  Raises ToolError where NVIDIA's tools cannot read it."""
-    if kernel.arch.startswith("gfx"):
-        return _facts(kernel, kernel.assembly, _ROCM_MATRIX, _ROCM_WIDE)
-    listing = _of_cubin("nvdisasm", "-c", kernel.image)
-    return _facts(kernel, listing, _CUDA_MATRIX, _CUDA_WIDE)
+    return machine_codes([kernel])[0]
+
+
+def machine_codes(kernels: Sequence[CompiledKernel]) -> list[MachineCode]:
+    """The facts of each, which takes as long as for one of every architecture.  Raises ToolError
+    as `machine_code`."""
+    by_target: dict[str, list[CompiledKernel]] = {}
+    for kernel in kernels:
+        if target := ptx_target(kernel.assembly):
+            by_target.setdefault(target, []).append(kernel)
+    listings: dict[int, str] = {}
+    for target, group in by_target.items():
+        parts = _disassembled(target.replace("sm_", "SM"), [_code(k) for k in group])
+        listings.update(zip(map(id, group), parts, strict=True))
+    return [
+        _facts(kernel, listings[id(kernel)], _CUDA_MATRIX, _CUDA_WIDE)
+        if id(kernel) in listings
+        else _facts(kernel, kernel.assembly, _ROCM_MATRIX, _ROCM_WIDE)
+        for kernel in kernels
+    ]
+
+
+def ptx_target(assembly: str) -> str:
+    """The architecture that PTX is for, with its letter (sm_90a); of other assembly none."""
+    found = _CUDA_TARGET.search(assembly)
+    return found[1] if found else ""
 
 
 def rocm_usage(assembly: str) -> tuple[int, int]:
@@ -54,16 +81,37 @@ def rocm_usage(assembly: str) -> tuple[int, int]:
 
 def cuda_usage(image: bytes) -> tuple[int, int]:
     """Registers and private memory that a cubin states.  Raises ToolError as `machine_code`."""
-    usage = _of_cubin("cuobjdump", "--dump-resource-usage", image)
+    usage = _output(image, "cuobjdump", "--dump-resource-usage")
     private = _number(r"\bSTACK:(\d+)", usage) + _number(r"\bLOCAL:(\d+)", usage)
     return _number(r"\bREG:(\d+)", usage), private
 
 
-def _of_cubin(tool: str, option: str, image: bytes) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(image)
-        return _output(tool, option, path)
+def _code(kernel: CompiledKernel) -> bytes:
+    """The instructions of a cubin, which is an ELF file: its section `.text.SYMBOL`."""
+    image, name = kernel.image, f".text.{kernel.symbol}\0".encode()
+    if image[:4] == b"\x7fELF":
+        (table,) = struct.unpack_from("<Q", image, 40)
+        size, count, names = struct.unpack_from("<HHH", image, 58)
+        # Of each header the name, behind three fields the place and the length.
+        rows = [struct.unpack_from("<I20xQQ", image, table + size * n) for n in range(count)]
+        for label, offset, length in rows:
+            if image.startswith(name, rows[names][1] + label):
+                return image[offset : offset + length]
+    raise ToolError(f"the code of {kernel.symbol} cannot be read", why="its cubin holds none")
+
+
+def _disassembled(target: str, codes: Sequence[bytes]) -> list[str]:
+    """What `nvdisasm` says of each, asked once: loading its tables takes it a third of a second."""
+    listing = _output(b"".join(codes), "nvdisasm", "--no-dataflow", "--binary", target)
+    lines = ((int(found[1], 16), found[0]) for found in _CUDA_LINE.finditer(listing))
+    texts = [list[str]() for _ in codes]
+    number, end = 0, len(codes[0])
+    for offset, line in lines:
+        while offset >= end:
+            number += 1
+            end += len(codes[number])
+        texts[number].append(line)
+    return ["\n".join(text) for text in texts]
 
 
 def _facts(
@@ -81,13 +129,18 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1])
 
 
-def _output(tool: str, option: str, path: Path) -> str:
-    """What one of the tools that come with Triton prints."""
+def _output(data: bytes, tool: str, *options: str) -> str:
+    """What one of the tools that come with Triton prints of a file."""
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
         raise ToolError(f"{tool} is missing", why="it comes with Triton, which is not installed")
     program = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / tool
-    done = subprocess.run([program, option, path], capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel"
+        path.write_bytes(data)
+        done = subprocess.run(
+            [program, *options, path], capture_output=True, text=True, check=False
+        )
     if done.returncode:
         raise ToolError(f"{tool} cannot read a kernel", why=(done.stderr or done.stdout)[-500:])
     return done.stdout

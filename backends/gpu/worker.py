@@ -6,6 +6,7 @@ line numbers do not get into the code.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -45,8 +46,17 @@ _FAILURES = (
 
 
 def main() -> None:
-    """Answers requests `(KernelSource, GpuProfile, whether only assembly)` by a CompiledKernel."""
-    serve(_compiled)
+    """Answers requests `((KernelSource, GpuProfile, whether only assembly), folder)` by a
+    CompiledKernel; all files are in the folder, which is the caller's to remove."""
+    serve(_answer)
+
+
+def _answer(
+    request: tuple[tuple[KernelSource, GpuProfile, bool], str],
+) -> tuple[CompiledKernel | None, str]:
+    # For Triton's own files, and those of the tools that it starts.
+    tempfile.tempdir = os.environ["TMPDIR"] = request[1]
+    return _compiled(request[0])
 
 
 def _compiled(

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tcc.errors import TccError
 from tcc.options import read_options
 
 from gpu.known import KNOWN
-from gpu.observe import Observed, judge, observed
+from gpu.observe import compiled, judge, observed
 
 
 def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:
@@ -35,35 +34,34 @@ def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, An
         compile_model(model, options, Path(folder) / "model.so")
         seconds = time.perf_counter() - START
     different = list({(each.made.image, each.made.arch): each for each in found}.values())
-    with ThreadPoolExecutor(jobs) as pool:
-        compiled = list(pool.map(Observed.compiled, different))
+    kernels = compiled(different)
     sources = [each.source for each in different]
-    broken, kept = judge(model.stem, precision, compiled, sources, KNOWN)
+    broken, kept = judge(model.stem, precision, kernels, sources, KNOWN)
     return {
         "seconds": seconds,
         "kernels": len(found),
         "distinct": len(different),
-        **facts(compiled, sources),
+        **facts(kernels, sources),
         "broken": broken,
         "kept": kept,
     }
 
 
-def facts(compiled: Sequence[Compiled], sources: Sequence[str]) -> dict[str, Any]:
+def facts(kernels: Sequence[Compiled], sources: Sequence[str]) -> dict[str, Any]:
     """Of the different kernels."""
-    must = Counter(family for each in compiled for family in matrix_families(each))
-    used = Counter(family for each in compiled for family, _ in each.code.matrix)
+    must = Counter(family for each in kernels for family in matrix_families(each))
+    used = Counter(family for each in kernels for family, _ in each.code.matrix)
     return {
         "spills": {
             f"{each.made.symbol} {source.strip()}": each.code.private
-            for each, source in zip(compiled, sources, strict=True)
+            for each, source in zip(kernels, sources, strict=True)
             if each.code.private
         },
-        "contracts": sum(any(True for _ in contracts(each.kernel.body)) for each in compiled),
+        "contracts": sum(any(True for _ in contracts(each.kernel.body)) for each in kernels),
         "matrix": {f: {"must": must[f], "use": used[f]} for f in sorted({*must, *used})},
-        "registers": max((each.code.registers for each in compiled), default=0),
-        "shared": max((each.made.shared for each in compiled), default=0),
-        "image_bytes": sum(len(each.made.image) for each in compiled),
+        "registers": max((each.code.registers for each in kernels), default=0),
+        "shared": max((each.made.shared for each in kernels), default=0),
+        "image_bytes": sum(len(each.made.image) for each in kernels),
     }
 
 

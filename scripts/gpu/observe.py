@@ -10,7 +10,7 @@ from typing import Any
 from tcc import gpu_code
 from tcc.backends.gpu.code import Job
 from tcc.backends.gpu.code_rules import Compiled, breaches
-from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.tile import TileKernel
 
@@ -25,9 +25,14 @@ class Observed:
     alignments: tuple[int, ...]
     dot: str
 
-    def compiled(self) -> Compiled:
-        """With the facts of its machine code, which take a moment to read."""
-        return Compiled(self.kernel, self.made, machine_code(self.made), self.alignments, self.dot)
+
+def compiled(found: Sequence[Observed]) -> list[Compiled]:
+    """Kernels with the facts of their machine code, which take a moment to read."""
+    codes = machine_codes([each.made for each in found])
+    return [
+        Compiled(each.kernel, each.made, code, each.alignments, each.dot)
+        for each, code in zip(found, codes, strict=True)
+    ]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import MachineCode, machine_code
+from tcc.backends.gpu.machine_code import MachineCode, machine_codes
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
 from tcc.errors import ToolError
 from tcc.ir.parse_tile import parse_kernel
@@ -40,7 +41,7 @@ Codes = dict[tuple[str, str], CompiledKernel]
 def codes() -> Codes:
     names = ("softmax", "attention", "dynamic")
     sources = [source(n, TEXTS[n]) for n in names] + [source("big", BIG_MATMUL, warps=8)]
-    made = compile_kernels(sources, PROFILES, 2)
+    made = compile_kernels(sources, PROFILES, 1)
     return {
         (s.name, p.arch): k
         for s, kernels in zip(sources, made, strict=True)
@@ -69,12 +70,9 @@ def test_a_launch_passes_buffers_then_sizes_then_scratch(codes: Codes) -> None:
 
 @pytest.fixture(scope="module")
 def facts(codes: Codes) -> dict[tuple[str, str], MachineCode]:
-    names = {"big": ARCHS, "attention": ("cuda:sm_90", "rocm:gfx942")}
-    return {
-        (name, GPUS[a].arch): machine_code(codes[name, GPUS[a].arch])
-        for name, archs in names.items()
-        for a in archs
-    }
+    names = {"attention": ("cuda:sm_90", "rocm:gfx942"), "big": ARCHS}
+    keys = [(name, GPUS[a].arch) for name, archs in names.items() for a in archs]
+    return dict(zip(keys, machine_codes([codes[key] for key in keys]), strict=True))
 
 
 def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> None:
@@ -86,6 +84,24 @@ def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> Non
         "gfx942": ["v_mfma"],
         "gfx1100": ["v_wmma"],
     }
+
+
+def test_facts_are_those_of_the_file_s_own_listing(
+    codes: Codes, facts: dict[tuple[str, str], MachineCode], tmp_path: Path
+) -> None:
+    """Of the second of two kernels, whose code is read behind that of the first."""
+    (tmp_path / "cubin").write_bytes(codes["big", "sm_90"].image)
+    spec = importlib.util.find_spec("triton")
+    assert spec is not None
+    assert spec.origin is not None
+    tool = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    command = [tool, "--print-code", tmp_path / "cubin"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found, first = facts["big", "sm_90"], facts["attention", "sm_90"]
+    assert found.matrix == (("HGMMA", text.count(" HGMMA.")),)
+    assert found.wide_loads == text.count(" LDGSTS.E.BYPASS.128 ") > 0
+    assert found.wide_stores == text.count(" STG.E.128 ") > 0
+    assert (first.matrix, first.wide_loads, first.wide_stores) == ((), 0, 0)
 
 
 def test_nothing_is_spilt(facts: dict[tuple[str, str], MachineCode]) -> None:
@@ -121,7 +137,7 @@ def test_what_the_interpreter_takes_the_compiler_takes_too() -> None:
             ("casts", [cast(argument(0, F16), t) for t in numbers], [F16]),
         )
     ]
-    made = compile_kernels([*corners, wide, *functions], [GPUS["cuda:sm_90"]], 2)
+    made = compile_kernels([*corners, wide, *functions], [GPUS["cuda:sm_90"]], 1)
     assert [k.symbol for (k,) in made] == [
         *CORNERS, "wide", "primitives", "bytes", "bf16", "casts"
     ]  # fmt: skip

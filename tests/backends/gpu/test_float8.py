@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
-from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import machine_code
-from tcc.backends.gpu.source import kernel_source
+from tcc.backends.gpu.compile import Compilers, compile_kernels
+from tcc.backends.gpu.machine_code import machine_codes
+from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.narrow import decode
 from tcc.ir.types import (
@@ -66,17 +65,21 @@ def test_the_interpreter_agrees_with_float64() -> None:
         assert np.all(np.abs(got[2].reshape(40, 48) - a @ b) <= 96 * 2.0**-23 * scale)
 
 
-@pytest.mark.parametrize(("target", "dtype", "family", "name"), UNITS, ids=str)
-def test_matrix_units_multiply_floats_of_a_byte(
-    target: str, dtype: DType, family: str, name: str
-) -> None:
+def test_matrix_units_multiply_floats_of_a_byte() -> None:
+    with Compilers(1) as compilers:
+        kernels = [compiled(target, dtype, compilers) for target, dtype, _, _ in UNITS]
+    codes = machine_codes(kernels)
+    assert [[f for f, _ in code.matrix] for code in codes] == [[f] for _, _, f, _ in UNITS]
+    assert not any(code.private for code in codes)
+    for kernel, (_, _, _, name) in zip(kernels, UNITS, strict=True):
+        assert re.search(name, kernel.assembly), kernel.arch
+
+
+def compiled(target: str, dtype: DType, compilers: Compilers) -> CompiledKernel:
     made = lower_for_gpu(product(dtype, 512, 1024, 1024), BlockPlanner(), FULL)
     (schedule,) = (b.schedule for b in made.table.bounds)
     assert isinstance(schedule, BlockSchedule)
     how = {"warps": schedule.warps, "stages": 1}
     source = kernel_source(made.kernels[0], "k", dot="ieee", alignments=made.alignments[0], **how)
-    ((kernel,),) = compile_kernels([source], [GPUS[target]], 1)
-    facts = machine_code(kernel)
-    assert [f for f, _ in facts.matrix] == [family]
-    assert facts.private == 0
-    assert re.search(name, kernel.assembly)
+    ((kernel,),) = compile_kernels([source], [GPUS[target]], compilers)
+    return kernel

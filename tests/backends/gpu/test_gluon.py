@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.machine_code import machine_code, machine_codes
 from tcc.backends.gpu.source import HOPPER, KernelSource, ParameterKind, kernel_source
 from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.tile import TileKernel
@@ -29,10 +29,15 @@ def parsed(text: str) -> TileKernel:
     return kernel
 
 
+def both(text: str, shared: int = SHARED) -> KernelSource:
+    """In Triton, and in Gluon beside it where the shape has that."""
+    return kernel_source(parsed(text), "k", warps=8, stages=3, dot="ieee", gluon=shared)
+
+
 def source(text: str, shared: int = SHARED) -> KernelSource:
-    made = kernel_source(parsed(text), "k", warps=8, stages=3, dot="ieee", gluon=shared)
-    assert made.hopper is not None
-    return made.hopper
+    made = both(text, shared).hopper
+    assert made is not None
+    return made
 
 
 def launch(
@@ -125,8 +130,7 @@ def test_faults_are_found(fault: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_surely_such_a_product_stays_with_triton(name: str) -> None:
-    made = kernel_source(parsed(REFUSED[name]), "k", warps=8, stages=3, dot="ieee", gluon=SHARED)
-    assert made.hopper is None
+    assert both(REFUSED[name]).hopper is None
 
 
 def test_other_options_and_alignments_stay_with_triton() -> None:
@@ -149,8 +153,7 @@ def test_a_ring_is_as_long_as_memory_allows() -> None:
     assert "tma.async_store" not in direct.text
     got, want = launch(text, direct, 2, 0, "late")
     np.testing.assert_allclose(got[-1], want[-1], rtol=1e-2, atol=2e-2)
-    small = kernel_source(parsed(text), "k", warps=8, stages=3, dot="ieee", gluon=8192)
-    assert small.hopper is None
+    assert both(text, 8192).hopper is None
 
 
 class TestCompiled:
@@ -158,30 +161,28 @@ class TestCompiled:
 
     pytestmark = NEEDS_TRITON
 
-    @pytest.mark.parametrize("name", ["plain", "tails", "batched", "turned", "epilogue"])
-    def test_the_machine_code_copies_and_multiplies(self, name: str) -> None:
-        made = kernel_source(parsed(TEXTS[name]), "k", warps=8, stages=3, dot="ieee", gluon=SHARED)
-        assert made.hopper is not None
-        ((kernel,),) = compile_kernels([made], [GPUS[f"cuda:{HOPPER}"]], 1)
-        assert kernel.stays
-        assert kernel.warps == 12  # eight that multiply, four for the one that copies
-        assert kernel.private == 0
-        assert dict(machine_code(kernel).matrix)["HGMMA"] >= 1
-        assert "cp.async.bulk.tensor" in kernel.assembly
-        assert "setmaxnreg.dec" in kernel.assembly
-        assert len(kernel.maps) == kernel.parameters.count(ParameterKind.TENSOR_MAP)
-        # What follows a map in the parameters is never read.
-        head, _, body = kernel.assembly.partition(")\n.reqntid")
-        for number, kind in enumerate(kernel.parameters):
-            if kind is ParameterKind.NULLPTR:
-                assert f"k_param_{number}]" not in body
-        assert head.count(".align 64 .b8") == len(kernel.maps)
+    def test_the_machine_code_copies_and_multiplies(self) -> None:
+        names = ("plain", "tails", "batched", "turned", "epilogue")
+        sources = [both(TEXTS[name]) for name in names]
+        made = compile_kernels(sources, [GPUS[f"cuda:{HOPPER}"]], 1)
+        kernels = [kernel for (kernel,) in made]
+        for kernel, code in zip(kernels, machine_codes(kernels), strict=True):
+            assert kernel.stays
+            assert kernel.warps == 12  # eight that multiply, four for the one that copies
+            assert kernel.private == 0
+            assert dict(code.matrix)["HGMMA"] >= 1
+            assert "cp.async.bulk.tensor" in kernel.assembly
+            assert "setmaxnreg.dec" in kernel.assembly
+            assert len(kernel.maps) == kernel.parameters.count(ParameterKind.TENSOR_MAP)
+            # What follows a map in the parameters is never read.
+            head, _, body = kernel.assembly.partition(")\n.reqntid")
+            for number, kind in enumerate(kernel.parameters):
+                if kind is ParameterKind.NULLPTR:
+                    assert f"k_param_{number}]" not in body
+            assert head.count(".align 64 .b8") == len(kernel.maps)
 
     def test_other_devices_get_triton_s(self) -> None:
-        made = kernel_source(
-            parsed(TEXTS["plain"]), "k", warps=8, stages=3, dot="ieee", gluon=SHARED
-        )
-        ((kernel,),) = compile_kernels([made], [GPUS["cuda:sm_80"]], 1)
+        ((kernel,),) = compile_kernels([both(TEXTS["plain"])], [GPUS["cuda:sm_80"]], 1)
         assert not kernel.stays
         assert kernel.maps == ()
         assert dict(machine_code(kernel).matrix)["HMMA"] >= 1

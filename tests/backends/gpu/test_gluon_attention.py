@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
-from tcc.backends.gpu.machine_code import machine_code
+from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
 from tcc.ir.index import minimum, of_atom
 from tcc.ir.tile import Loop, TileKernel
@@ -176,18 +176,14 @@ class TestCompiled:
 
     pytestmark = NEEDS_TRITON
 
-    def test_a_walk_cut_short(self) -> None:
-        made = source(cut_short())
-        ((kernel,),) = compile_kernels([made], [GPUS[f"cuda:{HOPPER}"]], 1)
-        assert kernel.stays
-
-    @pytest.mark.parametrize("name", ["tails", "causal", "wide"])
-    def test_two_warpgroups_multiply_and_nothing_spills(self, name: str) -> None:
-        made = source(attention(**CASES[name]))
-        ((kernel,),) = compile_kernels([made], [GPUS[f"cuda:{HOPPER}"]], 1)
-        assert kernel.stays
-        assert kernel.warps == 12
-        assert kernel.private == 0
-        assert len(kernel.maps) == 3
-        assert dict(machine_code(kernel).matrix)["HGMMA"] >= 8
-        assert "setmaxnreg.inc.sync.aligned.u32 \t240" in kernel.assembly
+    def test_two_warpgroups_multiply_and_nothing_spills(self) -> None:
+        sources = [source(attention(**CASES[name])) for name in ("tails", "causal", "wide")]
+        made = compile_kernels([*sources, source(cut_short())], [GPUS[f"cuda:{HOPPER}"]], 1)
+        kernels = [kernel for (kernel,) in made]
+        for kernel, code in zip(kernels, machine_codes(kernels), strict=True):
+            assert kernel.stays
+            assert kernel.warps == 12
+            assert kernel.private == 0
+            assert len(kernel.maps) == 3
+            assert dict(code.matrix)["HGMMA"] >= 8
+            assert "setmaxnreg.inc.sync.aligned.u32 \t240" in kernel.assembly

@@ -26,7 +26,7 @@ TARGETS = {"cuda:sm_90": "cubin", "rocm:gfx942": "hsaco"}
 
 
 def made(model: onnx.ModelProto, out: Path, **options: Any) -> dict[str, Any]:
-    compile_model(model, read_options({"jobs": 2, "name": "m", **options}), out)
+    compile_model(model, read_options({"jobs": 1, "name": "m", **options}), out)
     return read_manifest(out)
 
 

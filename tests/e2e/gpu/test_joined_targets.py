@@ -29,7 +29,7 @@ pytestmark = NEEDS_TRITON
 
 
 def compiled(model: onnx.ModelProto, out: Path, **options: Any) -> Compiled:
-    return compile_model(model, read_options({"jobs": 2, "name": "m", **options}), out)
+    return compile_model(model, read_options({"jobs": 1, "name": "m", **options}), out)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from .architectures import bert, resnet
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
 from gpu.observe import Known, judge, observed
+from gpu.observe import compiled as with_facts
 
 pytestmark = NEEDS_TRITON
 
@@ -44,10 +45,10 @@ def model_of(name: str) -> onnx.ModelProto:
 
 def compiled(target: str, name: str, precision: str, out: Path) -> tuple[list[Compiled], list[str]]:
     """The different kernels of a model, and the nodes they come from."""
-    options = read_options({"target": target, "precision": precision, "jobs": 2, "name": "m"})
+    options = read_options({"target": target, "precision": precision, "jobs": 1, "name": "m"})
     with observed() as found:
         compile_model(model_of(name), options, out / "m.so")
-    return [each.compiled() for each in found], [each.source for each in found]
+    return with_facts(found), [each.source for each in found]
 
 
 @pytest.mark.parametrize(("target", "name", "precision"), CASES)

@@ -1,0 +1,96 @@
+"""Pools of worker processes between two compiles, with workers that tell their number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tcc.backends.resting import Resting
+from tcc.backends.workers import WorkerFailedError, WorkerPool
+
+NUMBER = """
+import os
+from tcc.backends.workers import serve
+
+def main():
+    serve(answer)
+
+def answer(request):
+    os.write(2, request.encode())
+    return (os.getpid(), request), "it was told to" if request == "fail" else ""
+"""
+KEY = ("number_worker", 1)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
+    (tmp_path / "number_worker.py").write_text(NUMBER)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    made = WorkerPool("number_worker", 1)
+    yield made
+    made.abandon()
+
+
+def asked(pool: WorkerPool, word: str = "a long word") -> int:
+    """The process that answers; it says the word to its standard error."""
+    ((number, _),) = pool.answers([pool.submit(word)])
+    assert isinstance(number, int)
+    return number
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_next_compile_has_the_same_process_and_nothing_of_the_last(pool: WorkerPool) -> None:
+    resting, process = Resting(), asked(pool)
+    resting.leave(KEY, pool)
+    assert resting.take(("number_worker", 2)) is None
+    assert resting.take(KEY) is pool
+    assert resting.take(KEY) is None
+    assert pool.submit("again") == 0
+    assert pool.answers([0]) == [(process, "again")]
+    with pytest.raises(WorkerFailedError) as error:
+        asked(pool, "fail")
+    assert error.value.why == "it was told to\nagainfail"
+
+
+def test_a_process_ends_after_its_rest_which_begins_anew_each_time(pool: WorkerPool) -> None:
+    resting, process = Resting(0.2), asked(pool)
+    resting.leave(KEY, pool)
+    assert resting.take(KEY) is pool
+    time.sleep(0.3)
+    assert asked(pool) == process
+    resting.leave(KEY, pool)
+    for _ in range(200):
+        if not is_running(process):
+            break
+        time.sleep(0.02)
+    assert not is_running(process)
+    assert resting.take(KEY) is None
+
+
+def test_what_cannot_go_on_does_not_rest(pool: WorkerPool) -> None:
+    resting, process = Resting(), asked(pool)
+    with pytest.raises(WorkerFailedError):
+        asked(pool, "fail")
+    resting.leave(KEY, pool)
+    assert resting.take(KEY) is None
+    assert not is_running(process)
+
+
+def test_a_process_that_died_in_its_rest_is_not_taken_up(pool: WorkerPool) -> None:
+    resting, process = Resting(), asked(pool)
+    resting.leave(KEY, pool)
+    os.kill(process, signal.SIGKILL)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    assert resting.take(KEY) is None
