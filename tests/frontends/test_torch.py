@@ -104,6 +104,8 @@ def test_related_sizes_are_checked() -> None:
     shapes = ({0: 2 * half}, {0: half})
     inputs = torch.randn(8, 3), torch.randn(4, 3)
     program = export(Call(lambda x, y: x.reshape(-1, 2, 3).sum(1) + y), *inputs, shapes=(shapes,))
+    named = [value.type.shape[0].key for value in load_model(program).inputs]
+    assert named == ["2*half", "half"]
     module = tcc.compile(program, jobs=1)
     x, y = torch.randn(12, 3), torch.randn(6, 3)
     torch.testing.assert_close(module(x, y), x.reshape(-1, 2, 3).sum(1) + y)
