@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -253,3 +254,12 @@ def test_bessel_functions(function: Any, kind: str, order: int) -> None:
     (found,) = evaluated(function, torch.tensor(x, dtype=torch.float64))
     wanted = np.array([bessel(kind, order, value) for value in x])
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_zeta_and_polygamma() -> None:
+    """Beside eager torch, at poles and where they are not defined too."""
+    s = torch.tensor([2.0, 3.0, 1.0, 0.5, 2.5, 4.0, 3.0, 2.0, 1.5, 7.0, math.inf, 2.0, math.nan])
+    q = torch.tensor([1.0, -0.5, 2.0, 1.0, -0.5, -2.0, -2.3, 0.0, 1e3, 0.1, 2.0, math.inf, 1.0])
+    module = Call(lambda s, q: (torch.special.zeta(s, q), torch.polygamma(2, q)))
+    for found, wanted in zip(evaluated(module, s, q), module(s, q), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
