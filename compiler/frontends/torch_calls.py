@@ -134,9 +134,10 @@ class Program:
 
     `owned` says which inputs of the block the caller does not give, by name.  The first outputs of
     the block are new values of `updates`, names of inputs of the block; the others have
-    `output_names`.  `ranges` are the least and largest value of symbols.  `contents` gives the
-    elements of a constant.  `trusted` is a program that torch itself made in this process: its
-    calls are sound, and a contradiction is a fault of the import.
+    `output_names`.  `ranges` are the least and largest value of symbols, `symbol_names` what their
+    author calls them, where known.  `contents` gives the elements of a constant.  `trusted` is a
+    program that torch itself made in this process: its calls are sound, and a contradiction is a
+    fault of the import.
     """
 
     block: Block
@@ -144,5 +145,6 @@ class Program:
     updates: tuple[str, ...]
     output_names: tuple[str, ...]
     ranges: Mapping[str, tuple[int | None, int | None]]
+    symbol_names: Mapping[str, str]
     contents: Callable[[str], tuple[Array, DType]]
     trusted: bool

@@ -22,6 +22,7 @@ from tcc.frontends import (
     torch_scatter,
     torch_special,
     torch_window,
+    torch_zeta,
 )
 from tcc.frontends.torch_context import Converter
 
@@ -42,6 +43,7 @@ _FAMILIES = (
     torch_scatter,
     torch_special,
     torch_window,
+    torch_zeta,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,9 +97,25 @@ def described(program: Any) -> Program:
         tuple(names[s.target] for s in updates),
         _output_names(program),
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
+        _symbol_names(inputs),
         lambda name: contents(_owned_tensor(program, name), f"constant {name}"),
         trusted=True,
     )
+
+
+def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
+    """The names of the `Dim`s that symbols stand for; torch notes them beside where it found each
+    symbol, and under their own names where only multiples of them are sizes."""
+    sizes = (s for n in inputs for s in getattr(n.meta.get("val"), "shape", ()))
+    scopes = {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)}
+    names: dict[str, str] = {}
+    for scope in scopes.values():
+        given = getattr(scope, "source_name_to_debug_name", {})
+        for symbol, sources in getattr(scope, "var_to_sources", {}).items():
+            for name in (s.name() if callable(s.name) else s.name for s in sources):
+                if (called := given.get(name, name)).isidentifier():
+                    names.setdefault(str(symbol), called)
+    return names
 
 
 # ---- inputs, constants, results ------------------------------------------------------------------

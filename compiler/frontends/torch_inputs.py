@@ -32,7 +32,7 @@ def define_inputs(
             f"the program has no input '{unknown[0]}'",
             why=f"its inputs are {', '.join(users) or 'none'}",
         )
-    _define_symbols(symbols, users, shapes)
+    _define_symbols(symbols, users, shapes, program.symbol_names)
     values: dict[str, Any] = {}
     for name, given in program.block.inputs:
         owner = program.owned.get(name)
@@ -73,8 +73,15 @@ def _constant(scope: Scope, program: Program, name: str, owner: Constant, given:
     return scope.constant(array, dtype, owner.name)
 
 
-def _define_symbols(symbols: Symbols, users: Mapping[str, Tensor], shapes: Shapes) -> None:
-    """A size for every symbol of the inputs; named after the first dimension that is it alone."""
+def _define_symbols(
+    symbols: Symbols, users: Mapping[str, Tensor], shapes: Shapes, called: Mapping[str, str]
+) -> None:
+    """A size for every symbol of the inputs, as it is called; else it is named after the first
+    dimension that is it alone."""
+
+    def fresh(symbol: str, hint: str) -> None:
+        symbols.fresh(symbol, symbol_name(called.get(symbol, hint)))
+
     dims = [(name, axis, d) for name, t in users.items() for axis, d in enumerate(t.shape)]
     opened = [(name, axis, d) for name, axis, d in dims if isinstance(d, Formula)]
     for name, axis, formula in opened:
@@ -83,11 +90,11 @@ def _define_symbols(symbols: Symbols, users: Mapping[str, Tensor], shapes: Shape
             if isinstance(given, int):
                 symbols.define(str(formula), const(given))
             else:
-                symbols.fresh(str(formula), symbol_name(f"{name}.{axis}"))
+                fresh(str(formula), f"{name}.{axis}")
     for name, _, formula in opened:
         for symbol in sorted(set(_symbols_of(formula))):
             if not symbols.knows(symbol):
-                symbols.fresh(symbol, symbol_name(f"{name}.{symbol}"))
+                fresh(symbol, f"{name}.{symbol}")
 
 
 def _symbols_of(formula: Any) -> Iterator[str]:

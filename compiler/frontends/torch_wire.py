@@ -69,6 +69,7 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
         tuple(updates),
         _output_names(module, len(fixed) - len(updates)),
         {name: _range(ends) for name, ends in ranges.items()},
+        {},  # archives do not hold the names that authors give sizes
         contents,
         trusted=False,
     )

@@ -15,24 +15,13 @@ a divisor, for an iterator its extent), because that is all the simplifier needs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from tcc.ir.index_text import factor_text, name_text, sum_text
-
-_T = TypeVar("_T")
-# Never emptied: a process meets few distinct expressions, and a lookup must be cheap.
-_INTERNED: dict[Any, Any] = {}
-
-
-def _intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
-    found = _INTERNED.get(key)
-    if found is None:
-        found = _INTERNED[key] = make()
-    result: _T = found
-    return result
+from tcc.ir.interned import intern
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -129,7 +118,7 @@ def _build(terms: Mapping[Monomial, int]) -> Index:
 
 
 def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
-    return _intern(("index", terms, const), lambda: Index(terms, const, sum_text(terms, const)))
+    return intern(("index", terms, const), lambda: Index(terms, const, sum_text(terms, const)))
 
 
 def _sum(parts: Iterable[Index], const: int) -> Index:
@@ -163,7 +152,7 @@ def symbol(name: str, lo: int = 0, hi: int | None = None, divisor: int = 1) -> I
     if hi is not None and lo == hi:
         return const(lo)
     return of_atom(
-        _intern(
+        intern(
             ("sym", name, lo, hi, divisor),
             lambda: Var(name, lo, hi, divisor, None, name_text(name)),
         )
@@ -176,9 +165,7 @@ def iterator(name: str, extent: IndexLike) -> Index:
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
-    return of_atom(
-        _intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name_text(name)))
-    )
+    return of_atom(intern(("iter", name, size), lambda: Var(name, 0, hi, 1, size, name_text(name))))
 
 
 @lru_cache(1 << 16)
@@ -226,7 +213,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     if inner is not None:
         return add(whole, inner)
     key = f"({factor_text(rest)}//{factor_text(den)})"
-    quotient = of_atom(_intern(("div", rest, den), lambda: Quotient(rest, den, key)))
+    quotient = of_atom(intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
 
@@ -245,7 +232,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
         upper = mod(_scale_down(rest, factor), _scale_down(den, factor))
         return add(mul(upper, factor), rest.const % factor)
     key = f"({factor_text(rest)} % {factor_text(den)})"
-    return of_atom(_intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
+    return of_atom(intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
 def minimum(a: IndexLike, b: IndexLike) -> Index:
@@ -267,7 +254,7 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
     key = f"{which}({a.key},{b.key})"
-    return of_atom(_intern((which, a, b), lambda: Extremum(which, a, b, key)))
+    return of_atom(intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
 # ---- the simplifier's few facts -----------------------------------------------------------------

@@ -20,8 +20,19 @@ values' elements lie before and after its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, substitute
+from tcc.ir.index import (
+    Index,
+    Remainder,
+    Var,
+    as_int,
+    const,
+    free_vars,
+    iterator,
+    of_atom,
+    substitute,
+)
 from tcc.ir.types import element_count
 
 
@@ -109,9 +120,27 @@ def strides(sizes: tuple[Index, ...]) -> tuple[Index, ...]:
 
 def offset(where: Layout, logical: tuple[Index, ...]) -> Index:
     """The offset in elements of the element with logical index `logical`."""
-    total = const(0)
-    for index, step in zip(place(where, logical), strides(where.sizes), strict=True):
-        total = total + index * step
+    return flat(place(where, logical), where.sizes)
+
+
+def flat(indices: tuple[Index, ...], sizes: tuple[Index, ...]) -> Index:
+    """The row-major position of `indices` in an array of `sizes`."""
+    steps = zip(indices, strides(sizes), strict=True)
+    return _rejoined(sum((index * step for index, step in steps), const(0)))
+
+
+def _rejoined(total: Index) -> Index:
+    """`total` with `d * (x // d) + x % d` as `x`: what a reshape took apart lies in a row again."""
+    terms = dict(total.terms)
+    for monomial, coeff in total.terms:
+        for rest in monomial:
+            if not isinstance(rest, Remainder) or monomial.count(rest) > 1:
+                continue
+            others = (of_atom(atom) for atom in monomial if atom is not rest)
+            factor = prod(others, start=const(coeff))
+            whole = rest.num // rest.den * rest.den * factor
+            if not whole.const and all(terms.get(m) == c for m, c in whole.terms):
+                return _rejoined(total - whole + (rest.num - of_atom(rest)) * factor)
     return total
 
 

@@ -18,22 +18,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
+from tcc.ir.interned import intern
 from tcc.ir.types import BOOL, DType, Kind
-
-_S = TypeVar("_S")
-_INTERNED: dict[Any, Any] = {}
-
-
-def _intern(key: tuple[Any, ...], make: Callable[[], _S]) -> _S:
-    found = _INTERNED.get(key)
-    if found is None:
-        found = _INTERNED[key] = make()
-    result: _S = found
-    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -239,12 +229,12 @@ def literal(value: bool | int | float, dtype: DType) -> Const:
     else:
         value = bool(value) if dtype is BOOL else int(value)
         key = value
-    return _intern(("const", type(value), key, dtype.name), lambda: Const(value, dtype))
+    return intern(("const", type(value), key, dtype.name), lambda: Const(value, dtype))
 
 
 def index_value(index: IndexLike, dtype: DType) -> IndexValue:
     x = as_index(index)
-    return _intern(("index", x, dtype.name), lambda: IndexValue(x, dtype))
+    return intern(("index", x, dtype.name), lambda: IndexValue(x, dtype))
 
 
 def read(
@@ -258,7 +248,7 @@ def read(
     at = tuple(as_index(i) for i in indices)
     outside = None if fill is None else literal(fill, dtype)
     value = None if outside is None else outside.value
-    return _intern(
+    return intern(
         ("read", source, at, dtype.name, outside, indirect),
         lambda: Read(source, at, dtype, value, indirect),
     )
@@ -270,17 +260,17 @@ def apply(function: str, *args: Scalar) -> Apply:
     if row.arity != len(args):
         raise ValueError(f"{function} takes {row.arity} arguments, not {len(args)}")
     dtype = row.result or args[-1].dtype
-    return _intern(("apply", function, args), lambda: Apply(function, args, dtype))
+    return intern(("apply", function, args), lambda: Apply(function, args, dtype))
 
 
 def cast(arg: Scalar, dtype: DType) -> Scalar:
     return (
-        arg if arg.dtype is dtype else _intern(("cast", arg, dtype.name), lambda: Cast(arg, dtype))
+        arg if arg.dtype is dtype else intern(("cast", arg, dtype.name), lambda: Cast(arg, dtype))
     )
 
 
 def argument(number: int, dtype: DType) -> Arg:
-    return _intern(("arg", number, dtype.name), lambda: Arg(number, dtype))
+    return intern(("arg", number, dtype.name), lambda: Arg(number, dtype))
 
 
 # ---- walking -----------------------------------------------------------------------------------

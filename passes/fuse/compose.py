@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, Var, free_vars, iterator, substitute, within
+from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of, within
 from tcc.ir.scalar import (
     Apply,
     IndexValue,
@@ -62,6 +62,12 @@ def _stored(type: TensorType) -> TensorType:
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
+@lru_cache(maxsize=4096)  # a group is composed again for every node that might join it
+def _own_expr(node: Node) -> Expr:
+    assert node.op.expr is not None
+    return node.op.expr(_types(node), node.attrs)
+
+
 def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tuple[Value, ...]]:
     """The expression that computes `results`, and its operands in order of first use.
 
@@ -71,8 +77,7 @@ def compose(members: Sequence[Node], results: Sequence[Value]) -> tuple[Expr, tu
     made: dict[Value, StageRef] = {}
     operands: dict[Value, int] = {}
     for node in members:
-        assert node.op.expr is not None
-        expr = node.op.expr(_types(node), node.attrs)
+        expr = _own_expr(node)
         sources = tuple(_source(v, made, operands) for v in node.inputs)
         first = len(stages)
         for stage in expr.stages:
@@ -105,13 +110,11 @@ def _source(
     return made[value] if value in made else operands.setdefault(value, len(operands))
 
 
-@lru_cache(maxsize=4096)
 def _renumbered(
     stage: Stage, first: int, sources: tuple[int | StageRef | None, ...], prefix: str
 ) -> Stage:
-    """`stage` with iterators of its own names and sources of the composed expression."""
-    loops = (*stage.iters, *stage.reduce, *_bound(stage))
-    mapping = {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(loops)}
+    """`stage` with sources of the composed expression, and reductions named by `prefix`."""
+    named = _own_names(stage, prefix if stage.reduce or _bound(stage) else "")
 
     def leaf(scalar: Scalar) -> Scalar:
         if not isinstance(scalar, Read):
@@ -125,7 +128,16 @@ def _renumbered(
         assert new is not None
         return read(new, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect)
 
-    return _renamed(replace(stage, body=tuple(transform(s, leaf) for s in stage.body)), mapping)
+    return replace(named, body=tuple(transform(s, leaf) for s in named.body))
+
+
+@lru_cache(maxsize=4096)
+def _own_names(stage: Stage, prefix: str) -> Stage:
+    """Iterators named alike in all stages: what is read element by element is inlined as it is."""
+    inner = (*stage.reduce, *_bound(stage))
+    mapping = {v: iterator(f"s.{n}", extent(v)) for n, v in enumerate(stage.iters)}
+    mapping |= {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(inner)}
+    return _renamed(stage, mapping)
 
 
 def _bound(stage: Stage) -> tuple[Var, ...]:
@@ -213,7 +225,8 @@ def _inlined(node: Read, stages: Sequence[Stage]) -> Scalar:
     stage = stages[node.source.stage]
     if stage.monoid is not None or not _safe_to_inline(node, stage):
         return node
-    mapping = dict(zip(stage.iters, node.indices, strict=True))
+    pairs = zip(stage.iters, node.indices, strict=True)
+    mapping = {v: index for v, index in pairs if var_of(index) is not v}
     bindings = dict(node.indirect)
 
     def bind(scalar: Scalar) -> Scalar:
@@ -233,7 +246,8 @@ def _inlined(node: Read, stages: Sequence[Stage]) -> Scalar:
             indirect=(*scalar.indirect, *extra),
         )
 
-    body = substitute_indices(stage.body[node.source.component], mapping)
+    body = stage.body[node.source.component]
+    body = substitute_indices(body, mapping) if mapping else body
     return transform(body, bind) if bindings else body
 
 

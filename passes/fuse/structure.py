@@ -16,7 +16,7 @@ from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
 from tcc.ir.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, within
-from tcc.ir.layout import Layout, place, strides
+from tcc.ir.layout import Layout, flat, place
 from tcc.ir.scalar import IndexValue, Read, StageRef, walk
 from tcc.ir.tile import Guard, Scope
 from tcc.ir.types import DType, element_count
@@ -104,7 +104,7 @@ class Kept:
     def access(self, component: int, at: tuple[Index, ...]) -> Access:
         """Where the element at values `at` of the result's iterators lies."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
-        offset = _flatten(tuple(indices), self.sizes)
+        offset = flat(tuple(indices), self.sizes)
         if self.strip is None:
             return Access(self.buffers[component], offset)
         others = (i for n, i in enumerate(at) if n not in self.order)
@@ -196,7 +196,7 @@ def _access(source: int, node: Read, storage: Storage) -> Access:
             if not within(i, n)
         ]
         guards = [] if not in_storage else guards
-    return Access(source, _flatten(stored, storage.layout.sizes), tuple(guards))
+    return Access(source, flat(stored, storage.layout.sizes), tuple(guards))
 
 
 def _logical_guards(node: Read, shape: tuple[Index, ...]) -> list[Guard]:
@@ -223,14 +223,7 @@ def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Acc
     at = shaped.places[component] if shaped.places else shaped.logical
     beyond = zip(at, storage.shape, strict=True) if shaped.places else ()
     guards = tuple(Guard(i, n) for i, n in beyond if not within(i, n))
-    return Access(buffer, _flatten(place(storage.layout, at), storage.layout.sizes), guards)
-
-
-def _flatten(indices: tuple[Index, ...], sizes: tuple[Index, ...]) -> Index:
-    total = const(0)
-    for index, step in zip(indices, strides(sizes), strict=True):
-        total = total + index * step
-    return total
+    return Access(buffer, flat(place(storage.layout, at), storage.layout.sizes), guards)
 
 
 def _with_sizes(group: TileGroup) -> TileGroup:

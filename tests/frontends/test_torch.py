@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -104,6 +105,8 @@ def test_related_sizes_are_checked() -> None:
     shapes = ({0: 2 * half}, {0: half})
     inputs = torch.randn(8, 3), torch.randn(4, 3)
     program = export(Call(lambda x, y: x.reshape(-1, 2, 3).sum(1) + y), *inputs, shapes=(shapes,))
+    named = [value.type.shape[0].key for value in load_model(program).inputs]
+    assert named == ["2*half", "half"]
     module = tcc.compile(program, jobs=1)
     x, y = torch.randn(12, 3), torch.randn(6, 3)
     torch.testing.assert_close(module(x, y), x.reshape(-1, 2, 3).sum(1) + y)
@@ -251,3 +254,12 @@ def test_bessel_functions(function: Any, kind: str, order: int) -> None:
     (found,) = evaluated(function, torch.tensor(x, dtype=torch.float64))
     wanted = np.array([bessel(kind, order, value) for value in x])
     np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_zeta_and_polygamma() -> None:
+    """Beside eager torch, at poles and where they are not defined too."""
+    s = torch.tensor([2.0, 3.0, 1.0, 0.5, 2.5, 4.0, 3.0, 2.0, 1.5, 7.0, math.inf, 2.0, math.nan])
+    q = torch.tensor([1.0, -0.5, 2.0, 1.0, -0.5, -2.0, -2.3, 0.0, 1e3, 0.1, 2.0, math.inf, 1.0])
+    module = Call(lambda s, q: (torch.special.zeta(s, q), torch.polygamma(2, q)))
+    for found, wanted in zip(evaluated(module, s, q), module(s, q), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)

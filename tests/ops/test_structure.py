@@ -12,6 +12,7 @@ from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import reads
 from tcc.ir.graph import bind_attrs
 from tcc.ir.index import Index, const, evaluate, free_vars, symbol
+from tcc.ir.layout import offset, permuted, row_major
 from tcc.ir.types import BOOL, F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.attention import AttentionAttrs
@@ -176,3 +177,15 @@ REFUSED = [
 def test_refused_operands(name: str, types: list[TensorType], attrs: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OPS[name].infer(types, attrs)
+
+
+def test_what_a_reshape_takes_apart_lies_in_a_row_again() -> None:
+    """Rows of a batch and a length, both open, are read without dividing."""
+    make = OPS["reshape"].expr
+    assert make is not None
+    shape = dims(N, S, 64)
+    (found,) = reads(make([tensor(F32, *shape)], ReshapeAttrs(dims(N * S, 64))).stages[0])
+    assert [i.key for i in found.indices] == ["(i0//s)", "(i0 % s)", "i1"]
+    assert offset(row_major(shape), found.indices).key == "64*i0+i1"
+    turned = permuted(shape, (1, 0, 2))
+    assert offset(turned, found.indices).key == "64*(i0 % s)*n+64*(i0//s)+i1"
