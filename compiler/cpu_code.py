@@ -18,6 +18,7 @@ from tcc.passes.manager import Pass
 from tcc.passes.pipeline import (
     CHECK_INDICES,
     REQUANTISE,
+    SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
     WEIGHT_PRODUCTS,
     grouped_products,
@@ -50,7 +51,9 @@ class CpuCode:
         # Functions of the host sort rows.
         self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
-            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS, REQUANTISE)
+            mixed = target.profile.byte_product(True, False, 4)
+            split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
+            self.asked += (WEIGHT_PRODUCTS, split, REQUANTISE)
         if self.planner.pricer is not None:
             self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
 

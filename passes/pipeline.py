@@ -12,6 +12,7 @@ from functools import partial
 
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
+from tcc.ir.types import I8, U8
 from tcc.passes.canonicalize import canonicalize
 from tcc.passes.check_indices import check_indices
 from tcc.passes.cse import merge_equal_nodes
@@ -54,7 +55,9 @@ PIPELINE: tuple[Pass, ...] = (
 CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
-SPLIT_ZERO_POINTS = Pass("split-zero-points", split_zero_points, level=1)
+SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED = (  # products of unsigned or of signed bytes with signed ones
+    Pass("split-zero-points", partial(split_zero_points, to=dtype), level=1) for dtype in (U8, I8)
+)
 REQUANTISE = Pass("requantise", requantise, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
