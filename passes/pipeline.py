@@ -55,8 +55,9 @@ PIPELINE: tuple[Pass, ...] = (
 CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
-SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED = (  # products of unsigned or of signed bytes with signed ones
-    Pass("split-zero-points", partial(split_zero_points, to=dtype), level=1) for dtype in (U8, I8)
+# Products with signed bytes are of unsigned ones, of signed ones, or of either.
+SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED, SPLIT_AS_GIVEN = (
+    Pass("split-zero-points", partial(split_zero_points, to=to), level=1) for to in (U8, I8, None)
 )
 REQUANTISE = Pass("requantise", requantise, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)

@@ -7,9 +7,10 @@
     qlinear_matmul(...)  ->  the same, and what requantises it
 
 That is for instructions of unsigned bytes with signed ones; for those of signed ones u is x or
-x - 128.  Integers wrap, so all of it is exact.  Weights are constants that fit signed bytes after
-their zero point is taken off, as most do; of other u8 ones 128 is taken off, and sums of x make up
-for it.  So they do where both factors are computed, for the zero point of the second.
+x - 128, and x where there are both.  Integers wrap, so all of it is exact.  Weights are constants
+that fit signed bytes after their zero point is taken off, as most do; of other u8 ones 128 is taken
+off, and sums of x make up for it.  So they do where both factors are computed, for the zero point
+of the second.
 Convolutions need the zero point of a padded image to be a constant: their border holds it.
 
     quantize_linear(%y : i8)  ->  quantize_linear(%y : u8), and back     zero point 128 more
@@ -41,10 +42,11 @@ from tcc.ops.window import ConvAttrs
 _HALF = 128
 
 
-def split_zero_points(graph: Graph, to: DType = U8) -> Graph:
-    """`graph` with products of bytes of type `to` with signed ones, without zero points; itself
-    where there is nothing to do."""
-    return rewritten(rewritten(graph, partial(_quantised, to=to)), partial(_visit, to=to))
+def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
+    """`graph` with products of bytes of type `to` (None: as they are) with signed ones, without
+    zero points; itself where there is nothing to do."""
+    graph = graph if to is None else rewritten(graph, partial(_quantised, to=to))
+    return rewritten(graph, partial(_visit, to=to))
 
 
 def admits(
@@ -140,14 +142,15 @@ class _Weights:
     offset: Array | None
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Sequence[Value] | None:
     match node.op.name:
         case "matmul_integer" | "conv_integer":
             x, w, *zeros = inputs
             x_zero, w_zero = (*zeros, None, None)[:2]
             if x is None or w is None:
                 return None
-            plain = x.type.dtype is to and w.type.dtype is I8 and x_zero is None and w_zero is None
+            plain = x.type.dtype is (to or x.type.dtype) and w.type.dtype is I8
+            plain = plain and x_zero is None and w_zero is None
             found = None if plain else _sums(b, node, (x, x_zero), (w, w_zero), to)
         case "qlinear_matmul" | "qlinear_conv":
             found = _requantised(b, node, inputs, to)
@@ -156,7 +159,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Sequence[V
     return None if found is None else [found]
 
 
-def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Value | None:
+def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Value | None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     if x is None or w is None or x_scale is None or w_scale is None or y_zero is None:
         return None
@@ -188,11 +191,12 @@ def _sums(
     node: Node,
     x: tuple[Value, Value | None],
     w: tuple[Value, Value | None],
-    to: DType,
+    to: DType | None,
 ) -> Value | None:
     """The sums of products of both less their zero points, in i32."""
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x
+    to = value.type.dtype if to is None else to
     if zero is not None and zero.type.rank and zero.type.static_shape != (1,):
         return None
     weights = _weights(b, *w, 0 if conv else -1)

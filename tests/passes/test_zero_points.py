@@ -114,9 +114,9 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("to", [U8, I8], ids=str)
+@pytest.mark.parametrize("to", [U8, I8, None], ids=str)
 @pytest.mark.parametrize("name", list(GRAPHS))
-def test_sums_are_the_same(name: str, to: DType) -> None:
+def test_sums_are_the_same(name: str, to: DType | None) -> None:
     graph = GRAPHS[name]()
     changed = split_zero_points(graph, to)
     inputs = {}
@@ -129,7 +129,10 @@ def test_sums_are_the_same(name: str, to: DType) -> None:
     np.testing.assert_array_equal(got, want)
     products = [n for n in changed.nodes if n.op.name in ("matmul_integer", "conv_integer")]
     assert len(products) == 1
-    assert [v.type.dtype if v else None for v in products[0].inputs] == [to, I8]
+    assert [v.type.dtype if v else None for v in products[0].inputs] == [
+        to or graph.inputs[0].type.dtype,
+        I8,
+    ]
     assert split_zero_points(changed, to) is changed
 
 
