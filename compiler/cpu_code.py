@@ -18,6 +18,8 @@ from tcc.passes.manager import Pass
 from tcc.passes.pipeline import (
     CHECK_INDICES,
     REQUANTISE,
+    SPLIT_AS_GIVEN,
+    SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
     WEIGHT_PRODUCTS,
     grouped_products,
@@ -50,7 +52,10 @@ class CpuCode:
         # Functions of the host sort rows.
         self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
         if target.profile.multiplies_bytes:
-            self.asked += (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS)
+            signed, mixed = (bool(target.profile.byte_product(u, False, 4)) for u in (False, True))
+            split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
+            split = SPLIT_AS_GIVEN if mixed and signed else split
+            self.asked += (WEIGHT_PRODUCTS, split)
             self.asked += () if options.numerics == "strict" else (REQUANTISE,)
         if self.planner.pricer is not None:
             self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)

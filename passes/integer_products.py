@@ -59,8 +59,8 @@ def integer_products(graph: Graph) -> Graph:
 
 
 def weight_products(graph: Graph) -> Graph:
-    """The same of constant weights only, in convolutions too: what processors multiply that take
-    unsigned with signed bytes (`tcc.passes.zero_points`)."""
+    """The same where `tcc.passes.zero_points` has a form for processors that multiply words of
+    bytes, in convolutions too: with constant weights, and with factors whose rows lie in order."""
     return rewritten(graph, partial(_visit, weights=True))
 
 

@@ -23,10 +23,9 @@ from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
 from tcc.ops import OPS
 from tcc.ops.contract import GemmAttrs
-from tcc.ops.levels import LevelsAttrs
+from tcc.ops.levels import LevelsAttrs, nibbles
 from tcc.ops.movement import TransposeAttrs
 from tcc.ops.quantize import DequantizeAttrs
-from tcc.passes.narrow_weights import nibbles
 
 # Constants of fewer elements are folded to floats, as all others are.
 _LARGE = 1 << 14

@@ -61,12 +61,3 @@ def _away_from_zero(values: Array) -> Array:
     """The nearest bf16 of no smaller magnitude: the largest weight of a group stays in range."""
     bits = values.view(np.uint32)
     return carrier(((bits + 0xFFFF) & 0xFFFF0000).astype(np.uint32).view(np.float32), BF16)
-
-
-def nibbles(levels: Array, axis: int) -> Array:
-    """Four-bit levels two to a byte along `axis`, whose length is even: i8."""
-    bits = levels.view(np.uint8) & 0xF
-    even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
-    odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
-    both: Array = (even | odd << 4).view(np.int8)
-    return both

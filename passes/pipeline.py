@@ -13,6 +13,7 @@ from functools import partial
 
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
+from tcc.ir.types import I8, U8
 from tcc.passes.canonicalize import canonicalize
 from tcc.passes.check_indices import check_indices
 from tcc.passes.cse import merge_equal_nodes
@@ -57,7 +58,10 @@ PIPELINE: tuple[Pass, ...] = (
 CHECK_INDICES = Pass("check-indices", check_indices)
 INTEGER_PRODUCTS = Pass("integer-products", integer_products, level=1)
 WEIGHT_PRODUCTS = Pass("weight-products", weight_products, level=1)
-SPLIT_ZERO_POINTS = Pass("split-zero-points", split_zero_points, level=1)
+# Products with signed bytes are of unsigned ones, of signed ones, or of either.
+SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED, SPLIT_AS_GIVEN = (
+    Pass("split-zero-points", partial(split_zero_points, to=to), level=1) for to in (U8, I8, None)
+)
 REQUANTISE = Pass("requantise", requantise, level=1)
 FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)

@@ -42,10 +42,11 @@ from tcc.ir.scalar import (
     walk,
 )
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
+from tcc.ops.levels import nibbles
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.fuse.link import coefficient
 from tcc.passes.layouts import Kernel, Placed, Step
-from tcc.passes.narrow_weights import group_size, nibbles, quantized, rounded
+from tcc.passes.narrow_weights import group_size, quantized, rounded
 from tcc.passes.weights import Rounded
 
 # Constants of fewer elements stay as they are unless a product of pairs needs them.

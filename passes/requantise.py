@@ -16,7 +16,7 @@ import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.op import NoAttrs, Trait
 from tcc.ir.rewrite import Inputs, rewritten
-from tcc.ir.types import F32, U8
+from tcc.ir.types import F32, I8, U8
 from tcc.ops import OPS
 from tcc.ops.quantize import QuantizeAttrs
 from tcc.passes.zero_points import levels
@@ -33,7 +33,9 @@ def requantise(graph: Graph) -> Graph:
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     attrs = node.attrs
-    if not isinstance(attrs, QuantizeAttrs) or attrs.to is not U8 or attrs.precision is not F32:
+    if not isinstance(attrs, QuantizeAttrs) or attrs.to not in (I8, U8):
+        return None
+    if attrs.precision is not F32:
         return None
     x, y_scale, *zeros = inputs
     if x is None or y_scale is None or x.type.dtype is not F32 or not _of_sums(b, x, _FAR):
@@ -43,7 +45,7 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
         return None
     factor = b.constant((np.float32(1) / scale.astype(np.float32)).reshape(()), "inverse")
     zero = zeros[0] if zeros else None
-    point = b.constant(np.asarray(0, np.uint8), "zero") if zero is None else zero
+    point = b.constant(np.zeros((), attrs.to.carrier), "zero") if zero is None else zero
     return [levels(b, node, _scaled(b, node, x, factor), point)]
 
 

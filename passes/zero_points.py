@@ -1,4 +1,4 @@
-"""Zero points leave sums of products of bytes: what is left are unsigned times signed bytes.
+"""Zero points leave sums of products of bytes: what is left are bytes times signed ones.
 
     matmul_integer(%x, %w, %zx, %zw)
       ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))   x i8: u = x + 128; x u8: u = x, no 128
@@ -6,8 +6,11 @@
 
     qlinear_matmul(...)  ->  the same, and what requantises it
 
-Integers wrap, so all of it is exact.  Weights are constants that fit signed bytes after their zero
-point is taken off, as most do; of other u8 ones 128 is taken off, and sums of x make up for it.
+That is for instructions of unsigned bytes with signed ones; for those of signed ones u is x or
+x - 128, and x where there are both.  Integers wrap, so all of it is exact.  Weights are constants
+that fit signed bytes after their zero point is taken off, as most do; of other u8 ones 128 is taken
+off, and sums of x make up for it.  So they do where both factors are computed, for the zero point
+of the second.
 Convolutions need the zero point of a padded image to be a constant: their border holds it.
 
     quantize_linear(%y : i8)  ->  quantize_linear(%y : u8), and back     zero point 128 more
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
@@ -27,7 +31,7 @@ from tcc.ir.op import Array, NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import F32, I8, I32, U8, DType
 from tcc.ops import OPS
-from tcc.ops.movement import ReshapeAttrs
+from tcc.ops.movement import ReshapeAttrs, TransposeAttrs
 from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.quantized import ConvIntegerAttrs
 from tcc.ops.reduce import ReduceAttrs
@@ -38,9 +42,11 @@ from tcc.ops.window import ConvAttrs
 _HALF = 128
 
 
-def split_zero_points(graph: Graph) -> Graph:
-    """`graph` with products of bytes without zero points; itself where there is nothing to do."""
-    return rewritten(rewritten(graph, _unsigned), _visit)
+def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
+    """`graph` with products of bytes of type `to` (None: as they are) with signed ones, without
+    zero points; itself where there is nothing to do."""
+    graph = graph if to is None else rewritten(graph, partial(_quantised, to=to))
+    return rewritten(graph, partial(_visit, to=to))
 
 
 def admits(
@@ -49,7 +55,7 @@ def admits(
     """Whether the product that `node` is, with these zero points, becomes one without."""
     weights = _weights(b, w, w_zero, 0 if isinstance(node.attrs, ConvAttrs) else -1)
     if weights is None:
-        return False
+        return _computed(b, node, w, w_zero) and not _is_turned(b, w)
     if not isinstance(node.attrs, ConvAttrs):
         return True
     return weights.offset is None and (_unpadded(node.attrs) or _constant(b, x_zero) is not None)
@@ -58,27 +64,31 @@ def admits(
 # ---- activations --------------------------------------------------------------------------------
 
 
-def _unsigned(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    """Activations quantised to signed bytes become unsigned ones."""
+def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Sequence[Value] | None:
+    """Activations quantised to bytes of the other sign become such of type `to`."""
     attrs = node.attrs
-    if isinstance(attrs, QuantizeAttrs) and attrs.to is I8:
+    if isinstance(attrs, QuantizeAttrs) and attrs.to in (I8, U8) and attrs.to is not to:
         x, scale, *rest = inputs
-        zero = _raised(b, rest[0] if rest else None, scale)
+        zero = _flipped_zero(b, rest[0] if rest else None, scale, to)
         if zero is None:
             return None
-        made = b.add(OPS["quantize_linear"], [x, scale, zero], replace(attrs, to=U8), loc=node.loc)
-        return [_emit(b, node, "cast", _emit(b, node, "bitwise_xor", *made, _half(b)), to=I8)]
+        made = b.add(OPS["quantize_linear"], [x, scale, zero], replace(attrs, to=to), loc=node.loc)
+        return [_flipped(b, node, *made)]
     if isinstance(attrs, DequantizeAttrs) and inputs[0] is not None:
         source = _unflipped(b, inputs[0])
+        if source is None or source.type.dtype is not to:
+            return None
         _, scale, *rest = inputs
-        zero = None if source is None else _raised(b, rest[0] if rest else None, scale)
+        zero = _flipped_zero(b, rest[0] if rest else None, scale, to)
         if zero is not None:
             return b.add(OPS[node.op.name], [source, scale, zero], attrs, loc=node.loc)
     return None
 
 
-def _raised(b: GraphBuilder, zero: Value | None, scale: Value | None) -> Value | None:
-    """A constant signed zero point as that of unsigned bytes."""
+def _flipped_zero(
+    b: GraphBuilder, zero: Value | None, scale: Value | None, to: DType
+) -> Value | None:
+    """A constant zero point as that of bytes of type `to`, which is not its own."""
     assert scale is not None
     if zero is not None:
         array = b.array(zero)
@@ -87,28 +97,37 @@ def _raised(b: GraphBuilder, zero: Value | None, scale: Value | None) -> Value |
         array = None if shape is None else np.zeros(shape, np.int8)
     if array is None:
         return None
-    return b.constant((array.astype(np.int16) + _HALF).astype(np.uint8), "zero")
+    moved = array.astype(np.int16) + (_HALF if to is U8 else -_HALF)
+    return b.constant(moved.astype(to.carrier), "zero")
 
 
-def _raised_bytes(b: GraphBuilder, node: Node, x: Value) -> Value:
-    """Signed bytes plus 128, as unsigned ones."""
-    found = _unflipped(b, x)
-    if found is not None:
-        return found
-    return _emit(b, node, "bitwise_xor", _emit(b, node, "cast", x, to=U8), _half(b))
+def _flipped(b: GraphBuilder, node: Node, x: Value) -> Value:
+    """Bytes of the other sign: 128 more, or less."""
+    if x.type.dtype is I8:
+        return _emit(b, node, "bitwise_xor", _emit(b, node, "cast", x, to=U8), _half(b))
+    return _emit(b, node, "cast", _emit(b, node, "bitwise_xor", x, _half(b)), to=I8)
+
+
+def _as_type(b: GraphBuilder, node: Node, x: Value, to: DType) -> Value:
+    """Bytes as such of type `to`."""
+    if x.type.dtype is to:
+        return x
+    source = _unflipped(b, x)
+    return _flipped(b, node, x) if source is None else source
 
 
 def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
-    """The unsigned bytes that `x` is made of by `_unsigned`."""
-    back = b.producer(x)
-    if back is None or back.op.name != "cast" or x.type.dtype is not I8:
+    """The bytes of the other sign that `_flipped` made `x` of."""
+    last = b.producer(x)
+    first = None if last is None or last.inputs[0] is None else b.producer(last.inputs[0])
+    if last is None or first is None:
         return None
-    (flipped,) = back.inputs
-    flip = None if flipped is None else b.producer(flipped)
-    if flip is None or flip.op.name != "bitwise_xor" or flip.inputs[1] is None:
+    flip, cast = (first, last) if x.type.dtype is I8 else (last, first)
+    if (flip.op.name, cast.op.name) != ("bitwise_xor", "cast") or flip.inputs[1] is None:
         return None
-    mask = b.array(flip.inputs[1])
-    return flip.inputs[0] if mask is not None and mask.ndim == 0 and mask == _HALF else None
+    mask, (source, *_) = b.array(flip.inputs[1]), first.inputs
+    bytes_ = source is not None and {source.type.dtype, x.type.dtype} == {I8, U8}
+    return source if bytes_ and mask is not None and mask.ndim == 0 and mask == _HALF else None
 
 
 # ---- products -----------------------------------------------------------------------------------
@@ -123,29 +142,30 @@ class _Weights:
     offset: Array | None
 
 
-def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Sequence[Value] | None:
     match node.op.name:
         case "matmul_integer" | "conv_integer":
             x, w, *zeros = inputs
             x_zero, w_zero = (*zeros, None, None)[:2]
             if x is None or w is None:
                 return None
-            plain = x.type.dtype is U8 and w.type.dtype is I8 and x_zero is None and w_zero is None
-            found = None if plain else _sums(b, node, (x, x_zero), (w, w_zero))
+            plain = x.type.dtype is (to or x.type.dtype) and w.type.dtype is I8
+            plain = plain and x_zero is None and w_zero is None
+            found = None if plain else _sums(b, node, (x, x_zero), (w, w_zero), to)
         case "qlinear_matmul" | "qlinear_conv":
-            found = _requantised(b, node, inputs)
+            found = _requantised(b, node, inputs, to)
         case _:
             return None
     return None if found is None else [found]
 
 
-def _requantised(b: GraphBuilder, node: Node, inputs: Inputs) -> Value | None:
+def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) -> Value | None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     if x is None or w is None or x_scale is None or w_scale is None or y_zero is None:
         return None
     if any(v.type.rank > 0 and v.type.static_shape != (1,) for v in (x_scale, y_zero)):
         return None
-    sums = _sums(b, node, (x, x_zero), (w, w_zero))
+    sums = _sums(b, node, (x, x_zero), (w, w_zero), to)
     if sums is None:
         return None
     last = not isinstance(node.attrs, ConvAttrs)
@@ -167,20 +187,26 @@ def levels(b: GraphBuilder, node: Node, scaled: Value, zero: Value) -> Value:
 
 
 def _sums(
-    b: GraphBuilder, node: Node, x: tuple[Value, Value | None], w: tuple[Value, Value | None]
+    b: GraphBuilder,
+    node: Node,
+    x: tuple[Value, Value | None],
+    w: tuple[Value, Value | None],
+    to: DType | None,
 ) -> Value | None:
     """The sums of products of both less their zero points, in i32."""
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x
-    weights = _weights(b, *w, 0 if conv else -1)
-    if weights is None or (zero is not None and zero.type.rank and zero.type.static_shape != (1,)):
+    to = value.type.dtype if to is None else to
+    if zero is not None and zero.type.rank and zero.type.static_shape != (1,):
         return None
+    weights = _weights(b, *w, 0 if conv else -1)
+    if weights is None:
+        return _computed_sums(b, node, x, w, to) if _computed(b, node, *w) else None
     known = _constant(b, zero)
-    half = _HALF if value.type.dtype is I8 else 0
+    half = 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
     if conv is not None and ((known is None and not _unpadded(conv)) or weights.offset is not None):
         return None
-    if half:
-        value = _raised_bytes(b, node, value)
+    value = _as_type(b, node, value, to)
     signed = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
     if conv is None:
         (sums,) = b.add(OPS["matmul_integer"], [value, signed], NoAttrs(), loc=node.loc)
@@ -194,6 +220,63 @@ def _sums(
         filters = weights.array.reshape(len(weights.array), -1)
         wide = filters.sum(1, dtype=np.int32).reshape(-1, *[1] * (value.type.rank - 2))
     return _with_offsets(b, node, sums, (value, zero, known, half), weights, wide)
+
+
+def _computed(b: GraphBuilder, node: Node, w: Value, zero: Value | None) -> bool:
+    """Whether a product is one with bytes that are computed, and a zero point for all of them or
+    for each column."""
+    plain = w.type.rank > 1 and (zero is None or zero.type.rank < 2)
+    return plain and not isinstance(node.attrs, ConvAttrs) and b.array(w) is None
+
+
+def _is_turned(b: GraphBuilder, value: Value) -> bool:
+    """Whether neighbours of the last axis lie apart in memory: words would be put together byte by
+    byte, and products of floats are as fast."""
+    attrs = None if (producer := b.producer(value)) is None else producer.attrs
+    return isinstance(attrs, TransposeAttrs) and attrs.perm[-1] != value.type.rank - 1
+
+
+def _computed_sums(
+    b: GraphBuilder,
+    node: Node,
+    x: tuple[Value, Value | None],
+    w: tuple[Value, Value | None],
+    to: DType,
+) -> Value:
+    """sum (u - z)(v - o) = sum u v - z sum v - o sum (u - z), of bytes x and w that are computed: u
+    of type `to`, v signed, z and o the zero points of these."""
+    u, z = _moved(b, node, *x, to)
+    v, zero = _moved(b, node, *w, I8)
+    (sums,) = b.add(OPS["matmul_integer"], [u, v], NoAttrs(), loc=node.loc)
+    if z is not None:
+        columns = _emit(b, node, "cast", v, to=I32)
+        axes = ReduceAttrs((v.type.rank - 2,), u.type.rank > 1)
+        (columns,) = b.add(OPS["reduce_sum"], [columns], axes, loc=node.loc)
+        sums = _emit(b, node, "sub", sums, _emit(b, node, "mul", columns, z))
+    if zero is not None:
+        rows = _emit(b, node, "cast", u, to=I32)
+        rows = rows if z is None else _emit(b, node, "sub", rows, z)
+        axes = ReduceAttrs((u.type.rank - 1,), True)
+        (rows,) = b.add(OPS["reduce_sum"], [rows], axes, loc=node.loc)
+        sums = _emit(b, node, "sub", sums, _emit(b, node, "mul", rows, zero))
+    return sums
+
+
+def _moved(
+    b: GraphBuilder, node: Node, value: Value, zero: Value | None, to: DType
+) -> tuple[Value, Value | None]:
+    """Bytes as those of type `to`, and their zero point in i32, None for zero."""
+    shift = 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
+    value = _as_type(b, node, value, to)
+    known = np.zeros((), np.int32) if zero is None else b.array(zero)
+    if known is not None:
+        moved = known.astype(np.int32) + shift
+        moved = moved.reshape(()) if moved.size == 1 else moved
+        return value, b.constant(np.asarray(moved, np.int32)) if moved.any() else None
+    assert zero is not None
+    point = _emit(b, node, "cast", zero, to=I32)
+    point = _emit(b, node, "reshape", point, shape=()) if zero.type.static_shape == (1,) else point
+    return value, _emit(b, node, "add", point, b.constant(np.asarray(shift, np.int32)))
 
 
 def _with_offsets(

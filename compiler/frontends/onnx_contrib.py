@@ -11,6 +11,7 @@ from tcc.frontends.onnx_scope import Operand
 from tcc.ir.narrow import decode, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import F32, U2, U4, U8, DType
+from tcc.ops.levels import nibbles
 
 Results = Sequence["Operand | None"]
 
@@ -20,7 +21,9 @@ _LEVELS = {2: U2, 4: U4, 8: U8}
 def _matmul_n_bits(ctx: NodeContext) -> Results:
     """`x` (.., K) times N rows of K levels, packed in blocks that share a scale and a zero point.
 
-    Without zero points these are the middle of the levels' range.
+    Without zero points these are the middle of the levels' range.  `g_idx` names the block of each
+    level, for its zero point too (packed ones are what ONNX Runtime's CPU kernel overlooks then).
+    `accuracy_level` says how far x may be rounded, and it is not: products are of f32.
     """
     bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
@@ -29,34 +32,74 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
         raise ctx.fail(f"levels of {bits} bits are not supported")
     if min(rows, depth, block) < 1:
         raise ctx.fail("a size is not positive")
-    if ctx.optional(4) is not None:
-        raise ctx.fail("g_idx is not supported")
-    x, scale = ctx.input(0), ctx.input(2)
+    x = ctx.cast(ctx.input(0), F32)
     blocks = -(-depth // block)
     data = _rows_of_bytes(ctx, 1, "B", rows, blocks * block, bits)
-    levels = ctx.constant(_elements(data, (rows, blocks * block), dtype)[:, :depth], dtype)
-    scale = ctx.reshape(scale, (rows, blocks))
+    levels = _elements(data, (rows, blocks * block), dtype)[:, :depth]
+    scale = ctx.cast(ctx.reshape(ctx.input(2), (rows, blocks)), F32)
     zero = _zero_points(ctx, (rows, blocks), dtype)
-    weights = ctx.emit(
-        "dequantize_linear", levels, ctx.cast(scale, F32), zero, axis=1, block_size=block, to=None
-    )
-    turned = ctx.emit("transpose", weights, perm=(1, 0))
-    found = ctx.emit("matmul", ctx.cast(x, F32), turned)
+    groups, even = _groups(ctx, depth, blocks), np.arange(depth) // block
+    if groups is not None and (groups != even).any():
+        order = np.argsort(groups, kind="stable")
+        if (groups[order] == even).all():
+            x, levels = _gathered(ctx, x, order, x.rank - 1), levels[:, order]
+        else:  # of uneven blocks each level has a scale of its own
+            block, scale, zero = 1, _gathered(ctx, scale, groups, 1), zero[:, groups]
+    found = _product(ctx, x, (levels, scale, zero), dtype, block)
     bias = ctx.optional(5)
     if bias is not None:
         found = ctx.emit("add", found, ctx.cast(bias, F32))
-    return [ctx.cast(found, x.dtype)]
+    return [ctx.cast(found, ctx.input(0).dtype)]
 
 
-def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Operand:
+def _product(
+    ctx: NodeContext, x: Operand, rows: tuple[Array, Operand, Array], dtype: DType, block: int
+) -> Operand:
+    """`x` times `rows`: levels, their scales and zero points."""
+    levels, scale, zero = rows
+    if zero.dtype == dtype.carrier:
+        operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
+        weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block, to=None)
+        return ctx.emit("matmul", x, ctx.emit("transpose", weights, perm=(1, 0)))
+    half = 1 << (dtype.bits - 1)
+    signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
+    bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
+    stored = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
+    points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
+    turned = ctx.emit("transpose", scale, perm=(1, 0))
+    return ctx.emit("matmul_levels", x, stored, turned, points, bits=bits, block=block)
+
+
+def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
+    return ctx.emit("gather", x, ctx.constant(at.astype(np.int64)), axis=axis)
+
+
+def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
+    """The block of each level of a row, where that is said."""
+    if ctx.optional(4) is None:
+        return None
+    found = ctx.static(4, "g_idx").reshape(-1)
+    if found.size < depth or not ((found >= 0) & (found < blocks)).all():
+        raise ctx.fail(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
+    return found[:depth]
+
+
+def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Array:
+    """One for each row and block, as levels are; floats where they lie between levels."""
     if ctx.optional(3) is None:
-        middle = np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
-        return ctx.constant(middle, dtype)
+        return np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
+    if ctx.input(3).dtype.is_float:
+        given = ctx.static(3, "the zero points").astype(np.float32)
+        if given.size != prod(shape):
+            raise ctx.fail(f"there are {given.size} zero points for {prod(shape)} blocks")
+        given = given.reshape(shape)
+        whole: Array = np.clip(np.nan_to_num(given), 0, (1 << dtype.bits) - 1).astype(dtype.carrier)
+        return whole if (whole == given).all() else given
     if ctx.input(3).dtype is not U8:
-        raise ctx.fail("zero points that are floats are not supported")
+        raise ctx.fail(f"zero points of type {ctx.input(3).dtype} are not supported")
     per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # rows begin with a byte
     data = _rows_of_bytes(ctx, 3, "the zero points", shape[0], per_row, dtype.bits)
-    return ctx.constant(_elements(data, (shape[0], per_row), dtype)[:, : shape[1]], dtype)
+    return _elements(data, (shape[0], per_row), dtype)[:, : shape[1]]
 
 
 def _rows_of_bytes(

@@ -34,6 +34,15 @@ class LevelsAttrs:
             raise ValueError(f"block {self.block} is negative")
 
 
+def nibbles(levels: Array, axis: int) -> Array:
+    """Four-bit levels two to a byte along `axis`, whose length is even: i8."""
+    bits = levels.view(np.uint8) & 0xF
+    even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
+    odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
+    both: Array = (even | odd << 4).view(np.int8)
+    return both
+
+
 def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
     """Both factors as if each level had an element of its own."""
     x, levels = required(types, 0), required(types, 1)
@@ -55,7 +64,9 @@ def _infer(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, ...]:
             continue
         if not attrs.block:
             raise ValueError(f"there are {what} and no block")
-        check_dtype(given.dtype, (F32, F16, BF16) if number == 2 else (I8,), f"the {what}")
+        check_dtype(
+            given.dtype, (F32, F16, BF16) if number == 2 else (I8, F32, F16, BF16), f"the {what}"
+        )
         blocks = -(-w.shape[0] // attrs.block)
         agree_shapes(given.shape, (blocks, w.shape[1]), what)
     return (tensor(F32, *x.shape[:-1], w.shape[1]),)
@@ -113,6 +124,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, whole, scales), LevelsAttrs(8, 8), "blocks")
     yield Sample((x, whole[:12], scales), LevelsAttrs(4, 8), "halves")
     yield Sample((x, whole[:12], scales, zeros), LevelsAttrs(4, 8), "points")
+    yield Sample((x, whole, scales, zeros + np.float32(0.3)), LevelsAttrs(8, 8), "real_points")
     yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
 
 

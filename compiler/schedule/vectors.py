@@ -104,8 +104,8 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
-            if step and access not in stores and of_bytes(other):
-                smooth = -2.0  # only constants lie in words, four steps of the sum in each
+            if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
+                smooth = -2.0  # constants lie in words, four steps of the sum in each
             # Loads that lanes may leave are masked: slower, but far from one by one.
             total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
             count += runs
@@ -117,3 +117,7 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     # A reduction along the vector needs a horizontal step at its end, for every element of a
     # contraction's block.
     return total / count * fill * (0.8 if product(stage) is None else 0.4)
+
+
+def _has_constant(group: TileGroup, stage: GroupStage) -> bool:
+    return any(group.buffers[a.buffer].constant for a in stage.accesses.values())

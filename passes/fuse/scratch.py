@@ -90,17 +90,17 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     stage, own = group.stages[number], schedule.nest(number)
     if group.walk is not None or own.runs or not set(stage.iters) <= set(group.common):
         return False
-    readers = [
-        n
+    reads = [
+        (n, reads_here(group, later, node))
         for n, later in enumerate(group.stages)
-        if any(
-            isinstance(node, Read)
-            and isinstance(node.source, StageRef)
-            and node.source.stage == number
-            for node in walk(*later.body)
-        )
+        for node in walk(*later.body)
+        if isinstance(node, Read)
+        and isinstance(node.source, StageRef)
+        and node.source.stage == number
     ]
-    nests = [own, *(schedule.nest(n) for n in readers)]
+    if not all(here for _, here in reads):
+        return False
+    nests = [own, *(schedule.nest(n) for n, _ in reads)]
     common = {v.name for v in group.common}
     if len({n.vector if n.vector in common else None for n in nests}) > 1:
         return False  # the vector loop is the last axis: blocks would differ in the order of theirs

@@ -13,7 +13,13 @@ from tcc.ir.evaluate import evaluate_graph
 
 
 def matmul_n_bits(
-    depth: int, rows: int, block: int, bits: int = 4, points: bool = True, missing: int = 0
+    depth: int,
+    rows: int,
+    block: int,
+    bits: int = 4,
+    points: str = "levels",
+    groups: str = "",
+    missing: int = 0,
 ) -> onnx.ModelProto:
     """Random weights; `missing` bytes of them are left out."""
     rng = np.random.default_rng(depth + rows)
@@ -21,10 +27,16 @@ def matmul_n_bits(
     data = rng.integers(0, 256, (rows, blocks, block * bits // 8)).astype(np.uint8)
     scales = rng.uniform(0.01, 0.1, rows * blocks).astype(np.float32)
     zeros = rng.integers(0, 256, rows * -(-blocks * bits // 8)).astype(np.uint8)
-    constants = [("b", data.reshape(-1)[: data.size - missing]), ("s", scales), ("z", zeros)]
-    if not missing:
-        constants[0] = ("b", data)
-    names = [name for name, _ in constants][: 2 + points]
+    constants = {"b": data.reshape(-1)[: data.size - missing] if missing else data, "s": scales}
+    if points == "levels":
+        constants["z"] = zeros
+    elif points:
+        drawn = rng.uniform(0, 1 << bits, rows * blocks).astype(np.float32)
+        constants["z"] = np.floor(drawn) if points == "whole" else drawn
+    if groups:
+        at = np.arange(depth) // block
+        constants["g"] = (rng.permutation(at) if groups == "even" else at // 2).astype(np.int32)
+    names = [n if n in constants else "" for n in ("b", "s", "z", "g")]
     node = helper.make_node(
         "MatMulNBits", ["x", *names], ["y"], domain="com.microsoft",
         K=depth, N=rows, bits=bits, block_size=block,
@@ -34,20 +46,36 @@ def matmul_n_bits(
         "packed",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, depth])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, rows])],
-        [numpy_helper.from_array(a, n) for n, a in constants if n in names],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 @pytest.mark.parametrize(
-    ("depth", "rows", "block", "bits", "points"),
-    [(96, 40, 32, 4, True), (100, 7, 32, 4, True), (64, 5, 16, 4, False), (64, 9, 32, 8, True)],
+    ("depth", "rows", "block", "bits", "points", "groups"),
+    [
+        (96, 40, 32, 4, "levels", ""),
+        (100, 7, 32, 4, "levels", ""),
+        (64, 5, 16, 4, "", ""),
+        (64, 9, 32, 8, "levels", ""),
+        (100, 7, 32, 4, "real", ""),
+        (75, 6, 16, 2, "real", ""),
+        (64, 5, 16, 4, "real", "even"),
+        (70, 5, 16, 4, "whole", "even"),
+        (64, 5, 16, 4, "whole", "uneven"),
+        (64, 5, 16, 4, "real", "uneven"),
+    ],
 )
-def test_packed_weights(depth: int, rows: int, block: int, bits: int, points: bool) -> None:
-    model = matmul_n_bits(depth, rows, block, bits, points)
+def test_packed_weights(
+    depth: int, rows: int, block: int, bits: int, points: str, groups: str
+) -> None:
+    model = matmul_n_bits(depth, rows, block, bits, points, groups)
     x = np.random.default_rng(1).standard_normal((3, depth)).astype(np.float32)
-    (want,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    (want,) = session.run(None, {"x": x})
     found = evaluate_graph(load_model(model), {"x": x})["y"]
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
@@ -55,3 +83,10 @@ def test_packed_weights(depth: int, rows: int, block: int, bits: int, points: bo
 def test_too_few_bytes_are_refused() -> None:
     with pytest.raises(UserError, match=r"B has 76\d bytes"):
         load_model(matmul_n_bits(96, 16, 32, missing=1))
+
+
+def test_a_group_that_has_no_scale_is_refused() -> None:
+    model = matmul_n_bits(64, 5, 16, groups="even")
+    model.graph.initializer[3].raw_data = np.full(64, 4, np.int32).tobytes()
+    with pytest.raises(UserError, match=r"g_idx does not name one of 4 blocks"):
+        load_model(model)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.ir.types import BF16, F16
-from tcc.passes.narrow_weights import group_size, nibbles, quantized, rounded
+from tcc.ops.levels import nibbles
+from tcc.passes.narrow_weights import group_size, quantized, rounded
 from tcc.passes.weights import stored_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]

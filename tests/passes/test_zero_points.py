@@ -10,11 +10,17 @@ import pytest
 from tcc.debug import Trace
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
-from tcc.ir.types import F32, I8, U8, tensor
+from tcc.ir.types import F32, I8, U8, DType, tensor
 from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.quantized import ConvIntegerAttrs
 from tcc.ops.window import ConvAttrs
-from tcc.passes.pipeline import REQUANTISE, SPLIT_ZERO_POINTS, WEIGHT_PRODUCTS, run_pipeline
+from tcc.passes.pipeline import (
+    REQUANTISE,
+    SPLIT_TO_SIGNED,
+    SPLIT_ZERO_POINTS,
+    WEIGHT_PRODUCTS,
+    run_pipeline,
+)
 from tcc.passes.zero_points import split_zero_points
 
 from tests.passes.fuse.models import Model
@@ -46,6 +52,25 @@ def integer_matmul(x: str, w: str, *, dynamic: bool = False, columns: bool = Fal
     return m.finish(m.op("matmul_integer", values, weights, point, constant(m, zeros)))
 
 
+def computed(x: str, w: str, *, points: str = "", rows: bool = True) -> Graph:
+    """Both factors come at run time; zero points of `w` are one, or of columns, known or not."""
+    m = Model("computed")
+    values = m.input("x", *((2, 5, 13) if rows else (13,)), dtype=I8 if x == "i8" else U8)
+    others = m.input("w", 2, 13, 6, dtype=I8 if w == "i8" else U8)
+    zeros = [
+        constant(m, KINDS[x](7)),
+        constant(m, draw(w, 6) if points == "columns" else KINDS[w](3)),
+    ]
+    if points == "late":
+        zeros = [
+            m.input("zx", 1, dtype=values.type.dtype),
+            m.input("zw", 6, dtype=others.type.dtype),
+        ]
+    if points == "none":
+        zeros = []
+    return m.finish(m.op("matmul_integer", values, others, *zeros))
+
+
 def integer_conv(x: str, w: str) -> Graph:
     m = Model("integer_conv")
     values = m.input("x", 2, 4, 5, 6, dtype=I8 if x == "i8" else U8)
@@ -73,6 +98,10 @@ def qlinear(op: str, x: str, w: str) -> Graph:
 
 GRAPHS = {
     **{f"matmul_{x}{w}": (lambda x=x, w=w: integer_matmul(x, w)) for x in KINDS for w in KINDS},
+    **{f"computed_{x}{w}": (lambda x=x, w=w: computed(x, w)) for x in KINDS for w in KINDS},
+    "computed_columns": lambda: computed("i8", "u8", points="columns", rows=False),
+    "computed_late": lambda: computed("u8", "u8", points="late"),
+    "computed_none": lambda: computed("i8", "u8", points="none"),
     "dynamic": lambda: integer_matmul("u8", "i8", dynamic=True),
     "dynamic_signed": lambda: integer_matmul("i8", "u8", dynamic=True),
     "columns": lambda: integer_matmul("u8", "u8", columns=True),
@@ -85,10 +114,11 @@ GRAPHS = {
 }
 
 
+@pytest.mark.parametrize("to", [U8, I8, None], ids=str)
 @pytest.mark.parametrize("name", list(GRAPHS))
-def test_sums_are_the_same(name: str) -> None:
+def test_sums_are_the_same(name: str, to: DType | None) -> None:
     graph = GRAPHS[name]()
-    changed = split_zero_points(graph)
+    changed = split_zero_points(graph, to)
     inputs = {}
     for v in graph.inputs:
         info = np.iinfo(v.type.dtype.carrier)
@@ -99,8 +129,11 @@ def test_sums_are_the_same(name: str) -> None:
     np.testing.assert_array_equal(got, want)
     products = [n for n in changed.nodes if n.op.name in ("matmul_integer", "conv_integer")]
     assert len(products) == 1
-    assert [v.type.dtype if v else None for v in products[0].inputs] == [U8, I8]
-    assert split_zero_points(changed) is changed
+    assert [v.type.dtype if v else None for v in products[0].inputs] == [
+        to or graph.inputs[0].type.dtype,
+        I8,
+    ]
+    assert split_zero_points(changed, to) is changed
 
 
 def test_padding_that_data_choose_stays() -> None:
@@ -135,10 +168,12 @@ def quantised_layers(kind: str) -> Graph:
     return m.finish(through(m.op("add", first, second)))
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_layers_keep_bytes_between_them(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "signed"), [("u8", False), ("i8", False), ("u8", True), ("i8", True)]
+)
+def test_layers_keep_bytes_between_them(kind: str, signed: bool) -> None:
     graph = quantised_layers(kind)
-    asked = (WEIGHT_PRODUCTS, SPLIT_ZERO_POINTS, REQUANTISE)
+    asked = (WEIGHT_PRODUCTS, SPLIT_TO_SIGNED if signed else SPLIT_ZERO_POINTS, REQUANTISE)
     changed = run_pipeline(graph, 2, Trace(), asked=asked, verify=True)
     x = RNG.standard_normal((1, 4, 6, 5)).astype(np.float32)
     x[0, 0, 0, 0] = np.nan
@@ -151,4 +186,4 @@ def test_layers_keep_bytes_between_them(kind: str) -> None:
     assert ops.count("conv_integer") == 2
     assert "conv" not in ops
     assert ops.count("quantize_linear") == 2  # the caller's floats, and those of the sum
-    assert I8 not in {v.type.dtype for n in changed.nodes for v in n.outputs}
+    assert (U8 if signed else I8) not in {v.type.dtype for n in changed.nodes for v in n.outputs}
