@@ -15,8 +15,11 @@ _linalg_solve_ex.default left=True check_errors=False
 _linalg_solve_ex.result left=True check_errors=False
 _linalg_svd.U full_matrices=False compute_uv=True driver=None
 _linalg_svd.default full_matrices=False compute_uv=True driver=None
+_pdist_forward.default p=2.0
 _safe_softmax.default dtype=None
 _to_copy.default dtype=None
+_trilinear.default unroll_dim=1
+_unique2.default sorted=True return_inverse=False return_counts=False
 _unsafe_index_put.default accumulate=False
 _unsafe_index_put.hacked_twin accumulate=False
 _upsample_nearest_exact1d.default scales=None
@@ -45,6 +48,7 @@ argsort.default dim=-1 descending=False
 argsort.stable dim=-1 descending=False
 as_strided.default storage_offset=None
 as_strided_copy.default storage_offset=None
+as_strided_scatter.default storage_offset=None
 avg_pool1d.default stride=[] padding=[0] ceil_mode=False count_include_pad=True
 avg_pool2d.default divisor_override=None
 avg_pool2d.default stride=[] padding=[0,0] ceil_mode=False count_include_pad=True
@@ -156,12 +160,16 @@ mean.default dtype=None
 mean.dim keepdim=False dtype=None
 median.dim keepdim=False
 min.dim keepdim=False
+mode.default dim=-1 keepdim=False
+mode.values dim=-1 keepdim=False
 mse_loss.default reduction=1
+nanmedian.dim keepdim=False
 new_empty.default dtype=None
 new_empty_strided.default dtype=None
 new_full.default dtype=None
 new_ones.default dtype=None
 new_zeros.default dtype=None
+nonzero_static.default fill_value=-1
 norm.Scalar p=2
 norm.ScalarOpt_dim keepdim=False
 one_hot.default num_classes=-1
@@ -171,6 +179,8 @@ ormqr.default left=True transpose=False
 pad.default mode='constant' value=None
 prod.default dtype=None
 prod.dim_int keepdim=False dtype=None
+put.default accumulate=False
+repeat_interleave.Tensor output_size=None
 repeat_interleave.self_int dim=None output_size=None
 rms_norm.default weight=None eps=None
 roll.default dims=[]
@@ -242,6 +252,7 @@ triu.default diagonal=0
 triu_indices.default offset=0 dtype=4
 unbind.int dim=0
 unbind_copy.int dim=0
+unique_consecutive.default return_inverse=False return_counts=False dim=None
 unsafe_chunk.default dim=0
 unsafe_split.Tensor dim=0
 unsafe_split_with_sizes.default dim=0

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_create import counted
 from tcc.frontends.torch_indexing import as_indices, places_of, tuples
 from tcc.frontends.torch_movement import place
 from tcc.frontends.torch_pointwise import quotient
+from tcc.frontends.torch_reduce import extreme
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64, U8, element_count
 
@@ -56,25 +55,23 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Ope
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if own and how != "mean":
         return _scattered(ctx, x, at, source, row)
-    one = ctx.expand(ctx.scalar(1, x), at.shape)
-    count = _scattered(ctx, ctx.expand(ctx.scalar(0, x), x.shape), at, one, "add")
-    untouched = ctx.emit("equal", count, ctx.scalar(0, x))
+    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
+    zeros, ones = ctx.expand(zero, x.shape), ctx.expand(one, at.shape)
+    count = _scattered(ctx, zeros, at, ones, "add")
+    untouched = ctx.emit("equal", count, zero)
     start = x if own else ctx.where(untouched, x, _neutral(ctx, x, row))
     found = _scattered(ctx, start, at, source, row)
     if how != "mean":
         return found
-    total = ctx.emit("add", count, ctx.scalar(1, x)) if own else count
-    mean = quotient(ctx, found, ctx.emit("max", total, ctx.scalar(1, x)))
+    total = ctx.emit("add", count, one) if own else ctx.emit("max", count, one)
+    mean = quotient(ctx, found, ctx.cast(total, x.dtype))
     return ctx.where(untouched, x, mean)
 
 
 def _neutral(ctx: CallContext, x: Operand, row: str) -> Operand:
     if row in ("add", "mul"):
         return ctx.scalar(int(row == "mul"), x)
-    if x.dtype.is_float:
-        return ctx.scalar(-math.inf if row == "max" else math.inf, x)
-    info = np.iinfo(x.dtype.carrier)
-    return ctx.scalar(int(info.min if row == "max" else info.max), x)
+    return ctx.scalar(extreme(x.dtype, below=row == "max"), x)
 
 
 def _scatter_reduce(ctx: CallContext) -> Operand:

@@ -46,6 +46,8 @@ POINTWISE = (
     lambda x, y: F.gelu(x, approximate="tanh") + F.glu(torch.cat([x, y], -1)),
     lambda x, y: torch.copysign(x, y) + torch.fmax(x, y) + torch.logaddexp(x, y),
     lambda x, y: (x * 10).int() // 3 + (y * 10).int() % 4,
+    lambda x, y: ((x * 10).int() << 3) + ((y * 10).int() >> 1),
+    lambda x, y: F.relu((x * 10).int()) - (-(x.abs() * 10).to(torch.uint8)),
 )
 MOVEMENT = (
     lambda x, y: x.reshape(-1, 3)[1:, ::2].transpose(0, 1),
@@ -55,6 +57,8 @@ MOVEMENT = (
     lambda x, y: F.pad(x[None], (1, 1), mode="reflect"),
     lambda x, y: x.tril(-1) + x.repeat_interleave(2, 1)[:, :6] + x.diagonal(1).sum(),
     lambda x, y: x[:, [0, -1]] + x[torch.tensor([[0], [2]]), torch.tensor([1, 2])][0],
+    lambda x, y: x.T.as_strided((2, 2), (1, 2)) + x[1:].as_strided((2, 2), (7, 2), 8),
+    lambda x, y: x.T.as_strided_scatter(y[:2, :2], (2, 2), (12, 2), 1),
     lambda x, y: x.index_put((torch.tensor([0, 2]),), y[:2], accumulate=True),
     lambda x, y: x.scatter_add(1, (y > 0).long(), y) + torch.gather(x, 0, (y < 0).long()),
     lambda x, y: torch.slice_scatter(x, y[:, :3], 1, 0, 6, 2),
@@ -65,7 +69,9 @@ MOVEMENT = (
 REDUCED = (
     lambda x, y: x.sum(), lambda x, y: x.mean(1, keepdim=True), lambda x, y: x.max(0)[1],
     lambda x, y: x.var(1) + y.std(1, unbiased=False), lambda x, y: (x > 2).any(),
-    lambda x, y: torch.cummax(x, 1)[1], lambda x, y: torch.logcumsumexp(x, 0),
+    lambda x, y: torch.cummax(x, 1)[1] + torch.cummin((x * 2).int(), 1)[0],
+    lambda x, y: torch.any(x > 0, dim=()) & torch.all(x > 0, dim=(0, 1)),
+    lambda x, y: torch.logcumsumexp(x, 0),
     lambda x, y: torch.linalg.vector_norm(x, 3, 1), lambda x, y: x.argmax(),
     lambda x, y: torch.softmax(x, 1) + F.log_softmax(y, 0), lambda x, y: x.cumsum(1).logsumexp(1),
     lambda x, y: F.layer_norm(x, (6,)) + F.rms_norm(y, (6,)), lambda x, y: x @ y.mT,
@@ -92,6 +98,8 @@ COMPOSITES = (
     lambda x, y: F.batch_norm(x[:, :, None], None, None, y[0], y[1], training=True),
     lambda x, y: torch.broadcast_tensors(x, y[0]),
     lambda x, y: torch.isclose(x, x + 1e-7 * y) & torch.isclose(x, y, atol=0.5),
+    lambda x, y: torch.isclose(torch.arange(99998, 100002), torch.tensor(100000), rtol=1e-5),
+    lambda x, y: F.cosine_similarity(x[:, :4], y[:, :4].expand(4, 4, 4), dim=1),
     lambda x, y: torch.count_nonzero(x > 0, 1) + torch.inner(x, y).long(),
     lambda x, y: F.unfold(x[None, None], (2, 3), dilation=(1, 2), padding=1, stride=(2, 1)),
     lambda x, y: torch.max(x, y).square().multiply(y).subtract(1).T,
