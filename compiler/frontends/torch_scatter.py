@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tcc.frontends.onnx_scope import Operand
@@ -159,6 +160,39 @@ def _put(ctx: CallContext) -> Operand:
     return ctx.reshape(found, x.shape)
 
 
+def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
+    """Rows of a table, combined in each run of indices; what torch keeps for gradients is not."""
+    weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
+    offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
+    bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
+    if ctx.call.used - {0} or as_int(at.shape[0]) == 0 or as_int(bags) == 0:
+        raise ctx.fail("of no index or run, or with results that are for gradients")
+    starts = ctx.slice_axis(offsets, 0, 0, bags)
+    places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
+    begun = ctx.cast(ctx.emit("less_or_equal", starts, places), I64)
+    bag = ctx.emit("reduce_sum", begun, axes=(1,), keepdims=False)
+    bag = ctx.emit("sub", bag, ctx.filled(1, I64))
+    rows = ctx.emit("gather", weight, at, axis=0)
+    if ctx.has("per_sample_weights"):
+        rows = ctx.emit("mul", rows, ctx.unsqueeze(ctx.operand("per_sample_weights"), 1))
+    start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
+    kept = ctx.expand(ctx.filled(True, BOOL), at.shape)
+    if ctx.has("padding_idx") and ctx.integer("padding_idx") >= 0:
+        padding = ctx.filled(ctx.integer("padding_idx"), I64)
+        kept = ctx.emit("not", ctx.emit("equal", at, padding))
+        rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
+    zeros = ctx.expand(ctx.filled(0, I64), (bags,))
+    count = ctx.emit("scatter_elements", zeros, bag, ctx.cast(kept, I64), axis=0, reduction="add")
+    how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
+    along = _along(ctx, rows, 0, bag, rows.shape)
+    found = ctx.emit("scatter_elements", target, along, rows, axis=0, reduction=how)
+    if mode == 1:
+        held = ctx.unsqueeze(ctx.emit("max", count, ctx.filled(1, I64)), 1)
+        found = ctx.emit("div", found, ctx.cast(held, rows.dtype))
+    empty = ctx.unsqueeze(ctx.emit("equal", count, ctx.filled(0, I64)), 1)
+    return ctx.where(empty, ctx.scalar(0, rows), found), None, None, None
+
+
 def _masked_scatter(ctx: CallContext) -> Operand:
     """Elements of `source`, one after another, where the mask holds."""
     x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
@@ -254,6 +288,7 @@ def _copy(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
+    **{name: _embedding_bag for name in ("embedding_bag", "_embedding_bag_forward_only")},
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     "scatter_reduce.two": _scatter_reduce,

@@ -70,12 +70,16 @@ def agree(path: Path, module: Any, *inputs: Any) -> Any:
 
 @pytest.mark.parametrize(
     "functions",
-    [samples.POINTWISE, samples.MOVEMENT, samples.REDUCED],
-    ids=["point", "move", "red"],
+    [samples.POINTWISE, samples.MOVEMENT, samples.REDUCED, samples.COMPOSITES, samples.COMPLEX],
+    ids=["point", "move", "reduce", "composites", "complex"],
 )
 def test_operators(functions: Any, tmp_path: Path) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     agree(tmp_path, lambda x, y: [function(x, y) for function in functions], x, y)
+
+
+def test_recurrent_layers(tmp_path: Path) -> None:
+    agree(tmp_path, samples.Recurrent(), torch.randn(4, 5, 6))
 
 
 def test_windows(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ LINALG = (
     lambda x, y: F.pad(x[None], (-5, 2, 1, -3), mode="replicate"),
 )
 COMPLEX = (
+    lambda x, y: torch.fft.irfft2(torch.fft.rfft2(x, s=(-1, 8), norm="ortho"), s=(3, 5)),
+    lambda x, y: torch.view_as_real(torch.fft.ifftn(torch.fft.fft(x, 5, 0), norm="forward")),
     lambda x, y: torch.fft.rfft(x).abs() + torch.fft.rfft(y, norm="ortho").angle(),
     lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y), 6),
     lambda x, y: torch.view_as_real(torch.fft.fft2(x, norm="forward")),
@@ -147,6 +149,7 @@ COMPLEX = (
         torch.exp(torch.complex(x, y)) @ torch.complex(y, x).T + x[:, :4]
     ),
     lambda x, y: torch.fft.hfftn(x, norm="ortho"),
+    lambda x, y: torch.view_as_real(torch.fft.ihfft2(torch.fft.hfft2(torch.complex(x, y), (4, 5)))),
     lambda x, y: torch.view_as_complex(x.reshape(4, 3, 2)).imag,
     lambda x, y: torch.angle(x),
 )
@@ -156,6 +159,9 @@ SPECIAL = (
     lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
 )  # fmt: skip
 WINDOWS = (
+    lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
+    lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+    lambda x, w: F.embedding_bag((w[0, :2] > 0).long().reshape(-1, 9), w[0, :, :, 0], mode="max"),
     lambda x, w: F.conv2d(x, w, stride=2, padding=1),
     lambda x, w: F.conv2d(x, w[:, :1], groups=4, padding="same"),
     lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
@@ -172,6 +178,21 @@ WINDOWS = (
     lambda x, w: F.scaled_dot_product_attention(x[0], x[0], x[0], x[0, :, :, :8] > 0),
     lambda x, w: F.grid_sample(x, torch.tanh(w[:2, :, :2, :].transpose(1, 3))[..., :2]),
 )
+
+
+class Recurrent(torch.nn.Module):
+    """Layers of each kind: stacked, in both directions, without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.LSTM(6, 3, num_layers=2, bidirectional=True, batch_first=True)
+        self.second = torch.nn.GRU(6, 5, bidirectional=True)
+        self.third = torch.nn.RNN(10, 4, nonlinearity="relu", bias=False)
+
+    def forward(self, x: Any) -> Any:
+        first, (h, c) = self.first(x)
+        second, last = self.second(first)
+        return [first, h, c, second, last, *self.third(second)]
 
 
 class Network(torch.nn.Module):
