@@ -1,33 +1,31 @@
-"""Converters of LSTM, GRU and RNN: one matmul for the inputs of all steps, then a scan over time.
+"""Converters of LSTM, GRU and RNN: cells of `recurrent`, in the layout of ONNX.
 
-The scan's body is h R^T plus the step's projected input, gate by gate, so that a kernel can have
-one unit of all gates in hand, and the new state.  Layout, direction, peepholes, clipping, coupled
-gates and lengths per sequence are resolved here.
+Layout, direction, peepholes, clipping, coupled gates and lengths per sequence are resolved here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.recurrent import KINDS, Activation, Cell, Kind, run_cell
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import I64, TensorType
+from tcc.ir.types import I64
 
 Results = Sequence["Operand | None"]
-Activation = Callable[[NodeContext, Operand], Operand]
-Step = Callable[["_Cell", NodeContext, Operand, Sequence[Operand]], tuple[Operand, ...]]
 
 # ---- activations ---------------------------------------------------------------------------------
 
 
-def _affine(ctx: NodeContext, x: Operand, scale: float, shift: float) -> Operand:
+def _affine(ctx: Emitter, x: Operand, scale: float, shift: float) -> Operand:
     scaled = ctx.emit("mul", x, ctx.filled(scale, x.dtype))
     return ctx.emit("add", scaled, ctx.filled(shift, x.dtype))
 
 
-def _scaled_tanh(ctx: NodeContext, x: Operand, alpha: float, beta: float) -> Operand:
+def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand:
     inner = ctx.emit("tanh", ctx.emit("mul", x, ctx.filled(beta, x.dtype)))
     return ctx.emit("mul", inner, ctx.filled(alpha, x.dtype))
 
@@ -71,98 +69,6 @@ def _activation(
 # ---- one direction -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """What a step needs besides its input and states; operands lie outside the body."""
-
-    hidden: int
-    recurrent: tuple[Operand, ...]  # R^T of each gate
-    bias: Operand | None  # of the recurrent part, where it cannot be added beforehand
-    peepholes: tuple[Operand, ...]
-    activations: tuple[Activation, ...]
-    clip: float
-    coupled: bool
-    linear_before: bool
-
-    def activate(self, ctx: NodeContext, number: int, x: Operand) -> Operand:
-        if self.clip:
-            low, high = ctx.filled(-self.clip, x.dtype), ctx.filled(self.clip, x.dtype)
-            x = ctx.emit("clip", x, low, high)
-        return self.activations[number](ctx, x)
-
-    def product(self, ctx: NodeContext, number: int, h: Operand) -> Operand:
-        return ctx.emit("matmul", h, self.recurrent[number])
-
-    def enters(self, ctx: NodeContext, number: int, x: Operand) -> Operand:
-        """The gate's part of the projected input."""
-        return ctx.slice_axis(x, x.rank - 1, number * self.hidden, self.hidden)
-
-    def gate(self, ctx: NodeContext, number: int, x: Operand, h: Operand) -> Operand:
-        """What the gate's activation is applied to."""
-        return ctx.emit("add", self.enters(ctx, number, x), self.product(ctx, number, h))
-
-
-def _rnn_step(
-    cell: _Cell, ctx: NodeContext, x: Operand, states: Sequence[Operand]
-) -> tuple[Operand, ...]:
-    return (cell.activate(ctx, 0, cell.gate(ctx, 0, x, states[0])),)
-
-
-def _gru_step(
-    cell: _Cell, ctx: NodeContext, x: Operand, states: Sequence[Operand]
-) -> tuple[Operand, ...]:
-    h = states[0]
-    update = cell.activate(ctx, 0, cell.gate(ctx, 0, x, h))
-    reset = cell.activate(ctx, 0, cell.gate(ctx, 1, x, h))
-    if cell.linear_before:
-        inner = cell.product(ctx, 2, h)
-        if cell.bias is not None:
-            inner = ctx.emit("add", inner, cell.bias)
-        inner = ctx.emit("mul", reset, inner)
-    else:
-        inner = cell.product(ctx, 2, ctx.emit("mul", reset, h))
-    hidden = cell.activate(ctx, 1, ctx.emit("add", cell.enters(ctx, 2, x), inner))
-    rest = ctx.emit("sub", ctx.filled(1.0, x.dtype), update)
-    return (ctx.emit("add", ctx.emit("mul", rest, hidden), ctx.emit("mul", update, h)),)
-
-
-def _lstm_step(
-    cell: _Cell, ctx: NodeContext, x: Operand, states: Sequence[Operand]
-) -> tuple[Operand, ...]:
-    h, c = states
-
-    def gate(number: int, peephole: int | None, state: Operand) -> Operand:
-        value = cell.gate(ctx, number, x, h)
-        if peephole is not None and cell.peepholes:
-            value = ctx.emit("add", value, ctx.emit("mul", cell.peepholes[peephole], state))
-        return value
-
-    enter = cell.activate(ctx, 0, gate(0, 0, c))
-    if cell.coupled:
-        forget = ctx.emit("sub", ctx.filled(1.0, x.dtype), enter)
-    else:
-        forget = cell.activate(ctx, 0, gate(2, 2, c))
-    candidate = cell.activate(ctx, 1, gate(3, None, c))
-    new_c = ctx.emit("add", ctx.emit("mul", forget, c), ctx.emit("mul", enter, candidate))
-    leave = cell.activate(ctx, 0, gate(1, 1, new_c))
-    return ctx.emit("mul", leave, cell.activations[2](ctx, new_c)), new_c
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    gates: int
-    states: int
-    activations: tuple[str, ...]
-    step: Step
-
-
-_KINDS = {
-    "RNN": _Kind(1, 1, ("Tanh",), _rnn_step),
-    "GRU": _Kind(3, 1, ("Sigmoid", "Tanh"), _gru_step),
-    "LSTM": _Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step),
-}
-
-
 def _direction(ctx: NodeContext, operand: Operand, number: int) -> Operand:
     """The part of a weight that belongs to one direction."""
     if operand.array is not None:
@@ -180,7 +86,7 @@ def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
 class _Layer:
     """The node's operands with time first, and what its directions share."""
 
-    kind: _Kind
+    kind: Kind
     x: Operand  # [time, batch, input]
     lengths: Operand | None  # [batch, 1]
     initial: tuple[Operand, ...]  # [direction, batch, hidden]
@@ -196,7 +102,7 @@ class _Layer:
         return self.x.shape[1]
 
 
-def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[_Cell, Operand]:
+def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     """The direction's cell and its projected input [time, batch, gates * hidden]."""
     kind, hidden = layer.kind, layer.hidden
     weight, recurrence = (_direction(ctx, ctx.input(n), number) for n in (1, 2))
@@ -216,12 +122,13 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[_Cell, Operand]
         projected = ctx.emit("add", projected, ctx.emit("add", own, other))
     parts = [ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(kind.gates)]
     count = len(kind.activations)
-    cell = _Cell(
+    cell = Cell(
         hidden,
         tuple(_transposed(ctx, part) for part in parts),
         late,
-        _peepholes(ctx, number, hidden),
         tuple(layer.activations[number * count : (number + 1) * count]),
+        tuple(range(kind.gates)),
+        _peepholes(ctx, number, hidden),
         ctx.real("clip", 0.0),
         ctx.flag("input_forget") if ctx.node.op_type == "LSTM" else False,
         linear_before,
@@ -243,47 +150,11 @@ def _run_direction(
     """(rows [time, batch, hidden], last states [batch, hidden]...) of one direction."""
     cell, projected = _cell(ctx, layer, number)
     states = [_direction(ctx, initial, number) for initial in layer.initial]
-    scanned = [projected]
-    if layer.lengths is not None:
-        scanned.append(_steps(ctx, layer.time))
-    scope = ctx.body_scope("step" if not reverse else "step_back")
-    inner = ctx.inside(scope)
-    old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
-    x = scope.wrap(scope.builder.input("x", _row_type(projected)))
-    new = layer.kind.step(cell, inner, x, old)
-    row = new[0]
-    if layer.lengths is not None:
-        t = scope.wrap(scope.builder.input("t", _row_type(scanned[1])))
-        runs = inner.emit("less", t, layer.lengths)
-        row = inner.emit("where", runs, row, inner.filled(0.0, row.dtype))
-        new = tuple(
-            inner.emit("where", runs, after, before) for after, before in zip(new, old, strict=True)
-        )
-    body = scope.builder.finish(o.value for o in (*new, row))
-    results = ctx.emit_all(
-        "scan",
-        [*states, *scanned],
-        body=body,
-        num_scan_inputs=len(scanned),
-        input_axes=(0,) * len(scanned),
-        input_reverse=(reverse,) * len(scanned),
-        output_axes=(0,),
-        output_reverse=(reverse,),
-    )
-    return (results[-1], *results[:-1])
-
-
-def _row_type(operand: Operand) -> TensorType:
-    return TensorType(operand.dtype, operand.shape[1:])
-
-
-def _steps(ctx: NodeContext, time: Index) -> Operand:
-    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
-    return ctx.emit("range", zero, ctx.size_scalar(time), one, size=time)
+    return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)
 
 
 def _recurrent(ctx: NodeContext) -> Results:
-    kind = _KINDS[ctx.node.op_type]
+    kind = KINDS[ctx.node.op_type]
     direction = ctx.text("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if direction not in reverses:
@@ -311,7 +182,7 @@ def _recurrent(ctx: NodeContext) -> Results:
     return [rows, *last]
 
 
-def _layer(ctx: NodeContext, kind: _Kind, directions: int, batch_first: bool) -> _Layer:
+def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> _Layer:
     x, recurrence = ctx.input(0), ctx.input(2)
     if x.rank != 3 or recurrence.rank != 3 or ctx.input(1).rank != 3:
         raise ctx.fail("X, W and R must have three axes")
@@ -339,4 +210,4 @@ def _layer(ctx: NodeContext, kind: _Kind, directions: int, batch_first: bool) ->
     return _Layer(kind, x, lengths, tuple(initial), hidden, activations)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {("", name): _recurrent for name in _KINDS}
+CONVERTERS: dict[tuple[str, str], Converter] = {("", name): _recurrent for name in KINDS}

@@ -66,10 +66,13 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor without contents."""
+    """A tensor without contents; `strides` and `offset`, in elements, say where torch keeps it in
+    its memory."""
 
     dtype: str
     shape: tuple[Size, ...]
+    strides: tuple[Size, ...] = ()
+    offset: Size = 0
 
 
 @dataclass(frozen=True, slots=True)

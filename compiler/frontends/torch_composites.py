@@ -16,7 +16,7 @@ from tcc.frontends.torch_movement import CONVERTERS as MOVEMENT
 from tcc.frontends.torch_movement import padded, swap_axes
 from tcc.frontends.torch_reduce import CONVERTERS as REDUCE
 from tcc.ir.index import as_int, const
-from tcc.ir.types import I64
+from tcc.ir.types import F32, I64
 
 Elementwise = Callable[..., Operand]
 
@@ -69,8 +69,9 @@ def _loss(size: Elementwise) -> Converter:
 
 
 def _cosine_similarity(ctx: CallContext, x: Operand, y: Operand) -> Operand:
-    rank = max(x.rank, y.rank)
-    axes, eps = (ctx.axis_of("dim", rank),), ctx.scalar(ctx.real("eps"), x)
+    shape = ctx.common_shape([x, y])
+    x, y = ctx.expand(x, shape), ctx.expand(y, shape)
+    axes, eps = (ctx.axis_of("dim", x.rank),), ctx.scalar(ctx.real("eps"), x)
 
     def total(a: Operand, b: Operand) -> Operand:
         product = ctx.emit("mul", a, b)
@@ -205,15 +206,15 @@ def _is_close(ctx: CallContext) -> Operand:
     dtype = ctx.promoted("self", "other")
     x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
     close = ctx.emit("equal", x, y)
-    if not dtype.is_float:
-        return close
+    if not dtype.is_float:  # torch compares with a bound that is real
+        x, y = (ctx.cast(part, F32) for part in (x, y))
     allowed = ctx.emit("mul", ctx.scalar(ctx.real("rtol"), y), ctx.emit("abs", y))
     allowed = ctx.emit("add", ctx.scalar(ctx.real("atol"), y), allowed)
     gap = ctx.emit("abs", ctx.emit("sub", x, y))
     bounded = ctx.emit("less", gap, ctx.scalar(float("inf"), gap))
     near = ctx.emit("and", ctx.emit("less_or_equal", gap, allowed), bounded)
     close = ctx.emit("or", close, near)
-    if ctx.flag("equal_nan"):
+    if ctx.flag("equal_nan") and dtype.is_float:
         both = ctx.emit("and", ctx.emit("is_nan", x), ctx.emit("is_nan", y))
         close = ctx.emit("or", close, both)
     return close

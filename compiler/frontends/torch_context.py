@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_movement import forward_range
 from tcc.frontends.onnx_scope import Operand, Scope
-from tcc.frontends.torch_calls import Call, ElementType, Known, Ref
+from tcc.frontends.torch_calls import Call, ElementType, Known, Ref, Tensor
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import computed_type, element_type
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
@@ -72,6 +72,14 @@ class CallContext(Emitter):
 
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
         return self.symbols.shape(self.result(number).shape, self.loc)
+
+    def known(self, name: str) -> Tensor:
+        """What the program knows of a tensor among the arguments."""
+        given = self.call.arguments[name]
+        found = self._known[given.name] if isinstance(given, Ref) else None
+        if not isinstance(found, Tensor):
+            raise self.fail(f"argument {name} is no tensor")
+        return found
 
     # ---- arguments
 
@@ -186,6 +194,15 @@ class CallContext(Emitter):
         return computed_type(known, self.loc)
 
     # ---- more ways to emit
+
+    def common_shape(self, operands: Sequence[Operand]) -> tuple[Index, ...]:
+        """The shape that operands are broadcast to."""
+        shape = [const(1)] * max(x.rank for x in operands)
+        for operand in operands:
+            for back in range(1, operand.rank + 1):
+                if as_int(operand.shape[-back]) != 1:
+                    shape[-back] = operand.shape[-back]
+        return tuple(shape)
 
     def squeeze(self, x: Operand, axes: Sequence[int]) -> Operand:
         return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])

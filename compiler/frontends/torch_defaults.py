@@ -8,6 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 _TEXT = """
+_embedding_bag_forward_only.default padding_idx=-1
+_embedding_bag_forward_only.default per_sample_weights=None include_last_offset=False
+_embedding_bag_forward_only.default scale_grad_by_freq=False mode=0 sparse=False
 _grouped_mm.default offs=None bias=None out_dtype=None
 _linalg_eigh.default UPLO='L' compute_v=True
 _linalg_eigh.eigenvalues UPLO='L' compute_v=True
@@ -15,15 +18,22 @@ _linalg_solve_ex.default left=True check_errors=False
 _linalg_solve_ex.result left=True check_errors=False
 _linalg_svd.U full_matrices=False compute_uv=True driver=None
 _linalg_svd.default full_matrices=False compute_uv=True driver=None
+_pdist_forward.default p=2.0
 _safe_softmax.default dtype=None
 _to_copy.default dtype=None
+_trilinear.default unroll_dim=1
+_unique2.default sorted=True return_inverse=False return_counts=False
 _unsafe_index_put.default accumulate=False
 _unsafe_index_put.hacked_twin accumulate=False
+_upsample_bicubic2d_aa.default scales_h=None scales_w=None
+_upsample_bilinear2d_aa.default scales_h=None scales_w=None
 _upsample_nearest_exact1d.default scales=None
 _upsample_nearest_exact2d.default scales_h=None scales_w=None
 _upsample_nearest_exact3d.default scales_d=None scales_h=None scales_w=None
 add.Scalar alpha=1
+add.Scalar_out alpha=1
 add.Tensor alpha=1
+add.out alpha=1
 addbmm.default beta=1 alpha=1
 addcdiv.default value=1
 addcmul.default value=1
@@ -45,6 +55,7 @@ argsort.default dim=-1 descending=False
 argsort.stable dim=-1 descending=False
 as_strided.default storage_offset=None
 as_strided_copy.default storage_offset=None
+as_strided_scatter.default storage_offset=None
 avg_pool1d.default stride=[] padding=[0] ceil_mode=False count_include_pad=True
 avg_pool2d.default divisor_override=None
 avg_pool2d.default stride=[] padding=[0,0] ceil_mode=False count_include_pad=True
@@ -56,6 +67,7 @@ blackman_window.default dtype=None
 blackman_window.periodic dtype=None
 bucketize.Tensor out_int32=False right=False
 cat.default dim=0
+cat.out dim=0
 cdist.default p=2.0 compute_mode=None
 celu.default alpha=1.0
 cholesky.default upper=False
@@ -69,6 +81,7 @@ clip.default min=None max=None
 concat.default dim=0
 concatenate.default dim=0
 constant_pad_nd.default value=0
+constant_pad_nd.out value=0
 conv1d.default bias=None stride=[1] padding=[0] dilation=[1] groups=1
 conv1d.padding bias=None stride=[1] padding='valid' dilation=[1] groups=1
 conv2d.default bias=None stride=[1,1] padding=[0,0] dilation=[1,1] groups=1
@@ -84,6 +97,7 @@ cosine_similarity.default dim=1 eps=1e-08
 count_nonzero.default dim=None
 cumprod.default dtype=None
 cumsum.default dtype=None
+cumsum.out dtype=None
 diagonal.default offset=0 dim1=0 dim2=1
 diagonal_copy.default offset=0 dim1=0 dim2=1
 diagonal_scatter.default offset=0 dim1=0 dim2=1
@@ -91,6 +105,8 @@ diff.default n=1 dim=-1 prepend=None append=None
 einsum.default path=None
 elu.default alpha=1 scale=1 input_scale=1
 embedding.default padding_idx=-1 scale_grad_by_freq=False sparse=False
+embedding_bag.default include_last_offset=False
+embedding_bag.default scale_grad_by_freq=False mode=0 sparse=False per_sample_weights=None
 empty.memory_format dtype=None
 empty_like.default dtype=None
 empty_permuted.default dtype=None
@@ -99,10 +115,47 @@ expand.default implicit=False
 expand_copy.default implicit=False
 eye.default dtype=None
 eye.m dtype=None
+fft_fft.default n=None dim=-1 norm=None
+fft_fft.out n=None dim=-1 norm=None
+fft_fft2.default s=None dim=[-2,-1] norm=None
+fft_fft2.out s=None dim=[-2,-1] norm=None
+fft_fftn.default s=None dim=None norm=None
+fft_fftn.out s=None dim=None norm=None
+fft_hfft.default n=None dim=-1 norm=None
+fft_hfft.out n=None dim=-1 norm=None
+fft_hfft2.default s=None dim=[-2,-1] norm=None
+fft_hfft2.out s=None dim=[-2,-1] norm=None
+fft_hfftn.default s=None dim=None norm=None
+fft_hfftn.out s=None dim=None norm=None
+fft_ifft.default n=None dim=-1 norm=None
+fft_ifft.out n=None dim=-1 norm=None
+fft_ifft2.default s=None dim=[-2,-1] norm=None
+fft_ifft2.out s=None dim=[-2,-1] norm=None
+fft_ifftn.default s=None dim=None norm=None
+fft_ifftn.out s=None dim=None norm=None
+fft_ihfft.default n=None dim=-1 norm=None
+fft_ihfft.out n=None dim=-1 norm=None
+fft_ihfft2.default s=None dim=[-2,-1] norm=None
+fft_ihfft2.out s=None dim=[-2,-1] norm=None
+fft_ihfftn.default s=None dim=None norm=None
+fft_ihfftn.out s=None dim=None norm=None
+fft_irfft.default n=None dim=-1 norm=None
+fft_irfft.out n=None dim=-1 norm=None
+fft_irfft2.default s=None dim=[-2,-1] norm=None
+fft_irfft2.out s=None dim=[-2,-1] norm=None
+fft_irfftn.default s=None dim=None norm=None
+fft_irfftn.out s=None dim=None norm=None
+fft_rfft.default n=None dim=-1 norm=None
+fft_rfft.out n=None dim=-1 norm=None
+fft_rfft2.default s=None dim=[-2,-1] norm=None
+fft_rfft2.out s=None dim=[-2,-1] norm=None
+fft_rfftn.default s=None dim=None norm=None
+fft_rfftn.out s=None dim=None norm=None
 flatten.using_ints start_dim=0 end_dim=-1
 full.default dtype=None
 full_like.default dtype=None
 gather.default sparse_grad=False
+gather.out sparse_grad=False
 gelu.default approximate='none'
 glu.default dim=-1
 group_norm.default weight=None bias=None eps=1e-05 cudnn_enabled=True
@@ -154,14 +207,20 @@ max_pool3d.default stride=[] padding=[0,0,0] dilation=[1,1,1] ceil_mode=False
 max_pool3d_with_indices.default stride=[] padding=[0,0,0] dilation=[1,1,1] ceil_mode=False
 mean.default dtype=None
 mean.dim keepdim=False dtype=None
+mean.dtype_out dtype=None
+mean.out keepdim=False dtype=None
 median.dim keepdim=False
 min.dim keepdim=False
+mode.default dim=-1 keepdim=False
+mode.values dim=-1 keepdim=False
 mse_loss.default reduction=1
+nanmedian.dim keepdim=False
 new_empty.default dtype=None
 new_empty_strided.default dtype=None
 new_full.default dtype=None
 new_ones.default dtype=None
 new_zeros.default dtype=None
+nonzero_static.default fill_value=-1
 norm.Scalar p=2
 norm.ScalarOpt_dim keepdim=False
 one_hot.default num_classes=-1
@@ -171,9 +230,12 @@ ormqr.default left=True transpose=False
 pad.default mode='constant' value=None
 prod.default dtype=None
 prod.dim_int keepdim=False dtype=None
+put.default accumulate=False
+repeat_interleave.Tensor output_size=None
 repeat_interleave.self_int dim=None output_size=None
 rms_norm.default weight=None eps=None
 roll.default dims=[]
+roll.out dims=[]
 rsub.Scalar alpha=1
 rsub.Tensor alpha=1
 scalar_tensor.default dtype=None
@@ -187,6 +249,7 @@ slice.str start=None end=None step=1
 slice.t start=None end=None step=1
 slice_copy.Tensor dim=0 start=None end=None step=1
 slice_scatter.default dim=0 start=None end=None step=1
+slice_scatter.out dim=0 start=None end=None step=1
 softmax.int dtype=None
 softplus.default beta=1 threshold=20
 softshrink.default lambd=0.5
@@ -210,6 +273,7 @@ split_copy.Tensor dim=0
 split_with_sizes.default dim=0
 split_with_sizes_copy.default dim=0
 stack.default dim=0
+stack.out dim=0
 std.correction dim=None correction=None keepdim=False
 std.default unbiased=True
 std.dim unbiased=True keepdim=False
@@ -217,11 +281,15 @@ std_mean.correction dim=None correction=None keepdim=False
 std_mean.default unbiased=True
 std_mean.dim unbiased=True keepdim=False
 sub.Scalar alpha=1
+sub.Scalar_out alpha=1
 sub.Tensor alpha=1
+sub.out alpha=1
 subtract.Scalar alpha=1
 subtract.Tensor alpha=1
+sum.IntList_out keepdim=False dtype=None
 sum.default dtype=None
 sum.dim_IntList keepdim=False dtype=None
+sum.out dtype=None
 tensor_split.indices dim=0
 tensor_split.sections dim=0
 tensor_split.tensor_indices_or_sections dim=0
@@ -237,11 +305,14 @@ topk.values dim=-1 largest=True sorted=True
 triangular_solve.X upper=True transpose=False unitriangular=False
 triangular_solve.default upper=True transpose=False unitriangular=False
 tril.default diagonal=0
+tril.out diagonal=0
 tril_indices.default offset=0 dtype=4
 triu.default diagonal=0
+triu.out diagonal=0
 triu_indices.default offset=0 dtype=4
 unbind.int dim=0
 unbind_copy.int dim=0
+unique_consecutive.default return_inverse=False return_counts=False dim=None
 unsafe_chunk.default dim=0
 unsafe_split.Tensor dim=0
 unsafe_split_with_sizes.default dim=0

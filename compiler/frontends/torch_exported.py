@@ -254,7 +254,11 @@ def _name(dtype: Any) -> str:
 
 def _known(value: Any) -> Known:
     if isinstance(value, torch.Tensor):
-        return Tensor(_name(value.dtype), tuple(map(_size, value.shape)))
+        known = Tensor(_name(value.dtype), tuple(map(_size, value.shape)))
+        if value.layout is not torch.strided:
+            return known
+        strides, offset = tuple(map(_size, value.stride())), _size(value.storage_offset())
+        return replace(known, strides=strides, offset=offset)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         kind = type(value).__name__.removeprefix("Sym").lower()
         return Number(kind, _formula(value.node.expr))

@@ -78,7 +78,7 @@ def places_of(ctx: CallContext, rank: int, name: str = "indices") -> Places:
             tensors.append(as_indices(ctx, value))
     axes = tuple(n for n, tensor in enumerate(tensors) if tensor is not None)
     present = [tensor for tensor in tensors if tensor is not None]
-    shape = _common_shape(ctx, present)
+    shape = ctx.common_shape(present)
     first = axes[0] if axes == tuple(range(axes[0], axes[0] + len(axes))) else 0
     wide = tuple(ctx.expand(ctx.cast(t, I64), shape) for t in present)
     return Places(wide, axes, tuple(n for n in range(rank) if n not in axes), first, shape)
@@ -89,16 +89,6 @@ def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
     found = non_zero(ctx, mask)
     rows = (ctx.slice_axis(found, 0, n, 1) for n in range(mask.rank))
     return [ctx.reshape(row, (found.shape[1],)) for row in rows]
-
-
-def _common_shape(ctx: CallContext, tensors: Sequence[Operand]) -> tuple[Index, ...]:
-    rank = max(t.rank for t in tensors)
-    shape = [const(1)] * rank
-    for tensor in tensors:
-        for back in range(1, tensor.rank + 1):
-            if as_int(tensor.shape[-back]) != 1:
-                shape[-back] = tensor.shape[-back]
-    return tuple(shape)
 
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
@@ -259,7 +249,7 @@ def _non_zero(ctx: CallContext) -> Operand:
 
 def _masked_select(ctx: CallContext) -> Operand:
     x, mask = ctx.operand("self"), ctx.operand("mask")
-    shape = _common_shape(ctx, [x, mask])
+    shape = ctx.common_shape([x, mask])
     flat = ctx.reshape(ctx.expand(x, shape), (element_count(shape),))
     held = ctx.reshape(ctx.expand(mask, shape), (element_count(shape),))
     size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")

@@ -9,6 +9,7 @@ import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.ir.index import Index, as_int, const, floordiv
+from tcc.ir.op import Array
 from tcc.ir.types import I64
 
 
@@ -168,17 +169,53 @@ def _unfold(ctx: CallContext) -> Operand:
     return ctx.transpose(found, (*perm, axis + 1))
 
 
-def _as_strided(ctx: CallContext) -> Operand:
-    """A view by strides, of a tensor whose elements lie row by row."""
-    x = ctx.operand("self")
-    sizes, strides = ctx.integers("size"), ctx.integers("stride")
-    offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else 0
-    flat = ctx.reshape(x, (math.prod(x.shape, start=const(1)),))
-    places = np.full(sizes, offset, np.int64)
+def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
+    """Where each element lies in its memory."""
+    places = np.full(tuple(sizes), offset, np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
-        along = np.arange(size) * stride
-        places = places + along.reshape([-1 if n == axis else 1 for n in range(len(sizes))])
-    return ctx.emit("gather", flat, ctx.constant(places), axis=0)
+        line = [-1 if n == axis else 1 for n in range(len(sizes))]
+        places += (np.arange(size) * stride).reshape(line)
+    return places
+
+
+def _strided_places(ctx: CallContext) -> Array:
+    """For each element of a view by strides, its number among the elements of `self`."""
+    known = ctx.known("self")
+    held, rank = [*known.shape, *known.strides, known.offset], len(known.shape)
+    numbers = [n for n in held if isinstance(n, int)]
+    if len(known.strides) != rank or len(numbers) != len(held):
+        raise ctx.fail("strides of a tensor of open sizes are not supported")
+    own = numbers[-1]
+    places = _in_memory(numbers[:rank], numbers[rank:-1], own).reshape(-1)
+    offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else own
+    wanted = _in_memory(ctx.integers("size"), ctx.integers("stride"), offset)
+    order = np.argsort(places, kind="stable")
+    found = np.searchsorted(places, wanted, sorter=order)
+    chosen: Array = order[np.minimum(found, places.size - 1)] if places.size else wanted
+    if wanted.size and (not places.size or (places[chosen] != wanted).any()):
+        raise ctx.fail("it reaches memory that the tensor itself does not cover")
+    return chosen
+
+
+def _flat(ctx: CallContext, x: Operand) -> Operand:
+    return ctx.reshape(x, (math.prod(x.shape, start=const(1)),))
+
+
+def _as_strided(ctx: CallContext) -> Operand:
+    places = ctx.constant(_strided_places(ctx))
+    return ctx.emit("gather", _flat(ctx, ctx.operand("self")), places, axis=0)
+
+
+def _as_strided_scatter(ctx: CallContext) -> Operand:
+    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+    places = _strided_places(ctx).reshape(-1)
+    if not places.size:
+        return x
+    found = ctx.emit(
+        "scatter_elements", _flat(ctx, x), ctx.constant(places), _flat(ctx, source), axis=0,
+        reduction="none",
+    )  # fmt: skip
+    return ctx.reshape(found, x.shape)
 
 
 # ---- joins and repeats ---------------------------------------------------------------------------
@@ -342,6 +379,7 @@ CONVERTERS: dict[str, Converter] = {
     "unfold_copy": _unfold,
     "as_strided": _as_strided,
     "as_strided_copy": _as_strided,
+    "as_strided_scatter": _as_strided_scatter,
     "cat": _cat,
     "stack": _stack,
     "repeat": _repeat,

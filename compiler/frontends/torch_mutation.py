@@ -24,19 +24,37 @@ _SHAPES = frozenset(
     f"aten.{name}"
     for name in "view _unsafe_view view_as unsqueeze squeeze unflatten _reshape_alias".split()
 )
-_SAME = frozenset({"aten.detach", "aten.alias", "aten.lift_fresh", "aten.lift"})
-_TURNS = frozenset({"aten.transpose", "aten.t", "aten.permute"})
-_PARTS = {"aten.select": "aten.select_scatter", "aten.slice": "aten.slice_scatter"}
-_VIEWS = _SHAPES | _SAME | _TURNS | frozenset(_PARTS)
+_SAME = frozenset(
+    f"aten.{name}"
+    for name in "detach alias lift_fresh lift positive resolve_conj resolve_neg".split()
+)
+_SWAPS = frozenset(
+    f"aten.{name}" for name in "transpose t mT numpy_T swapaxes swapdims".split()
+)  # their own inverses
+_TURNS = _SWAPS | {"aten.permute", "aten.movedim", "aten.moveaxis"}
+_PARTS = {
+    f"aten.{name}": f"aten.{name}_scatter.default" for name in ("select", "slice", "diagonal")
+}
+# What always gives a view, of which an update can be put through.
+VIEWS = _SHAPES | _SAME | _TURNS | frozenset(_PARTS)
+_SPLITS = frozenset(
+    f"aten.{name}" for name in "split split_with_sizes chunk tensor_split unbind".split()
+)
 # What gives a view or a copy, or views of which an update cannot be undone.
-_DOUBTFUL = frozenset(
+DOUBTFUL = _SPLITS | frozenset(
     f"aten.{name}"
     for name in (
-        "reshape flatten contiguous to type_as dropout feature_dropout expand expand_as "
-        "broadcast_to split split_with_sizes chunk tensor_split unbind narrow diagonal unfold "
-        "as_strided real view_as_real view_as_complex movedim swapaxes ravel reshape_as"
+        "reshape flatten contiguous to type_as dropout feature_dropout alpha_dropout "
+        "feature_alpha_dropout expand expand_as broadcast_to broadcast_tensors meshgrid atleast_1d "
+        "atleast_2d atleast_3d narrow unfold as_strided real view_as_real view_as_complex mH "
+        "adjoint matrix_H ravel reshape_as"
     ).split()
 )
+# Updates of a tensor's shape and strides: what they give is a view of what was there.
+_RESHAPES = frozenset(
+    f"aten.{name}_" for name in "t transpose swapaxes swapdims squeeze unsqueeze".split()
+)
+_OVERLOADS = {"aten.transpose_": "int"}
 _HINT = "save what program.run_decompositions() gives"
 
 
@@ -75,6 +93,7 @@ class _Rewriter:
         self._views = {name: _View(name) for name, _ in block.inputs}
         self._now = {name: (0, name) for name in self._views}  # version and value of an owner
         self._held = dict(self._now)  # of each name, for which version of its owner
+        self._made: dict[str, Call] = {}
         self._kin: dict[str, set[str]] = {}  # owners that may share memory
         self._last = _last_reads(block)
 
@@ -82,7 +101,11 @@ class _Rewriter:
         """The block, and new values of inputs that it updates."""
         for number, call in enumerate(self._block.calls):
             self._known[call.name] = call.result
-            if _is_update(call):
+            packet, _, overload = call.target.rpartition(".")
+            if packet in _RESHAPES:
+                target = f"{packet[:-1]}.{_OVERLOADS.get(packet, overload)}"
+                self._plain(replace(call, target=target))
+            elif _is_update(call):
                 self._update(call, number)
             else:
                 self._plain(call)
@@ -96,20 +119,36 @@ class _Rewriter:
 
     def _plain(self, call: Call) -> None:
         self._emit(replace(call, arguments=self._arguments(call)))
-        source, packet = _source(call), call.target.rpartition(".")[0]
-        if source in self._views and packet in _VIEWS and isinstance(call.result, Tensor):
-            self._views[call.name] = _View(self._views[source].root, source, call)
+        self._made[call.name] = call
+        self._own(call.name)
+        step = self._step(call)
+        if step is not None and (source := _source(step)) in self._views:
+            self._views[call.name] = _View(self._views[source].root, source, step)
             version = self._now[self._views[source].root][0]
             self._held[call.name] = (version, call.name)
             return
-        self._own(call.name)
-        if source in self._views and packet in _DOUBTFUL:
+        packet, sources = call.target.rpartition(".")[0], set(_names([_first(call)]))
+        for source in sorted(sources & set(self._views)):
             other = self._views[source].root
-            for kin in {other, *self._kin.get(other, ())}:
-                self._relate(call.name, kin)
-        elif call.target == "_operator.getitem" and self._kin.get(source):
-            for kin in self._kin[source]:  # parts do not overlap
-                self._relate(call.name, kin)
+            if packet in DOUBTFUL:
+                self._relate(call.name, other)
+            if packet in DOUBTFUL or call.target == "_operator.getitem":
+                for kin in sorted(self._kin.get(other, ())):  # parts do not overlap
+                    self._relate(call.name, kin)
+
+    def _step(self, call: Call) -> Call | None:
+        """The call that takes a view, where a call gives one that an update can be put through."""
+        if not isinstance(call.result, Tensor):
+            return None
+        packet = call.target.rpartition(".")[0]
+        if call.target == "_operator.getitem":
+            return _part(call, self._made.get(_source(call)), self._known)
+        if packet == "aten.narrow":
+            start, length = (call.arguments.get(name) for name in ("start", "length"))
+            if isinstance(start, int) and isinstance(length, int):
+                axis = call.arguments.get("dim", 0)
+                return _slice_of(call, _source(call), axis, start, start + length)
+        return call if packet in VIEWS else None
 
     def _relate(self, name: str, other: str) -> None:
         """Two owners may share memory; results of calls that give parts stand for none."""
@@ -206,7 +245,7 @@ class _Rewriter:
             return new
         own = dict(list(step.arguments.items())[1:])
         if packet in _PARTS:
-            target = f"{_PARTS[packet]}.default"
+            target = _PARTS[packet]
             given = {"self": Ref(parent), "src": Ref(new), **self._resolved_all(own)}
         elif packet in _TURNS:
             target, given = step.target, {"self": Ref(new), **_turned_back(packet, own, known)}
@@ -228,17 +267,52 @@ class _Rewriter:
 
 
 def _turned_back(packet: str, own: Mapping[str, Any], known: Known) -> dict[str, Any]:
-    """The arguments of the inverse of a transpose or permute."""
-    if packet != "aten.permute":
+    """The arguments of the inverse of a call that only turns axes."""
+    if packet in _SWAPS:
         return dict(own)
+    if packet != "aten.permute":
+        return dict(zip(own, reversed([*own.values()]), strict=True))
     dims = [dim % len(known.shape) for dim in next(iter(own.values()))]
     return {"dims": [dims.index(axis) for axis in range(len(dims))]}
 
 
+def _part(call: Call, split: Call | None, known: Mapping[str, Known]) -> Call | None:
+    """The select or slice that takes what `call` takes out of the results of a split."""
+    if split is None or split.target.rpartition(".")[0] not in _SPLITS:
+        return None
+    name, (_, number) = _source(split), call.arguments.values()
+    whole, parts = known.get(name), split.result
+    if not isinstance(whole, Tensor) or not isinstance(parts, tuple):
+        return None
+    axis = split.arguments.get("dim", 0)
+    if axis not in range(-len(whole.shape), len(whole.shape)):
+        return None
+    if split.target.startswith("aten.unbind"):
+        given = {"self": Ref(name), "dim": axis, "index": number}
+        return replace(call, target="aten.select.int", arguments=given)
+    taken = parts[: number + 1]
+    if not all(isinstance(p, Tensor) and len(p.shape) == len(whole.shape) for p in taken):
+        return None
+    sizes = [part.shape[axis] for part in taken]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    return _slice_of(call, name, axis, sum(sizes[:number]), sum(sizes))
+
+
+def _slice_of(call: Call, name: str, axis: int, start: int, end: int) -> Call:
+    """A slice in the place of `call`."""
+    given = {"self": Ref(name), "dim": axis, "start": start, "end": end, "step": 1}
+    return replace(call, target="aten.slice.Tensor", arguments=given)
+
+
 def _source(call: Call) -> str:
     """The name of the first argument, '' where it is no value."""
-    first = next(iter(call.arguments.values()), None)
+    first = _first(call)
     return first.name if isinstance(first, Ref) else ""
+
+
+def _first(call: Call) -> Any:
+    return next(iter(call.arguments.values()), None)
 
 
 def _is_update(call: Call) -> bool:

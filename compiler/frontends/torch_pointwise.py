@@ -33,20 +33,25 @@ def _comparison(op: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.promoted("self", "other")
         x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-        if op == "not_equal":
-            return ctx.emit("not", ctx.emit("equal", x, y))
         if dtype is BOOL and op != "equal":
             x, y = ctx.cast(x, U8), ctx.cast(y, U8)
-        return ctx.emit(op, x, y)
+        found = ctx.emit("equal" if op == "not_equal" else op, x, y)
+        found = ctx.emit("not", found) if op == "not_equal" else found
+        return ctx.cast(found, ctx.result_dtype())  # an update in place keeps its operand's type
 
     return convert
 
 
 def _logical(op: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        return ctx.emit(op, ctx.operand("self", BOOL), ctx.operand("other", BOOL))
+        found = ctx.emit(op, ctx.operand("self", BOOL), ctx.operand("other", BOOL))
+        return ctx.cast(found, ctx.result_dtype())
 
     return convert
+
+
+def _logical_not(ctx: CallContext) -> Operand:
+    return ctx.cast(ctx.emit("not", ctx.operand("self", BOOL)), ctx.result_dtype())
 
 
 def _bitwise(op: str) -> Converter:
@@ -69,8 +74,11 @@ def _shift(direction: str) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.result_dtype()
         x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-        if not dtype.is_integer or dtype.kind is not Kind.UINT:
-            raise ctx.fail("signed numbers are not shifted")
+        if not dtype.is_integer:
+            raise ctx.fail(f"of {dtype.name}")
+        if dtype.kind is Kind.INT:  # by a negative number as by a very large one
+            inside = ctx.emit("greater_or_equal", y, ctx.scalar(0, y))
+            y = ctx.where(inside, y, ctx.scalar(dtype.bits, y))
         return ctx.emit("bit_shift", x, y, direction=direction)
 
     return convert
@@ -98,6 +106,13 @@ def _mul(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
     return ctx.emit("and" if dtype is BOOL else "mul", x, y)
+
+
+def _neg(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    if x.dtype.kind is Kind.UINT:
+        return ctx.emit("sub", ctx.scalar(0, x), x)
+    return ctx.emit("neg", x)
 
 
 def truncated(ctx: CallContext, x: Operand) -> Operand:
@@ -250,6 +265,11 @@ def _hardtanh(ctx: CallContext) -> Operand:
     return ctx.emit("min", ctx.emit("max", x, low), high)
 
 
+def _relu(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, ctx.scalar(0, x))
+
+
 def _relu6(ctx: CallContext) -> Operand:
     x = ctx.operand("self")
     return ctx.emit("min", ctx.emit("max", x, ctx.scalar(0, x)), ctx.scalar(6, x))
@@ -296,8 +316,8 @@ _UNARY = {
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
     "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf",
     "sin": "sin", "cos": "cos", "tan": "tan", "exp": "exp", "log": "log", "sqrt": "sqrt",
-    "reciprocal": "reciprocal", "sigmoid": "sigmoid", "relu": "relu", "hardswish": "hard_swish",
-    "mish": "mish", "silu": "silu", "neg": "neg",
+    "reciprocal": "reciprocal", "sigmoid": "sigmoid", "hardswish": "hard_swish",
+    "mish": "mish", "silu": "silu",
 }  # fmt: skip
 _COMPARISONS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_or_equal", "gt": "greater",
@@ -311,10 +331,10 @@ CONVERTERS: dict[str, Converter] = {
     **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
     **{f"bitwise_{op}": _bitwise(op) for op in ("and", "or", "xor")},
     **{f"__{op}__": _bitwise(op) for op in ("and", "or", "xor")},
-    "logical_not": lambda ctx: ctx.emit("not", ctx.operand("self", BOOL)),
+    "logical_not": _logical_not,
     "bitwise_not": _bitwise_not,
-    "bitwise_left_shift": _shift("left"),
-    "bitwise_right_shift": _shift("right"),
+    **{name: _shift("LEFT") for name in ("bitwise_left_shift", "__lshift__")},
+    **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},
     "add": _sum("add"),
     "sub": _sum("sub"),
     "rsub": _sum("sub", swapped=True),
@@ -348,7 +368,9 @@ CONVERTERS: dict[str, Converter] = {
     "softplus": _softplus,
     "log_sigmoid": _log_sigmoid,
     "hardtanh": _hardtanh,
+    "relu": _relu,
     "relu6": _relu6,
+    "neg": _neg,
     "threshold": _threshold,
     "prelu": _prelu,
     "_prelu_kernel": lambda ctx: ctx.emit("prelu", ctx.operand("self"), ctx.operand("weight")),

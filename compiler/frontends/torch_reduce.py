@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_create import counted
@@ -88,7 +89,8 @@ def _truth(op: str) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self", BOOL)
-        found = _over(ctx, op, x, _axes(ctx, x.rank), _keepdim(ctx))
+        axes = () if ctx.arguments.get("dim") == [] else _axes(ctx, x.rank)  # none, not all
+        found = _over(ctx, op, x, axes, _keepdim(ctx))
         return ctx.cast(found, ctx.result_dtype())
 
     return convert
@@ -214,18 +216,25 @@ def _running_log_sum(ctx: CallContext) -> Operand:
     return _back(ctx, found, axis)
 
 
-def _running_extremum(reduce: str, arg: str, fill: float) -> Converter:
+def extreme(dtype: DType, below: bool) -> float:
+    """What no element is below, or above."""
+    if dtype.is_float:
+        return -math.inf if below else math.inf
+    info = np.iinfo(dtype.carrier)
+    return int(info.min if below else info.max)
+
+
+def _running_extremum(reduce: str, arg: str) -> Converter:
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x = ctx.operand("self")
         if not x.rank:
             return x, ctx.filled(0, I64)
-        if not x.dtype.is_float:
-            raise ctx.fail(f"of {x.dtype.name}")
-        axis = ctx.axis_of("dim", x.rank)
-        seen = _seen(ctx, x, axis, fill)
+        dtype, axis = x.dtype, ctx.axis_of("dim", x.rank)
+        x = ctx.cast(x, dtype if dtype.is_float else I64)
+        seen = _seen(ctx, x, axis, extreme(x.dtype, below=reduce == "reduce_max"))
         found = ctx.emit(reduce, seen, axes=(x.rank,), keepdims=False)
         at = ctx.emit(arg, seen, axis=x.rank, keepdims=False, select_last=True)
-        return _back(ctx, found, axis), _back(ctx, at, axis)
+        return ctx.cast(_back(ctx, found, axis), dtype), _back(ctx, at, axis)
 
     return convert
 
@@ -266,7 +275,7 @@ CONVERTERS: dict[str, Converter] = {
     "cumsum": _running("cum_sum"),
     "cumprod": _running("cum_prod"),
     "logcumsumexp": _running_log_sum,
-    "cummax": _running_extremum("reduce_max", "arg_max", -math.inf),
-    "cummin": _running_extremum("reduce_min", "arg_min", math.inf),
+    "cummax": _running_extremum("reduce_max", "arg_max"),
+    "cummin": _running_extremum("reduce_min", "arg_min"),
     "trace": _trace,
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import reduce
+
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 
 _PADDING = ("zeros", "border", "reflection")
 _MODES = ("linear", "nearest", "cubic")
@@ -19,11 +23,13 @@ def _scales(ctx: CallContext, axes: int) -> list[float | None]:
     return [ctx.real(n) if ctx.has(n) else None for n in names] or [None] * axes
 
 
-def _upsample(mode: str, exact: bool = False) -> Converter:
+def _upsample(mode: str, exact: bool = False, smooth: bool = False) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
         scales = _scales(ctx, x.rank - 2)
         corners = "align_corners" in ctx.arguments and ctx.flag("align_corners")
+        if smooth and corners:
+            raise ctx.fail("align_corners together with antialias is not supported")
         if mode == "nearest":
             coordinates = "half_pixel" if exact else "asymmetric"
         else:
@@ -40,10 +46,23 @@ def _upsample(mode: str, exact: bool = False) -> Converter:
             mode=mode,
             coordinate_mode=coordinates,
             nearest_mode="round_prefer_ceil" if exact else "floor",
-            cubic_coeff_a=-0.75,
+            cubic_coeff_a=-0.5 if smooth else -0.75,
+            exclude_outside=smooth,
+            taps=_taps(ctx, x, sizes, known, 2 if mode == "cubic" else 1) if smooth else None,
         )
 
     return convert
+
+
+def _taps(
+    ctx: CallContext, x: Operand, sizes: Sequence[Index], scales: Sequence[float | None], reach: int
+) -> Index:
+    """How many input elements a kernel that is widened by the scale reaches at most."""
+    halves = [
+        ceildiv(dim * reach, maximum(size, 1)) if s is None else const(math.ceil(reach / min(s, 1)))
+        for dim, size, s in zip(x.shape[2:], sizes[2:], scales, strict=True)
+    ]
+    return 2 * reduce(maximum, [const(reach), *halves])
 
 
 def _follows(size: Index, extent: Index, scale: float | None) -> bool:
@@ -77,6 +96,8 @@ CONVERTERS: dict[str, Converter] = {
     "upsample_bilinear2d": _upsample("linear"),
     "upsample_trilinear3d": _upsample("linear"),
     "upsample_bicubic2d": _upsample("cubic"),
+    "_upsample_bilinear2d_aa": _upsample("linear", smooth=True),
+    "_upsample_bicubic2d_aa": _upsample("cubic", smooth=True),
     "grid_sampler": _grid_sample,
     "grid_sampler_2d": _grid_sample,
     "grid_sampler_3d": _grid_sample,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_create import counted
 from tcc.frontends.torch_indexing import as_indices, places_of, tuples
 from tcc.frontends.torch_movement import place
 from tcc.frontends.torch_pointwise import quotient
+from tcc.frontends.torch_reduce import extreme
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64, U8, element_count
 
@@ -56,25 +56,23 @@ def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Ope
     row = "add" if how == "mean" else _REDUCTIONS[how]
     if own and how != "mean":
         return _scattered(ctx, x, at, source, row)
-    one = ctx.expand(ctx.scalar(1, x), at.shape)
-    count = _scattered(ctx, ctx.expand(ctx.scalar(0, x), x.shape), at, one, "add")
-    untouched = ctx.emit("equal", count, ctx.scalar(0, x))
+    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
+    zeros, ones = ctx.expand(zero, x.shape), ctx.expand(one, at.shape)
+    count = _scattered(ctx, zeros, at, ones, "add")
+    untouched = ctx.emit("equal", count, zero)
     start = x if own else ctx.where(untouched, x, _neutral(ctx, x, row))
     found = _scattered(ctx, start, at, source, row)
     if how != "mean":
         return found
-    total = ctx.emit("add", count, ctx.scalar(1, x)) if own else count
-    mean = quotient(ctx, found, ctx.emit("max", total, ctx.scalar(1, x)))
+    total = ctx.emit("add", count, one) if own else ctx.emit("max", count, one)
+    mean = quotient(ctx, found, ctx.cast(total, x.dtype))
     return ctx.where(untouched, x, mean)
 
 
 def _neutral(ctx: CallContext, x: Operand, row: str) -> Operand:
     if row in ("add", "mul"):
         return ctx.scalar(int(row == "mul"), x)
-    if x.dtype.is_float:
-        return ctx.scalar(-math.inf if row == "max" else math.inf, x)
-    info = np.iinfo(x.dtype.carrier)
-    return ctx.scalar(int(info.min if row == "max" else info.max), x)
+    return ctx.scalar(extreme(x.dtype, below=row == "max"), x)
 
 
 def _scatter_reduce(ctx: CallContext) -> Operand:
@@ -160,6 +158,39 @@ def _put(ctx: CallContext) -> Operand:
     places = ctx.reshape(as_indices(ctx, at), (count,))
     found = ctx.emit("scatter_elements", flat, places, source, axis=0, reduction=how)
     return ctx.reshape(found, x.shape)
+
+
+def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
+    """Rows of a table, combined in each run of indices; what torch keeps for gradients is not."""
+    weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
+    offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
+    bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
+    if ctx.call.used - {0} or as_int(at.shape[0]) == 0 or as_int(bags) == 0:
+        raise ctx.fail("of no index or run, or with results that are for gradients")
+    starts = ctx.slice_axis(offsets, 0, 0, bags)
+    places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
+    begun = ctx.cast(ctx.emit("less_or_equal", starts, places), I64)
+    bag = ctx.emit("reduce_sum", begun, axes=(1,), keepdims=False)
+    bag = ctx.emit("sub", bag, ctx.filled(1, I64))
+    rows = ctx.emit("gather", weight, at, axis=0)
+    if ctx.has("per_sample_weights"):
+        rows = ctx.emit("mul", rows, ctx.unsqueeze(ctx.operand("per_sample_weights"), 1))
+    start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
+    kept = ctx.expand(ctx.filled(True, BOOL), at.shape)
+    if ctx.has("padding_idx") and ctx.integer("padding_idx") >= 0:
+        padding = ctx.filled(ctx.integer("padding_idx"), I64)
+        kept = ctx.emit("not", ctx.emit("equal", at, padding))
+        rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
+    zeros = ctx.expand(ctx.filled(0, I64), (bags,))
+    count = ctx.emit("scatter_elements", zeros, bag, ctx.cast(kept, I64), axis=0, reduction="add")
+    how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
+    along = _along(ctx, rows, 0, bag, rows.shape)
+    found = ctx.emit("scatter_elements", target, along, rows, axis=0, reduction=how)
+    if mode == 1:
+        held = ctx.unsqueeze(ctx.emit("max", count, ctx.filled(1, I64)), 1)
+        found = ctx.emit("div", found, ctx.cast(held, rows.dtype))
+    empty = ctx.unsqueeze(ctx.emit("equal", count, ctx.filled(0, I64)), 1)
+    return ctx.where(empty, ctx.scalar(0, rows), found), None, None, None
 
 
 def _masked_scatter(ctx: CallContext) -> Operand:
@@ -257,6 +288,7 @@ def _copy(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
+    **{name: _embedding_bag for name in ("embedding_bag", "_embedding_bag_forward_only")},
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     "scatter_reduce.two": _scatter_reduce,

@@ -238,8 +238,12 @@ class _Reader:
     def _learn(self, graph: Any) -> None:
         """What the graph says of its values."""
         for name, meta in member(graph, "tensor_values", dict).items():
-            sizes = tuple(_size(size) for size in member(meta, "sizes", list))
-            self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes)
+            sizes, strides = (
+                tuple(_size(size) for size in member(meta, part, list))
+                for part in ("sizes", "strides")
+            )
+            offset = _size(member(meta, "storage_offset", dict))
+            self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes, strides, offset)
         for kind in ("int", "float", "bool"):
             for name, value in member(graph, f"sym_{kind}_values", dict).items():
                 found = _expression(value)

@@ -24,6 +24,7 @@ from .torch_samples import (
     WINDOWS,
     Call,
     Network,
+    Recurrent,
     export,
 )
 
@@ -61,6 +62,10 @@ def agree(module: Any, *inputs: Any) -> None:
 def test_operators(functions: Any) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     agree(Call(lambda x, y: [function(x, y) for function in functions]), x, y)
+
+
+def test_recurrent_layers() -> None:
+    agree(Recurrent(), torch.randn(4, 5, 6))
 
 
 def test_windows() -> None:

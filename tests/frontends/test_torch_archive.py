@@ -19,7 +19,9 @@ import torch
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.frontends.torch_calls import Formula
+from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_formulas import read_formula
+from tcc.frontends.torch_mutation import DOUBTFUL, VIEWS
 from tcc.ir.evaluate import evaluate_graph
 
 from tests.fuzz.hostile_archives import members, packed, program, tensor
@@ -68,12 +70,16 @@ def agree(path: Path, module: Any, *inputs: Any) -> Any:
 
 @pytest.mark.parametrize(
     "functions",
-    [samples.POINTWISE, samples.MOVEMENT, samples.REDUCED],
-    ids=["point", "move", "red"],
+    [samples.POINTWISE, samples.MOVEMENT, samples.REDUCED, samples.COMPOSITES, samples.COMPLEX],
+    ids=["point", "move", "reduce", "composites", "complex"],
 )
 def test_operators(functions: Any, tmp_path: Path) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)
     agree(tmp_path, lambda x, y: [function(x, y) for function in functions], x, y)
+
+
+def test_recurrent_layers(tmp_path: Path) -> None:
+    agree(tmp_path, samples.Recurrent(), torch.randn(4, 5, 6))
 
 
 def test_windows(tmp_path: Path) -> None:
@@ -93,6 +99,11 @@ def test_updates_in_place(tmp_path: Path) -> None:
         z[0] = 5.0
         z[:, 2].copy_(y[:, 0])
         z.unsqueeze(1).permute(2, 1, 0).sub_(0.25)
+        z.T.movedim(0, 1).diagonal().add_(3)
+        z.chunk(2, 1)[1].mul_(y[:, :3])
+        z.unbind(1)[4].lt_(0.5)
+        z.narrow(1, 2, 2).neg_()
+        z.t_().mT.select(1, 2).add_(1)
         return z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
 
     agree(tmp_path, updates, torch.randn(4, 6), torch.randn(4, 6))
@@ -107,6 +118,18 @@ def test_updates_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="run_decompositions"):
         load_model(saved(tmp_path, samples.Call(updates), torch.randn(4, 6)))
+
+
+def test_what_shares_memory_is_known() -> None:
+    """Every operator of the table whose result torch says may share its operand's memory."""
+    aliases = set()
+    for schema in torch._C._jit_get_all_schemas():
+        shared = [r.alias_info for r in schema.returns if r.alias_info is not None]
+        name = schema.name.replace("::", ".")
+        if name.startswith("aten.") and any(not alias.is_write for alias in shared):
+            aliases.add(name)
+    taken = {name for name in aliases if converter_of(f"{name}.default") is not None}
+    assert taken - VIEWS - DOUBTFUL == set()
 
 
 class Cache(torch.nn.Module):

@@ -46,6 +46,8 @@ POINTWISE = (
     lambda x, y: F.gelu(x, approximate="tanh") + F.glu(torch.cat([x, y], -1)),
     lambda x, y: torch.copysign(x, y) + torch.fmax(x, y) + torch.logaddexp(x, y),
     lambda x, y: (x * 10).int() // 3 + (y * 10).int() % 4,
+    lambda x, y: ((x * 10).int() << 3) + ((y * 10).int() >> 1),
+    lambda x, y: F.relu((x * 10).int()) - (-(x.abs() * 10).to(torch.uint8)),
 )
 MOVEMENT = (
     lambda x, y: x.reshape(-1, 3)[1:, ::2].transpose(0, 1),
@@ -55,6 +57,8 @@ MOVEMENT = (
     lambda x, y: F.pad(x[None], (1, 1), mode="reflect"),
     lambda x, y: x.tril(-1) + x.repeat_interleave(2, 1)[:, :6] + x.diagonal(1).sum(),
     lambda x, y: x[:, [0, -1]] + x[torch.tensor([[0], [2]]), torch.tensor([1, 2])][0],
+    lambda x, y: x.T.as_strided((2, 2), (1, 2)) + x[1:].as_strided((2, 2), (7, 2), 8),
+    lambda x, y: x.T.as_strided_scatter(y[:2, :2], (2, 2), (12, 2), 1),
     lambda x, y: x.index_put((torch.tensor([0, 2]),), y[:2], accumulate=True),
     lambda x, y: x.scatter_add(1, (y > 0).long(), y) + torch.gather(x, 0, (y < 0).long()),
     lambda x, y: torch.slice_scatter(x, y[:, :3], 1, 0, 6, 2),
@@ -65,7 +69,9 @@ MOVEMENT = (
 REDUCED = (
     lambda x, y: x.sum(), lambda x, y: x.mean(1, keepdim=True), lambda x, y: x.max(0)[1],
     lambda x, y: x.var(1) + y.std(1, unbiased=False), lambda x, y: (x > 2).any(),
-    lambda x, y: torch.cummax(x, 1)[1], lambda x, y: torch.logcumsumexp(x, 0),
+    lambda x, y: torch.cummax(x, 1)[1] + torch.cummin((x * 2).int(), 1)[0],
+    lambda x, y: torch.any(x > 0, dim=()) & torch.all(x > 0, dim=(0, 1)),
+    lambda x, y: torch.logcumsumexp(x, 0),
     lambda x, y: torch.linalg.vector_norm(x, 3, 1), lambda x, y: x.argmax(),
     lambda x, y: torch.softmax(x, 1) + F.log_softmax(y, 0), lambda x, y: x.cumsum(1).logsumexp(1),
     lambda x, y: F.layer_norm(x, (6,)) + F.rms_norm(y, (6,)), lambda x, y: x @ y.mT,
@@ -92,6 +98,8 @@ COMPOSITES = (
     lambda x, y: F.batch_norm(x[:, :, None], None, None, y[0], y[1], training=True),
     lambda x, y: torch.broadcast_tensors(x, y[0]),
     lambda x, y: torch.isclose(x, x + 1e-7 * y) & torch.isclose(x, y, atol=0.5),
+    lambda x, y: torch.isclose(torch.arange(99998, 100002), torch.tensor(100000), rtol=1e-5),
+    lambda x, y: F.cosine_similarity(x[:, :4], y[:, :4].expand(4, 4, 4), dim=1),
     lambda x, y: torch.count_nonzero(x > 0, 1) + torch.inner(x, y).long(),
     lambda x, y: F.unfold(x[None, None], (2, 3), dilation=(1, 2), padding=1, stride=(2, 1)),
     lambda x, y: torch.max(x, y).square().multiply(y).subtract(1).T,
@@ -128,6 +136,8 @@ LINALG = (
     lambda x, y: F.pad(x[None], (-5, 2, 1, -3), mode="replicate"),
 )
 COMPLEX = (
+    lambda x, y: torch.fft.irfft2(torch.fft.rfft2(x, s=(-1, 8), norm="ortho"), s=(3, 5)),
+    lambda x, y: torch.view_as_real(torch.fft.ifftn(torch.fft.fft(x, 5, 0), norm="forward")),
     lambda x, y: torch.fft.rfft(x).abs() + torch.fft.rfft(y, norm="ortho").angle(),
     lambda x, y: torch.fft.irfft(torch.fft.rfft(x) * torch.fft.rfft(y), 6),
     lambda x, y: torch.view_as_real(torch.fft.fft2(x, norm="forward")),
@@ -139,6 +149,7 @@ COMPLEX = (
         torch.exp(torch.complex(x, y)) @ torch.complex(y, x).T + x[:, :4]
     ),
     lambda x, y: torch.fft.hfftn(x, norm="ortho"),
+    lambda x, y: torch.view_as_real(torch.fft.ihfft2(torch.fft.hfft2(torch.complex(x, y), (4, 5)))),
     lambda x, y: torch.view_as_complex(x.reshape(4, 3, 2)).imag,
     lambda x, y: torch.angle(x),
 )
@@ -148,6 +159,9 @@ SPECIAL = (
     lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
 )  # fmt: skip
 WINDOWS = (
+    lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
+    lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
+    lambda x, w: F.embedding_bag((w[0, :2] > 0).long().reshape(-1, 9), w[0, :, :, 0], mode="max"),
     lambda x, w: F.conv2d(x, w, stride=2, padding=1),
     lambda x, w: F.conv2d(x, w[:, :1], groups=4, padding="same"),
     lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
@@ -164,6 +178,21 @@ WINDOWS = (
     lambda x, w: F.scaled_dot_product_attention(x[0], x[0], x[0], x[0, :, :, :8] > 0),
     lambda x, w: F.grid_sample(x, torch.tanh(w[:2, :, :2, :].transpose(1, 3))[..., :2]),
 )
+
+
+class Recurrent(torch.nn.Module):
+    """Layers of each kind: stacked, in both directions, without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.LSTM(6, 3, num_layers=2, bidirectional=True, batch_first=True)
+        self.second = torch.nn.GRU(6, 5, bidirectional=True)
+        self.third = torch.nn.RNN(10, 4, nonlinearity="relu", bias=False)
+
+    def forward(self, x: Any) -> Any:
+        first, (h, c) = self.first(x)
+        second, last = self.second(first)
+        return [first, h, c, second, last, *self.third(second)]
 
 
 class Network(torch.nn.Module):

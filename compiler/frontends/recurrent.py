@@ -1,0 +1,164 @@
+"""Recurrent layers of both frameworks: one direction as a scan over time.
+
+The inputs of all steps are projected beforehand, by one matmul.  The scan's body is h R^T plus the
+step's projected input, gate by gate, so that a kernel can have one unit of all gates in hand, and
+the new state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tcc.frontends.emitting import Emitter
+from tcc.frontends.onnx_scope import Operand
+from tcc.ir.index import Index
+from tcc.ir.types import I64, TensorType
+
+Activation = Callable[[Emitter, Operand], Operand]
+Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a step needs besides its input and states; operands lie outside the body."""
+
+    hidden: int
+    recurrent: tuple[Operand, ...]  # R^T of each gate
+    bias: Operand | None  # of the recurrent part, where it cannot be added beforehand
+    activations: tuple[Activation, ...]
+    places: tuple[int, ...]  # of each gate in the projected input
+    peepholes: tuple[Operand, ...] = ()
+    clip: float = 0.0
+    coupled: bool = False
+    linear_before: bool = True
+
+    def activate(self, ctx: Emitter, number: int, x: Operand) -> Operand:
+        if self.clip:
+            low, high = ctx.filled(-self.clip, x.dtype), ctx.filled(self.clip, x.dtype)
+            x = ctx.emit("clip", x, low, high)
+        return self.activations[number](ctx, x)
+
+    def product(self, ctx: Emitter, number: int, h: Operand) -> Operand:
+        return ctx.emit("matmul", h, self.recurrent[number])
+
+    def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
+        """The gate's part of the projected input."""
+        return ctx.slice_axis(x, x.rank - 1, self.places[number] * self.hidden, self.hidden)
+
+    def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
+        """What the gate's activation is applied to."""
+        return ctx.emit("add", self.enters(ctx, number, x), self.product(ctx, number, h))
+
+
+def _rnn_step(
+    cell: Cell, ctx: Emitter, x: Operand, states: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    return (cell.activate(ctx, 0, cell.gate(ctx, 0, x, states[0])),)
+
+
+def _gru_step(
+    cell: Cell, ctx: Emitter, x: Operand, states: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    h = states[0]
+    update = cell.activate(ctx, 0, cell.gate(ctx, 0, x, h))
+    reset = cell.activate(ctx, 0, cell.gate(ctx, 1, x, h))
+    if cell.linear_before:
+        inner = cell.product(ctx, 2, h)
+        if cell.bias is not None:
+            inner = ctx.emit("add", inner, cell.bias)
+        inner = ctx.emit("mul", reset, inner)
+    else:
+        inner = cell.product(ctx, 2, ctx.emit("mul", reset, h))
+    hidden = cell.activate(ctx, 1, ctx.emit("add", cell.enters(ctx, 2, x), inner))
+    rest = ctx.emit("sub", ctx.filled(1.0, x.dtype), update)
+    return (ctx.emit("add", ctx.emit("mul", rest, hidden), ctx.emit("mul", update, h)),)
+
+
+def _lstm_step(
+    cell: Cell, ctx: Emitter, x: Operand, states: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    h, c = states
+
+    def gate(number: int, peephole: int | None, state: Operand) -> Operand:
+        value = cell.gate(ctx, number, x, h)
+        if peephole is not None and cell.peepholes:
+            value = ctx.emit("add", value, ctx.emit("mul", cell.peepholes[peephole], state))
+        return value
+
+    enter = cell.activate(ctx, 0, gate(0, 0, c))
+    if cell.coupled:
+        forget = ctx.emit("sub", ctx.filled(1.0, x.dtype), enter)
+    else:
+        forget = cell.activate(ctx, 0, gate(2, 2, c))
+    candidate = cell.activate(ctx, 1, gate(3, None, c))
+    new_c = ctx.emit("add", ctx.emit("mul", forget, c), ctx.emit("mul", enter, candidate))
+    leave = cell.activate(ctx, 0, gate(1, 1, new_c))
+    return ctx.emit("mul", leave, cell.activations[2](ctx, new_c)), new_c
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    gates: int
+    states: int
+    activations: tuple[str, ...]
+    step: Step
+
+
+KINDS = {
+    "RNN": Kind(1, 1, ("Tanh",), _rnn_step),
+    "GRU": Kind(3, 1, ("Sigmoid", "Tanh"), _gru_step),
+    "LSTM": Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step),
+}
+
+
+def run_cell(
+    ctx: Emitter,
+    kind: Kind,
+    cell: Cell,
+    projected: Operand,
+    states: Sequence[Operand],
+    lengths: Operand | None,
+    reverse: bool,
+) -> tuple[Operand, ...]:
+    """(rows [time, batch, hidden], last states [batch, hidden]...) of one direction.
+
+    `lengths` [batch, 1] are the steps of each sequence; rows beyond them are zero.
+    """
+    scanned = [projected]
+    if lengths is not None:
+        scanned.append(_steps(ctx, projected.shape[0]))
+    scope = ctx.body_scope("step" if not reverse else "step_back")
+    inner = ctx.inside(scope)
+    old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
+    x = scope.wrap(scope.builder.input("x", _row_type(projected)))
+    new = kind.step(cell, inner, x, old)
+    row = new[0]
+    if lengths is not None:
+        t = scope.wrap(scope.builder.input("t", _row_type(scanned[1])))
+        runs = inner.emit("less", t, lengths)
+        row = inner.emit("where", runs, row, inner.filled(0.0, row.dtype))
+        new = tuple(
+            inner.emit("where", runs, after, before) for after, before in zip(new, old, strict=True)
+        )
+    body = scope.builder.finish(o.value for o in (*new, row))
+    results = ctx.emit_all(
+        "scan",
+        [*states, *scanned],
+        body=body,
+        num_scan_inputs=len(scanned),
+        input_axes=(0,) * len(scanned),
+        input_reverse=(reverse,) * len(scanned),
+        output_axes=(0,),
+        output_reverse=(reverse,),
+    )
+    return (results[-1], *results[:-1])
+
+
+def _row_type(operand: Operand) -> TensorType:
+    return TensorType(operand.dtype, operand.shape[1:])
+
+
+def _steps(ctx: Emitter, time: Index) -> Operand:
+    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
+    return ctx.emit("range", zero, ctx.size_scalar(time), one, size=time)
