@@ -258,29 +258,16 @@ def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "attention",
-        AttentionAttrs,
-        (3, 4),
-        _attention_infer,
-        _attention_reference,
-        _attention_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
+        _attention_samples, FLOATS, Tolerance.ACCUMULATE,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
-        expr=_attention_expr,
-        traits=frozenset({Trait.CONTRACTION}),
+        expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
         aten=("scaled_dot_product_attention",),
     ),
     OpSpec(
-        "rotary_embedding",
-        RotaryEmbeddingAttrs,
-        (3, 4),
-        _rotary_infer,
-        _rotary_reference,
-        _rotary_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
+        _rotary_samples, FLOATS, Tolerance.ACCUMULATE,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         expr=_rotary_expr,
     ),
-)
+)  # fmt: skip

@@ -147,30 +147,24 @@ def _reverse_sequence_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     move_row(
-        "depth_to_space",
-        DepthToSpaceAttrs,
+        "depth_to_space", DepthToSpaceAttrs,
         (_depth_to_space_infer, _depth_to_space_reference, _depth_to_space_expr),
         _depth_to_space_samples,
         "Spreads groups of channels over blocks of the image.",
-        onnx=(OnnxBinding("DepthToSpace"),),
-        aten=("pixel_shuffle",),
+        onnx=(OnnxBinding("DepthToSpace"),), aten=("pixel_shuffle",),
     ),
     move_row(
-        "space_to_depth",
-        SpaceToDepthAttrs,
+        "space_to_depth", SpaceToDepthAttrs,
         (_space_to_depth_infer, _space_to_depth_reference, _space_to_depth_expr),
         _space_to_depth_samples,
         "Collects blocks of the image into channels.",
-        onnx=(OnnxBinding("SpaceToDepth"),),
-        aten=("pixel_unshuffle",),
+        onnx=(OnnxBinding("SpaceToDepth"),), aten=("pixel_unshuffle",),
     ),
     move_row(
-        "reverse_sequence",
-        ReverseSequenceAttrs,
+        "reverse_sequence", ReverseSequenceAttrs,
         (_reverse_sequence_infer, _reverse_sequence_reference, _reverse_sequence_expr),
         _reverse_sequence_samples,
         "Reverses the first `lengths[b]` steps of each sequence.",
-        arity=(2, 2),
-        onnx=(OnnxBinding("ReverseSequence", since=10),),
+        arity=(2, 2), onnx=(OnnxBinding("ReverseSequence", since=10),),
     ),
-)
+)  # fmt: skip

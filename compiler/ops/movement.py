@@ -402,77 +402,46 @@ def move_row(
     """The row of an op that copies elements; `functions` are infer, reference, expr."""
     infer, reference, expr = functions
     return OpSpec(
-        name,
-        attrs,
-        arity,
-        infer,
-        reference,
-        samples,
-        MOVED,
-        Tolerance.EXACT,
-        doc,
-        expr=expr,
-        traits=_MOVES,
-        onnx=onnx,
-        aten=aten,
-    )
+        name, attrs, arity, infer, reference, samples, MOVED, Tolerance.EXACT, doc, expr=expr,
+        traits=_MOVES, onnx=onnx, aten=aten,
+    )  # fmt: skip
 
 
 OPS: tuple[OpSpec, ...] = (
     move_row(
-        "reshape",
-        ReshapeAttrs,
-        (_reshape_infer, _reshape_reference, _reshape_expr),
+        "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_expr),
         _reshape_samples,
         "The same elements in row-major order under another shape.",
         aten=("view", "reshape"),
     ),
     move_row(
-        "transpose",
-        TransposeAttrs,
-        (_transpose_infer, _transpose_reference, _transpose_expr),
+        "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_expr),
         _transpose_samples,
         "Permutes the axes.",
         aten=("permute",),
     ),
     move_row(
-        "expand",
-        ExpandAttrs,
-        (_expand_infer, _expand_reference, _expand_expr),
-        _expand_samples,
+        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr), _expand_samples,
         "Repeats along axes of extent one.",
         aten=("expand",),
     ),
     move_row(
-        "slice",
-        SliceAttrs,
-        (_slice_infer, _slice_reference, _slice_expr),
-        _slice_samples,
+        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr), _slice_samples,
         "A strided part of each axis.",
     ),
     move_row(
-        "tile",
-        TileAttrs,
-        (_tile_infer, _tile_reference, _tile_expr),
-        _tile_samples,
+        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr), _tile_samples,
         "Repeats the whole tensor along each axis.",
         aten=("repeat",),
     ),
     move_row(
-        "concat",
-        ConcatAttrs,
-        (_concat_infer, _concat_reference, _concat_expr),
-        _concat_samples,
+        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr), _concat_samples,
         "Joins tensors along an axis.",
-        arity=(1, 1 << 16),
-        aten=("cat",),
+        arity=(1, 1 << 16), aten=("cat",),
     ),
     move_row(
-        "split",
-        SplitAttrs,
-        (_split_infer, _split_reference, _split_expr),
-        _split_samples,
+        "split", SplitAttrs, (_split_infer, _split_reference, _split_expr), _split_samples,
         "Cuts a tensor along an axis into parts of given sizes.",
         aten=("split_with_sizes",),
     ),
-)
+)  # fmt: skip
