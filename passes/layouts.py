@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tcc.ir.expr import Expr, ExprBuilder, extent, reads, with_reads
-from tcc.ir.graph import Graph, Node, Value, captures
+from tcc.ir.graph import Graph, Node, Value, uses
 from tcc.ir.index import (
     Index,
     as_int,
@@ -206,8 +206,7 @@ def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
     pinned = {*graph.inputs, *graph.outputs}
     for step in steps:
         if step.node is not None:
-            node = step.node
-            pinned.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            pinned.update((*uses(step.node), *step.node.outputs))
     for a, b in graph.aliases:
         pinned.update((a, b))
     return pinned

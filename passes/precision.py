@@ -24,7 +24,7 @@ from typing import TypeGuard
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
-from tcc.ir.graph import Graph, Handle, Value, captures
+from tcc.ir.graph import Graph, Handle, Value, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, var_of
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
@@ -388,8 +388,7 @@ def _pinned(placed: Placed) -> set[Value]:
     pinned = {*graph.inputs, *graph.outputs, *(v for pair in graph.aliases for v in pair)}
     for step in placed.steps:
         if step.node is not None:
-            node = step.node
-            pinned.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            pinned.update((*uses(step.node), *step.node.outputs))
     return pinned
 
 

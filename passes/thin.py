@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from tcc.ir.expr import ExprBuilder, extent, reads, with_reads
-from tcc.ir.graph import Value, captures
+from tcc.ir.graph import Value, uses
 from tcc.ir.index import (
     Index,
     Var,
@@ -81,8 +81,7 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
     others = {*placed.graph.inputs, *placed.graph.outputs, *placed.wholes, *placed.wholes.values()}
     for number, step in enumerate(placed.steps):
         if step.node is not None:
-            node = step.node
-            others.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            others.update((*uses(step.node), *step.node.outputs))
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, required
 from tcc.ops.window import patch, window_count
 
@@ -294,8 +295,7 @@ def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...
 
 def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        def f32(*shape: int) -> Array:
-            return rng.standard_normal(shape).astype(np.float32)
+        f32 = partial(normal, rng)
 
         def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
             return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
