@@ -10,6 +10,8 @@ import hashlib
 import json
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -49,13 +51,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises UserError where the file is missing, is no artifact, is cut short, or has another ABI.
     """
-    try:
-        with path.open("rb") as file:
-            manifest = _parse_manifest(_read_section(file, path, MANIFEST_SECTION), path)
-    except OSError as error:
-        raise UserError(
-            "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
-        ) from error
+    with _opened(path, "artifact") as file:
+        manifest = _parse_manifest(_read_section(file, path, MANIFEST_SECTION), path)
     if manifest.get("abi") != ABI_VERSION:
         raise UserError(
             "the artifact is for another version of tcc",
@@ -70,16 +67,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def verify_image(path: Path) -> None:
     """Reads the artifact's image, all but its weights, and raises UserError unless it is what was
     linked: code with a bit turned over would crash, or compute something else."""
-    try:
-        with path.open("rb") as file:
-            end = file.seek(0, 2)
-            size = _image_size(file, end, path)
-            image = _read_at(file, 0, size, end, path)
-            seal = SEAL.unpack(_read_at(file, size, SEAL.size, end, path))
-    except OSError as error:
-        raise UserError(
-            "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
-        ) from error
+    with _opened(path, "artifact") as file:
+        end = file.seek(0, 2)
+        size = _image_size(file, end, path)
+        image = _read_at(file, 0, size, end, path)
+        seal = SEAL.unpack(_read_at(file, size, SEAL.size, end, path))
     if seal != (SEAL_MAGIC, size, hashlib.sha256(image).digest()):
         raise UserError(
             "the artifact is damaged",
@@ -94,13 +86,8 @@ def read_listings(path: Path) -> dict[str, str]:
 
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
-    try:
-        with path.open("rb") as file:
-            packed = _read_section(file, path, LISTINGS_SECTION)
-    except OSError as error:
-        raise UserError(
-            "the artifact cannot be read", where=str(path), why=error.strerror or str(error)
-        ) from error
+    with _opened(path, "artifact") as file:
+        packed = _read_section(file, path, LISTINGS_SECTION)
     if not packed:
         return {}
     try:
@@ -123,18 +110,11 @@ def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
         return None
     side = weights["place"] == "side file"
     where = path.with_name(path.name + SIDE_SUFFIX) if side else path
-    try:
-        with where.open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(max(0, end - TRAILER.size))
-            data = file.read(TRAILER.size)
-    except OSError as error:
-        raise UserError(
-            "the artifact's weights cannot be read",
-            where=str(where),
-            why=error.strerror or str(error),
-            hint="copy the side file together with the artifact, or compile the model again",
-        ) from error
+    hint = "copy the side file together with the artifact, or compile the model again"
+    with _opened(where, "artifact's weights", hint) as file:
+        end = file.seek(0, 2)
+        file.seek(max(0, end - TRAILER.size))
+        data = file.read(TRAILER.size)
     if len(data) == TRAILER.size:
         magic, version, offset, size, digest = TRAILER.unpack(data)
         expected = (TRAILER_MAGIC, TRAILER_VERSION, weights["bytes"], weights["sha256"])
@@ -152,7 +132,7 @@ def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
 def verify_weights(weights: WeightRange) -> None:
     """Reads all weights and raises UserError unless they are what was written."""
     digest, left = hashlib.sha256(), weights.size
-    with weights.path.open("rb") as file:
+    with _opened(weights.path, "artifact's weights") as file:
         file.seek(weights.offset)
         while left:
             chunk = file.read(min(left, _CHUNK))
@@ -167,6 +147,21 @@ def verify_weights(weights: WeightRange) -> None:
             why="their content hash is not the one in the manifest",
             hint="copy the file again, or compile the model again",
         )
+
+
+@contextmanager
+def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
+    """The file at `path`; raises UserError where it cannot be opened or read."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UserError(
+            f"the {what} cannot be read",
+            where=str(path),
+            why=error.strerror or str(error),
+            hint=hint,
+        ) from error
 
 
 def _not_an_artifact(path: Path, why: str) -> UserError:

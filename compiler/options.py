@@ -163,198 +163,136 @@ def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:
     return found
 
 
-def _flag(
+def _option(
     spelling: str,
     metavar: str,
     help: str,
     read: Callable[[Any], Any],
     *,
     repeated: bool = False,
-) -> dict[str, Any]:
-    """The metadata of one field; `FLAGS` reads it."""
-    return {"flag": (spelling, metavar, help, read, repeated)}
+    **default: Any,
+) -> Any:
+    """A field with its flag in the metadata, which `FLAGS` reads; `default` is as of `field`."""
+    return field(metadata={"flag": (spelling, metavar, help, read, repeated)}, **default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The choices of one compile.  Make one with `read_options`, which checks the values."""
 
-    target: str = field(
-        default="cpu",
-        metadata=_flag(
-            "--target",
-            "KIND",
-            "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
-            "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
-            "comes before the CPU.",
-            _text,
-        ),
+    # fmt: off
+    target: str = _option(
+        "--target", "KIND",
+        "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
+        "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
+        "comes before the CPU.",
+        _text, default="cpu",
     )
-    cpu: str = field(
-        default="host",
-        metadata=_flag(
-            "--cpu",
-            "NAME",
-            "The processor of code for the CPU: host (this machine's), x86-64-v3, neoverse-n1, ...",
-            _text,
-        ),
+    cpu: str = _option(
+        "--cpu", "NAME",
+        "The processor of code for the CPU: host (this machine's), x86-64-v3, neoverse-n1, ...",
+        _text, default="host",
     )
-    inputs: tuple[tuple[str, Shape], ...] = field(
-        default=(),
-        metadata=_flag(
-            "--input",
-            "NAME=SHAPE",
-            "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
-            "open and no --input fixes stay open: one artifact serves all of them.",
-            _shapes,
-            repeated=True,
-        ),
+    inputs: tuple[tuple[str, Shape], ...] = _option(
+        "--input", "NAME=SHAPE",
+        "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
+        "open and no --input fixes stay open: one artifact serves all of them.",
+        _shapes, default=(), repeated=True,
     )
-    buckets: tuple[tuple[str, Shape], ...] = field(
-        default=(),
-        metadata=_flag(
-            "--bucket",
-            "SYM=SIZE,...",
-            "Code of its own for these sizes of an open dimension, as in seq=32,64,128, beside the "
-            "general code, which serves all others; of several, for each combination.",
-            _buckets,
-            repeated=True,
-        ),
+    buckets: tuple[tuple[str, Shape], ...] = _option(
+        "--bucket", "SYM=SIZE,...",
+        "Code of its own for these sizes of an open dimension, as in seq=32,64,128, beside the "
+        "general code, which serves all others; of several, for each combination.",
+        _buckets, default=(), repeated=True,
     )
-    state: tuple[tuple[str, str], ...] = field(
-        default=(),
-        metadata=_flag(
-            "--state",
-            "PAST=PRESENT",
-            "Output PRESENT is input PAST updated in place (a KV cache).  Where the model appends "
-            "rows to PAST, the caller hands an array of PRESENT's size whose front holds the old "
-            "rows; after the run it holds PRESENT.",
-            _states,
-            repeated=True,
-        ),
+    state: tuple[tuple[str, str], ...] = _option(
+        "--state", "PAST=PRESENT",
+        "Output PRESENT is input PAST updated in place (a KV cache).  Where the model appends "
+        "rows to PAST, the caller hands an array of PRESENT's size whose front holds the old "
+        "rows; after the run it holds PRESENT.",
+        _states, default=(), repeated=True,
     )
-    level: int = field(
-        default=2,
-        metadata=_flag("-O", "LEVEL", "How much to optimise, 0 to 3.", _one_of(LEVELS, int)),
+    level: int = _option(
+        "-O", "LEVEL", "How much to optimise, 0 to 3.",
+        _one_of(LEVELS, int), default=2,
     )
-    numerics: str = field(
-        default="default",
-        metadata=_flag(
-            "--numerics",
-            "MODE",
-            "strict turns off algorithms that trade rounding for speed, and reads what masks hide.",
-            _one_of(NUMERICS, str),
-        ),
+    numerics: str = _option(
+        "--numerics", "MODE",
+        "strict turns off algorithms that trade rounding for speed, and reads what masks hide.",
+        _one_of(NUMERICS, str), default="default",
     )
-    weight_growth: float = field(
-        default=4.0,
-        metadata=_flag(
-            "--weight-growth",
-            "FACTOR",
-            "How many times their size weights may take where larger ones make the model faster; "
-            "1 keeps them as they are.",
-            _factor,
-        ),
+    weight_growth: float = _option(
+        "--weight-growth", "FACTOR",
+        "How many times their size weights may take where larger ones make the model faster; 1 "
+        "keeps them as they are.",
+        _factor, default=4.0,
     )
-    machine: Path | None = field(
-        default=None,
-        metadata=_flag(
-            "--machine",
-            "FILE",
-            "Constants of the machine to choose schedules for, from tcc doctor --calibrate; "
-            "default: those of the processor's family.",
-            _path,
-        ),
+    machine: Path | None = _option(
+        "--machine", "FILE",
+        "Constants of the machine to choose schedules for, from tcc doctor --calibrate; default: "
+        "those of the processor's family.",
+        _path, default=None,
     )
-    precision: str = field(
-        default="f32",
-        metadata=_flag(
-            "--precision",
-            "TYPE",
-            "f32; tf32: products of f32 on a GPU's matrix units, rounded to 11 bits; "
-            "bf16: weights, and where the processor multiplies bf16 what they are multiplied "
-            "with, stored in bf16, sums in f32; f16: weights stored in f16, arithmetic in f32.  "
-            "What would be slower so stays f32.",
-            _one_of(PRECISIONS, str),
-        ),
+    precision: str = _option(
+        "--precision", "TYPE",
+        "f32; tf32: products of f32 on a GPU's matrix units, rounded to 11 bits; bf16: weights, "
+        "and where the processor multiplies bf16 what they are multiplied with, stored in bf16, "
+        "sums in f32; f16: weights stored in f16, arithmetic in f32.  What would be slower so "
+        "stays f32.",
+        _one_of(PRECISIONS, str), default="f32",
     )
-    weights: str | None = field(
-        default=None,
-        metadata=_flag(
-            "--weights",
-            "TYPE",
-            "int8 or int4: weights of matrix products as integers with a scale for every 32, "
-            "arithmetic in f32.",
-            _one_of(tuple(WEIGHTS), str),
-        ),
+    weights: str | None = _option(
+        "--weights", "TYPE",
+        "int8 or int4: weights of matrix products as integers with a scale for every 32, "
+        "arithmetic in f32.",
+        _one_of(tuple(WEIGHTS), str), default=None,
     )
-    allow_pickle: bool = field(
-        default=False,
-        metadata=_flag(
-            "--allow-pickle",
-            "",
-            "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author "
-            "put in; only for files that you trust.",
-            _switch,
-        ),
+    allow_pickle: bool = _option(
+        "--allow-pickle", "",
+        "Lets torch unpickle what a .pt2 archive holds, which runs any code that its author put "
+        "in; only for files that you trust.",
+        _switch, default=False,
     )
-    allow_host: bool = field(
-        default=False,
-        metadata=_flag(
-            "--allow-host",
-            "",
-            "Lets a program for GPUs call functions that only the host has, with copies there and "
-            "back.",
-            _switch,
-        ),
+    allow_host: bool = _option(
+        "--allow-host", "",
+        "Lets a program for GPUs call functions that only the host has, with copies there and "
+        "back.",
+        _switch, default=False,
     )
-    gpu_kernels: str = field(
-        default="auto",
-        metadata=_flag(
-            "--gpu-kernels",
-            "KIND",
-            "auto: products and attention of halves for Hopper (sm_90) may be Gluon kernels with "
-            "warps of their own for copies; triton: none are.",
-            _one_of(GPU_KERNELS, str),
-        ),
+    gpu_kernels: str = _option(
+        "--gpu-kernels", "KIND",
+        "auto: products and attention of halves for Hopper (sm_90) may be Gluon kernels with "
+        "warps of their own for copies; triton: none are.",
+        _one_of(GPU_KERNELS, str), default="auto",
     )
-    jobs: int = field(
-        default_factory=lambda: len(os.sched_getaffinity(0)),
-        metadata=_flag(
-            "--jobs",
-            "COUNT",
-            "Worker processes that generate code; the output does not depend on it.",
-            _positive,
-        ),
+    jobs: int = _option(
+        "--jobs", "COUNT",
+        "Worker processes that generate code; the output does not depend on it.",
+        _positive, default_factory=lambda: len(os.sched_getaffinity(0)),
     )
-    budgets: Budgets = field(
-        default=BUDGETS,
-        metadata=_flag("--budget", "NAME=VALUE", budgets_help(), read_budgets, repeated=True),
+    budgets: Budgets = _option(
+        "--budget", "NAME=VALUE", budgets_help(),
+        read_budgets, default=BUDGETS, repeated=True,
     )
-    name: str = field(
-        default="",
-        metadata=_flag("--name", "NAME", "The model's name in its C interface.", _identifier),
+    name: str = _option(
+        "--name", "NAME", "The model's name in its C interface.",
+        _identifier, default="",
     )
-    dump: Path | None = field(
-        default=None,
-        metadata=_flag(
-            "--dump", "DIR", "Writes the model after every pass that changed it here.", _path
-        ),
+    dump: Path | None = _option(
+        "--dump", "DIR", "Writes the model after every pass that changed it here.",
+        _path, default=None,
     )
-    keep_ir: bool = field(
-        default=False,
-        metadata=_flag(
-            "--keep-ir",
-            "",
-            "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect --ir and "
-            "--asm.",
-            _switch,
-        ),
+    keep_ir: bool = _option(
+        "--keep-ir", "",
+        "Keeps the kernels' LLVM IR or Triton source in the artifact, for tcc inspect --ir and "
+        "--asm.",
+        _switch, default=False,
     )
-    time_passes: bool = field(
-        default=False,
-        metadata=_flag("--time-passes", "", "Prints how long every pass took.", _switch),
+    time_passes: bool = _option(
+        "--time-passes", "", "Prints how long every pass took.",
+        _switch, default=False,
     )
+    # fmt: on
 
     @property
     def bucket_sizes(self) -> tuple[dict[str, int], ...]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, captures, walk_nodes
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_nodes
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.rewrite import Inputs, rewritten
@@ -56,7 +56,7 @@ class _Fold:
         for node in walk_nodes(graph):
             self.uses.update((v, 2) for body in bodies(node) for v in body.outputs)
         for node in walk_nodes(graph):
-            for value in (*(v for v in node.inputs if v), *captures(node)):
+            for value in uses(node):
                 self.uses[value] = self.uses.get(value, 0) + 1
 
     def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:

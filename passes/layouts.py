@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tcc.ir.expr import Expr, ExprBuilder, extent, reads
-from tcc.ir.graph import Graph, Node, Value, captures
+from tcc.ir.expr import Expr, ExprBuilder, extent, reads, with_reads
+from tcc.ir.graph import Graph, Node, Value, uses
 from tcc.ir.index import (
     Index,
     as_int,
@@ -32,7 +32,7 @@ from tcc.ir.index import (
 )
 from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Read, Scalar, read, transform
+from tcc.ir.scalar import Read, Scalar, read
 from tcc.ir.types import TensorType
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.join import Join, Part
@@ -206,8 +206,7 @@ def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
     pinned = {*graph.inputs, *graph.outputs}
     for step in steps:
         if step.node is not None:
-            node = step.node
-            pinned.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            pinned.update((*uses(step.node), *step.node.outputs))
     for a, b in graph.aliases:
         pinned.update((a, b))
     return pinned
@@ -447,8 +446,8 @@ def _read_padded(
 ) -> Kernel:
     """`kernel` on `copies` in place of the values they are of."""
 
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not isinstance(node.source, int):
+    def moved(node: Read) -> Scalar:
+        if not isinstance(node.source, int):
             return node
         old = kernel.operands[node.source]
         if old not in copies:
@@ -460,10 +459,7 @@ def _read_padded(
         fill = None if inside else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
 
-    stages = tuple(
-        replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
-        for stage in kernel.expr.stages
-    )
+    stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
     operands = tuple(copies.get(v, v) for v in kernel.operands)
     params = tuple(
         copies[v].type if v in copies else t

@@ -23,8 +23,8 @@ from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
-from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads
-from tcc.ir.graph import Graph, Handle, Value, captures
+from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
+from tcc.ir.graph import Graph, Handle, Value, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, var_of
 from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
@@ -38,7 +38,7 @@ from tcc.ir.scalar import (
     index_value,
     literal,
     read,
-    transform,
+    read_from,
     walk,
 )
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
@@ -300,18 +300,14 @@ def _rewritten(
         first.append(len(values))
         values += replaced[value].values if value in replaced else (value,)
 
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not isinstance(node.source, int):
+    def moved(node: Read) -> Scalar:
+        if not isinstance(node.source, int):
             return node
         number = first[node.source]
         stored = replaced.get(kernel.operands[node.source])
-        if stored is not None:
-            return stored.value_of(node, number)
-        return read(number, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+        return read_from(node, number) if stored is None else stored.value_of(node, number)
 
-    stages = tuple(
-        replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in kernel.expr.stages
-    )
+    stages = tuple(with_reads(s, moved) for s in kernel.expr.stages)
     params = tuple(v.type for v in values)
     rounded = cast_results(
         Expr(params, stages, kernel.expr.outputs), [v.type.dtype for v in results]
@@ -393,8 +389,7 @@ def _pinned(placed: Placed) -> set[Value]:
     pinned = {*graph.inputs, *graph.outputs, *(v for pair in graph.aliases for v in pair)}
     for step in placed.steps:
         if step.node is not None:
-            node = step.node
-            pinned.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            pinned.update((*uses(step.node), *step.node.outputs))
     return pinned
 
 

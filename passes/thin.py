@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
-from tcc.ir.expr import ExprBuilder, extent, reads
-from tcc.ir.graph import Value, captures
+from tcc.ir.expr import ExprBuilder, extent, reads, with_reads
+from tcc.ir.graph import Value, uses
 from tcc.ir.index import (
     Index,
     Var,
@@ -28,7 +28,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.ir.layout import Layout, permuted
-from tcc.ir.scalar import Read, Scalar, read, transform
+from tcc.ir.scalar import Read, Scalar, read
 from tcc.ir.types import element_count
 from tcc.passes.layouts import Kernel, Placed, Step
 
@@ -81,8 +81,7 @@ def _lives(placed: Placed) -> dict[Value, _Life]:
     others = {*placed.graph.inputs, *placed.graph.outputs, *placed.wholes, *placed.wholes.values()}
     for number, step in enumerate(placed.steps):
         if step.node is not None:
-            node = step.node
-            others.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            others.update((*uses(step.node), *step.node.outputs))
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)
@@ -207,16 +206,13 @@ def _part(source: Value, target: Value, every: Sequence[int], loc: str) -> Kerne
 def _read_part(kernel: Kernel, value: Value, part: Value, every: Sequence[int]) -> Kernel:
     """`kernel` on what was kept in place of all."""
 
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not _is(kernel, node, value):
+    def moved(node: Read) -> Scalar:
+        if not _is(kernel, node, value):
             return node
         at = tuple(i // const(n) for i, n in zip(node.indices, every, strict=True))
         return read(node.source, at, node.dtype)
 
-    stages = tuple(
-        replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
-        for stage in kernel.expr.stages
-    )
+    stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
     operands = tuple(part if v is value else v for v in kernel.operands)
     params = tuple(
         part.type if v is value else t

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import numpy as np
-from tcc.artifact import read_manifest
+from tcc.artifact import find_weights, read_manifest, verify_weights
 from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import compare
@@ -113,6 +113,9 @@ def verify(
         module = load(path, threads)
         if artifact is not None:
             _check_same_inputs(artifact, module.inputs, model)
+            weights = find_weights(path, dict(module.manifest))
+            if weights is not None:
+                verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
         arrays = make_inputs(module.inputs, inputs, seed)
         given = _as_the_model_takes(arrays, module.manifest)

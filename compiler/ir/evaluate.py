@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
-from tcc.ir.graph import Graph, Node, Value, bind_attrs, captures, carrier
+from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
 from tcc.ir.op import Array
 
@@ -238,7 +238,7 @@ def _dying(graph: Graph) -> list[list[Value]]:
     """For each node the values of the graph that nothing reads after it."""
     last: dict[Value, int] = {}
     for number, node in enumerate(graph.nodes):
-        for value in (*node.outputs, *(v for v in node.inputs if v), *captures(node)):
+        for value in (*node.outputs, *uses(node)):
             last[value] = number
     own = {*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)}
     kept = set(graph.outputs)

@@ -32,7 +32,9 @@ from tcc.ir.scalar import (
     children,
     literal,
     read,
+    read_from,
     substitute_indices,
+    transform,
     walk,
 )
 from tcc.ir.types import DType, Kind, TensorType
@@ -239,6 +241,20 @@ def reads(stage: Stage) -> tuple[Read, ...]:
 @lru_cache(maxsize=4096)
 def _reads(body: tuple[Scalar, ...]) -> tuple[Read, ...]:
     return tuple(s for s in walk(*body) if isinstance(s, Read))
+
+
+def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
+    """`stage` with `of(read)` in the place of every read, the read's own operands being done."""
+
+    def leaf(node: Scalar) -> Scalar:
+        return of(node) if isinstance(node, Read) else node
+
+    return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+
+
+def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
+    """`stage` reading the elements of `of(source)` for those of `source`."""
+    return with_reads(stage, lambda node: read_from(node, of(node.source)))
 
 
 def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:

@@ -130,7 +130,7 @@ class Graph:
         """The nodes that read each value, body captures included; graph outputs are not nodes."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes:
-            for value in dict.fromkeys((*(v for v in node.inputs if v), *captures(node))):
+            for value in dict.fromkeys(uses(node)):
                 users.setdefault(value, []).append(node)
         return users
 
@@ -143,13 +143,18 @@ def bodies(node: Node) -> tuple[Graph, ...]:
     return tuple(value for value in found if isinstance(value, Graph))
 
 
+def uses(node: Node) -> tuple[Value, ...]:
+    """The values that the node or one of its bodies reads; one may stand in it twice."""
+    return (*(v for v in node.inputs if v), *captures(node))
+
+
 def captures(node: Node) -> tuple[Value, ...]:
     """The values of the graphs around it that the node's bodies read, each once, in order."""
     free: dict[Value, None] = {}
     for body in bodies(node):
         bound = set(body.inputs) | set(body.constants)
         for inner in body.nodes:
-            for value in (*(v for v in inner.inputs if v), *captures(inner)):
+            for value in uses(inner):
                 if value not in bound:
                     free[value] = None
             bound.update(inner.outputs)
@@ -281,8 +286,7 @@ class GraphBuilder:
         outs = tuple(outputs)
         used = set(outs)
         for node in self._nodes:
-            used.update(v for v in node.inputs if v is not None)
-            used.update(captures(node))
+            used.update(uses(node))
         constants = {v: h for v, h in self._constants.items() if v in used}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases

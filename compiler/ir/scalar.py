@@ -254,6 +254,11 @@ def read(
     )
 
 
+def read_from(node: Read, source: Source) -> Read:
+    """The element of `source` that `node` reads of its own."""
+    return read(source, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+
+
 def apply(function: str, *args: Scalar) -> Apply:
     """`function(args)`; raises KeyError for an unknown name, ValueError for a wrong arity."""
     row = FUNCTIONS[function]

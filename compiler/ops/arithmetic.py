@@ -81,19 +81,12 @@ def _binary(
 ) -> OpSpec:
     """The row of one two-place function of the scalar table."""
     return pointwise_op(
-        name,
-        lambda _, x, y: fn(scalar or name, x, y),
-        lambda _, x, y: numpy(x, y),
-        doc,
-        dtypes=dtypes,
-        samples=samples or binary_samples(dtypes),
-        arity=(2, 2),
-        result=result,
+        name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
+        dtypes=dtypes, samples=samples or binary_samples(dtypes), arity=(2, 2), result=result,
         tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
-        onnx=(OnnxBinding(onnx, since=since),),
-        traits=(Trait.COMMUTATIVE,) if commutative else (),
+        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,) if commutative else (),
         aten=(aten or name,),
-    )
+    )  # fmt: skip
 
 
 def _divide(x: Array, y: Array) -> Array:
@@ -160,17 +153,11 @@ def _nary(
     exact: bool = False,
 ) -> OpSpec:
     return pointwise_op(
-        name,
-        lambda _, *terms: formula(*terms),
-        lambda _, *arrays: numpy(*arrays),
-        doc,
-        dtypes=dtypes,
-        samples=_nary_samples(dtypes),
-        arity=(1, MANY),
+        name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
+        dtypes=dtypes, samples=_nary_samples(dtypes), arity=(1, MANY),
         tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
-        onnx=(OnnxBinding(onnx, since=since),),
-        traits=(Trait.COMMUTATIVE,),
-    )
+        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,),
+    )  # fmt: skip
 
 
 def _fold(function: str) -> Callable[..., Scalar]:
@@ -251,20 +238,11 @@ def _pow_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 _POW = OpSpec(
-    "pow",
-    NoAttrs,
-    (2, 2),
-    _pow_infer,
-    _pow_reference,
-    _pow_samples,
-    _POW_BASES,
+    "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _pow_samples, _POW_BASES,
     Tolerance.ELEMENTWISE,
     "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
-    _pow_expr,
-    traits=frozenset((Trait.ELEMENTWISE,)),
-    onnx=(OnnxBinding("Pow"),),
-    aten=("pow",),
-)
+    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Pow"),), aten=("pow",),
+)  # fmt: skip
 
 
 # ---- selection ----------------------------------------------------------------------------------
@@ -301,20 +279,12 @@ def _where_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 _WHERE = OpSpec(
-    "where",
-    NoAttrs,
-    (3, 3),
-    _where_infer,
-    _where_reference,
-    _where_samples,
-    MOVED,
+    "where", NoAttrs, (3, 3), _where_infer, _where_reference, _where_samples, MOVED,
     Tolerance.EXACT,
     "x where the condition holds, else y.",
-    _where_expr,
-    traits=frozenset((Trait.ELEMENTWISE,)),
-    onnx=(OnnxBinding("Where", since=9),),
+    _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Where", since=9),),
     aten=("where",),
-)
+)  # fmt: skip
 
 _EQUALITY = binary_samples((*NUMERIC, BOOL), -1.5, 1.5)
 _LOGIC = binary_samples(BOOLS)
@@ -326,104 +296,54 @@ OPS: tuple[OpSpec, ...] = (
     _binary("sub", np.subtract, "x - y.", onnx="Sub", since=7),
     _binary("mul", np.multiply, "x * y.", onnx="Mul", since=7, commutative=True),
     _binary(
-        "div",
-        _divide,
+        "div", _divide,
         "x / y; integers truncate and division by zero gives 0.",
-        onnx="Div",
-        since=7,
-        samples=binary_samples(NUMERIC, -90.0, 90.0),
+        onnx="Div", since=7, samples=binary_samples(NUMERIC, -90.0, 90.0),
     ),
     pointwise_op(
-        "mod",
-        lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y),
-        _modulo,
+        "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
         "Remainder with the sign of the divisor, or of the dividend with fmod.",
-        dtypes=NUMERIC,
-        attrs=ModAttrs,
+        dtypes=NUMERIC, attrs=ModAttrs,
         samples=binary_samples(NUMERIC, -20.0, 20.0, right=(1.0, 7.0), attrs=_MOD, special=False),
-        arity=(2, 2),
-        onnx=(OnnxBinding("Mod", since=10),),
+        arity=(2, 2), onnx=(OnnxBinding("Mod", since=10),),
     ),
     _POW,
     _nary(
-        "max",
-        _fold("max"),
-        lambda *a: reduce(np.maximum, a),
+        "max", _fold("max"), lambda *a: reduce(np.maximum, a),
         "The largest of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Max",
-        since=8,
-        dtypes=NUMERIC,
-        exact=True,
+        onnx="Max", since=8, dtypes=NUMERIC, exact=True,
     ),
     _nary(
-        "min",
-        _fold("min"),
-        lambda *a: reduce(np.minimum, a),
+        "min", _fold("min"), lambda *a: reduce(np.minimum, a),
         "The least of the operands; NaN if one is, and of zeros of both signs either.",
-        onnx="Min",
-        since=8,
-        dtypes=NUMERIC,
-        exact=True,
+        onnx="Min", since=8, dtypes=NUMERIC, exact=True,
     ),
     _nary(
-        "sum",
-        _fold("add"),
-        lambda *a: reduce(np.add, a),
+        "sum", _fold("add"), lambda *a: reduce(np.add, a),
         "The sum of the operands.",
-        onnx="Sum",
-        since=8,
-        dtypes=FLOATS,
+        onnx="Sum", since=8, dtypes=FLOATS,
     ),
     _nary(
-        "mean",
-        _mean,
-        lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
+        "mean", _mean, lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
         "The arithmetic mean of the operands.",
-        onnx="Mean",
-        since=8,
-        dtypes=FLOATS,
+        onnx="Mean", since=8, dtypes=FLOATS,
     ),
     _binary(
-        "equal",
-        np.equal,
-        "x == y.",
-        onnx="Equal",
-        since=7,
-        dtypes=(*NUMERIC, BOOL, STRING),
-        scalar="eq",
-        result=BOOL,
-        commutative=True,
-        aten="eq",
-        samples=_EQUALITY,
+        "equal", np.equal, "x == y.", onnx="Equal", since=7, dtypes=(*NUMERIC, BOOL, STRING),
+        scalar="eq", result=BOOL, commutative=True, aten="eq", samples=_EQUALITY,
     ),
     _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", aten="lt", result=BOOL),
     _binary(
-        "less_or_equal",
-        np.less_equal,
-        "x <= y.",
-        onnx="LessOrEqual",
-        scalar="le",
-        aten="le",
+        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le", aten="le",
         result=BOOL,
     ),
     _binary(
-        "greater",
-        np.greater,
-        "x > y.",
-        onnx="Greater",
-        since=7,
-        scalar="gt",
-        aten="gt",
+        "greater", np.greater, "x > y.", onnx="Greater", since=7, scalar="gt", aten="gt",
         result=BOOL,
     ),
     _binary(
-        "greater_or_equal",
-        np.greater_equal,
-        "x >= y.",
-        onnx="GreaterOrEqual",
-        scalar="ge",
-        aten="ge",
-        result=BOOL,
+        "greater_or_equal", np.greater_equal, "x >= y.", onnx="GreaterOrEqual", scalar="ge",
+        aten="ge", result=BOOL,
     ),
     *(
         _binary(
@@ -462,16 +382,11 @@ OPS: tuple[OpSpec, ...] = (
         )
     ),
     pointwise_op(
-        "bit_shift",
-        _shift,
-        _shift_numpy,
+        "bit_shift", _shift, _shift_numpy,
         "x shifted by y bits; by the whole width or more gives 0.",
-        dtypes=INTEGERS,
-        attrs=BitShiftAttrs,
-        samples=binary_samples(INTEGERS, 0.0, 100.0, right=(0.0, 9.0), attrs=_SHIFTS),
-        arity=(2, 2),
-        tolerance=Tolerance.EXACT,
-        onnx=(OnnxBinding("BitShift", since=11),),
+        dtypes=INTEGERS, attrs=BitShiftAttrs,
+        samples=binary_samples(INTEGERS, 0.0, 100.0, right=(0.0, 9.0), attrs=_SHIFTS), arity=(2, 2),
+        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("BitShift", since=11),),
     ),
     _WHERE,
-)
+)  # fmt: skip

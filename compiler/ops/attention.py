@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -19,6 +20,7 @@ from tcc.ops.formula import aligned, choose, fn, wide
 from tcc.ops.indexing import chosen
 from tcc.ops.operands import Arrays, Types, array, guard, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
 
 
@@ -155,9 +157,7 @@ def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, 
 
 
 def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
+    f32 = partial(normal, rng)
     plain = AttentionAttrs(0.5, False, 0.0, const(0))
     yield Sample((f32(2, 3, 5, 4), f32(2, 3, 7, 4), f32(2, 3, 7, 6)), plain, "plain")
     causal = AttentionAttrs(0.3, True, 0.0, const(0))
@@ -243,9 +243,7 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> tuple[Arra
 
 
 def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
+    f32 = partial(normal, rng)
     positions = np.array([[0, 3, 1], [6, 2, 2]])
     for interleaved in (False, True):
         label = "interleaved" if interleaved else "halves"
@@ -258,29 +256,16 @@ def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "attention",
-        AttentionAttrs,
-        (3, 4),
-        _attention_infer,
-        _attention_reference,
-        _attention_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
+        _attention_samples, FLOATS, Tolerance.ACCUMULATE,
         "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
-        expr=_attention_expr,
-        traits=frozenset({Trait.CONTRACTION}),
+        expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
         aten=("scaled_dot_product_attention",),
     ),
     OpSpec(
-        "rotary_embedding",
-        RotaryEmbeddingAttrs,
-        (3, 4),
-        _rotary_infer,
-        _rotary_reference,
-        _rotary_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
+        _rotary_samples, FLOATS, Tolerance.ACCUMULATE,
         "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
         expr=_rotary_expr,
     ),
-)
+)  # fmt: skip

@@ -49,15 +49,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "bit_cast",
-        BitCastAttrs,
-        (1, 1),
-        _infer,
-        _reference,
-        _samples,
-        tuple(d for d in COMMON if _own_carrier(d)),
-        Tolerance.EXACT,
+        "bit_cast", BitCastAttrs, (1, 1), _infer, _reference, _samples,
+        tuple(d for d in COMMON if _own_carrier(d)), Tolerance.EXACT,
         "The same bits as elements of another type of the same width.",
         call="bit_cast",
     ),
-)
+)  # fmt: skip

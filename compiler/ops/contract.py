@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
 from tcc.ops.formula import aligned, fn, wide
 from tcc.ops.operands import Arrays, Types, array, maybe_array, require
 from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import (
     FLOATS,
     agree,
@@ -179,9 +180,7 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
 
 
 def _gemm_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
+    f32 = partial(normal, rng)
     yield Sample((f32(7, 13), f32(13, 5)), GemmAttrs(1.0, 1.0, False, False))
     yield Sample((f32(13, 7), f32(5, 13), f32(5)), GemmAttrs(0.5, 2.0, True, True))
     yield Sample((f32(3, 4), f32(2, 4), f32(3, 1)), GemmAttrs(1.0, 1.0, False, True))
@@ -262,47 +261,24 @@ _CONTRACTS = frozenset({Trait.CONTRACTION})
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "matmul",
-        NoAttrs,
-        (2, 2),
-        _matmul_infer,
-        _matmul_reference,
-        _matmul_samples,
-        _SUMMED,
+        "matmul", NoAttrs, (2, 2), _matmul_infer, _matmul_reference, _matmul_samples, _SUMMED,
         Tolerance.ACCUMULATE,
         "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
-        expr=_matmul_expr,
-        traits=_CONTRACTS,
-        onnx=(OnnxBinding("MatMul"),),
+        expr=_matmul_expr, traits=_CONTRACTS, onnx=(OnnxBinding("MatMul"),),
         aten=("mm", "bmm", "matmul"),
     ),
     OpSpec(
-        "gemm",
-        GemmAttrs,
-        (2, 3),
-        _gemm_infer,
-        _gemm_reference,
-        _gemm_samples,
-        _SUMMED,
+        "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _gemm_samples, _SUMMED,
         Tolerance.ACCUMULATE,
         "alpha * A' * B' + beta * C, the primes being optional transpositions.",
-        expr=_gemm_expr,
-        traits=_CONTRACTS,
+        expr=_gemm_expr, traits=_CONTRACTS,
         onnx=(OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),),
         aten=("addmm",),
     ),
     OpSpec(
-        "einsum",
-        EinsumAttrs,
-        (1, 26),
-        _einsum_infer,
-        _einsum_reference,
-        _einsum_samples,
-        _SUMMED,
+        "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _einsum_samples, _SUMMED,
         Tolerance.ACCUMULATE,
         "The sum of products that an explicit equation names.",
-        expr=_einsum_expr,
-        traits=_CONTRACTS,
-        aten=("einsum",),
+        expr=_einsum_expr, traits=_CONTRACTS, aten=("einsum",),
     ),
-)
+)  # fmt: skip

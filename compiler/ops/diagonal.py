@@ -100,30 +100,15 @@ def _eye_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "trilu",
-        TriluAttrs,
-        (1, 1),
-        _trilu_infer,
-        _trilu_reference,
-        _trilu_samples,
-        ALL,
+        "trilu", TriluAttrs, (1, 1), _trilu_infer, _trilu_reference, _trilu_samples, ALL,
         Tolerance.EXACT,
         "The upper or lower triangle of matrices, zero elsewhere.",
-        _trilu_expr,
-        traits=frozenset((Trait.MOVEMENT,)),
-        aten=("triu", "tril"),
+        _trilu_expr, traits=frozenset((Trait.MOVEMENT,)), aten=("triu", "tril"),
     ),
     OpSpec(
-        "eye_like",
-        EyeLikeAttrs,
-        (1, 1),
-        _eye_infer,
-        _eye_reference,
-        _eye_samples,
-        ALL,
+        "eye_like", EyeLikeAttrs, (1, 1), _eye_infer, _eye_reference, _eye_samples, ALL,
         Tolerance.EXACT,
         "A matrix of the operand's shape with ones on one diagonal.",
-        _eye_expr,
-        traits=frozenset((Trait.MOVEMENT,)),
+        _eye_expr, traits=frozenset((Trait.MOVEMENT,)),
     ),
-)
+)  # fmt: skip

@@ -80,15 +80,9 @@ def _sum_and_product() -> Expr:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "expression",
-        ExpressionAttrs,
-        (0, 64),
-        _infer,
-        _reference,
-        _samples,
-        ALL,
+        "expression", ExpressionAttrs, (0, 64), _infer, _reference, _samples, ALL,
         Tolerance.ACCUMULATE,
         "The tensor expression in its attributes; rewrites make it of other ops.",
         _expr,
     ),
-)
+)  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 
 import numpy as np
@@ -31,6 +31,7 @@ from tcc.ops.operands import (
 )
 from tcc.ops.reference import widen_half
 from tcc.ops.resize import cubic_kernel, cubic_weight
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
 from tcc.ops.window import ConvAttrs, biased, conv_shape
 
@@ -369,9 +370,7 @@ def _bilinear(image: Array, at: Sequence[float]) -> float:
 
 
 def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
+    f32 = partial(normal, rng)
     plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
     yield Sample((f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)), plain, "plain")
     grouped = DeformConvAttrs(ConvAttrs((2, 1), (1, 0), (1, 1), (1, 1), 2), 2)
@@ -383,43 +382,21 @@ def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "grid_sample",
-        GridSampleAttrs,
-        (2, 2),
-        _sample_infer,
-        _sample_reference,
-        _sample_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference, _sample_samples,
+        FLOATS, Tolerance.ACCUMULATE,
         "The image at the normalised coordinates of a grid.",
-        expr=_sample_expr,
-        onnx=(OnnxBinding("GridSample", since=20),),
-        aten=("grid_sampler",),
+        expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),), aten=("grid_sampler",),
     ),
     OpSpec(
-        "affine_grid",
-        AffineGridAttrs,
-        (1, 1),
-        _affine_infer,
-        _affine_reference,
-        _affine_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference, _affine_samples,
+        FLOATS, Tolerance.ACCUMULATE,
         "The grid of normalised coordinates that affine maps give.",
-        expr=_affine_expr,
-        aten=("affine_grid_generator",),
+        expr=_affine_expr, aten=("affine_grid_generator",),
     ),
     OpSpec(
-        "deform_conv",
-        DeformConvAttrs,
-        (3, 5),
-        _deform_infer,
-        _deform_reference,
-        _deform_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference, _deform_samples,
+        FLOATS, Tolerance.ACCUMULATE,
         "Convolution at shifted places; operands (x, w, offset, bias, mask).",
-        expr=_deform_expr,
-        traits=frozenset({Trait.WINDOW}),
+        expr=_deform_expr, traits=frozenset({Trait.WINDOW}),
     ),
-)
+)  # fmt: skip

@@ -283,80 +283,43 @@ def _row(
     samples: Samples = _no_samples,
 ) -> OpSpec:
     return OpSpec(
-        name,
-        attrs,
-        arity,
-        infer,
-        reference,
-        samples,
-        ALL,
-        Tolerance.EXACT,
-        doc,
-        call=name,
+        name, attrs, arity, infer, reference, samples, ALL, Tolerance.EXACT, doc, call=name,
         traits=_OPAQUE,
-    )
+    )  # fmt: skip
 
 
 OPS: tuple[OpSpec, ...] = (
     _row(
-        "list_make",
-        ListMakeAttrs,
-        (0, _MANY),
-        _make_infer,
-        _make_reference,
+        "list_make", ListMakeAttrs, (0, _MANY), _make_infer, _make_reference,
         "The list of the operands; of none the empty one.",
         _make_samples,
     ),
     _row(
-        "list_insert",
-        ListItemAttrs,
-        (2, 3),
-        _insert_infer,
-        _insert_reference,
+        "list_insert", ListItemAttrs, (2, 3), _insert_infer, _insert_reference,
         "The list with one entry more, before a position; operands (list, entry, position).",
     ),
     _row(
-        "list_erase",
-        NoAttrs,
-        (1, 2),
-        _erase_infer,
-        _erase_reference,
+        "list_erase", NoAttrs, (1, 2), _erase_infer, _erase_reference,
         "The list without the entry at a position.",
     ),
     _row(
         "list_length", NoAttrs, (1, 1), _length_infer, _length_reference, "The number of entries."
     ),
     _row(
-        "list_at",
-        ListAtAttrs,
-        (1, 2),
-        _at_infer,
-        _at_reference,
+        "list_at", ListAtAttrs, (1, 2), _at_infer, _at_reference,
         "The entry at a position.",
     ),
     _row(
-        "list_expect",
-        ListExpectAttrs,
-        (1, 1),
-        _expect_infer,
-        _expect_reference,
+        "list_expect", ListExpectAttrs, (1, 1), _expect_infer, _expect_reference,
         "The list itself; the run ends where an entry is of another type.",
     ),
     _row(
-        "list_concat",
-        ListConcatAttrs,
-        (1, 1),
-        _concat_infer,
-        _concat_reference,
+        "list_concat", ListConcatAttrs, (1, 1), _concat_infer, _concat_reference,
         "The entries side by side along an axis.",
     ),
     _row(
-        "list_split",
-        ListSplitAttrs,
-        (2, 2),
-        _split_infer,
-        _split_reference,
+        "list_split", ListSplitAttrs, (2, 2), _split_infer, _split_reference,
         "Pieces of a tensor along an axis; operands (x, sizes).",
         _split_samples,
     ),
-)
+)  # fmt: skip

@@ -170,29 +170,15 @@ def _samples(outputs: int, rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "negative_log_likelihood_loss",
-        LossAttrs,
-        (2, 3),
-        _infer,
-        _likelihood_reference,
-        lambda rng: _samples(1, rng),
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
+        lambda rng: _samples(1, rng), FLOATS, Tolerance.ACCUMULATE,
         "Minus the weighted log probability of each label, reduced or not.",
-        _likelihood_expr,
-        traits=frozenset((Trait.REDUCTION,)),
+        _likelihood_expr, traits=frozenset((Trait.REDUCTION,)),
     ),
     OpSpec(
-        "softmax_cross_entropy_loss",
-        LossAttrs,
-        (2, 3),
-        _infer,
-        _entropy_reference,
-        lambda rng: _samples(2, rng),
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
+        lambda rng: _samples(2, rng), FLOATS, Tolerance.ACCUMULATE,
         "Negative log likelihood of the softmax of the scores over axis 1.",
-        _entropy_expr,
-        traits=frozenset((Trait.REDUCTION,)),
+        _entropy_expr, traits=frozenset((Trait.REDUCTION,)),
     ),
-)
+)  # fmt: skip

@@ -189,25 +189,17 @@ def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     normalization_op(
-        "rms_normalization",
-        NormAttrs,
-        (2, 2),
+        "rms_normalization", NormAttrs, (2, 2),
         (_rms_infer, _rms_reference, _rms_samples, _rms_expr),
         "Divided by the root of the mean square over the last axes, then times scale.",
     ),
     normalization_op(
-        "lp_normalization",
-        LpNormAttrs,
-        (1, 1),
-        (_lp_infer, _lp_reference, _lp_samples, _lp_expr),
+        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_samples, _lp_expr),
         "Divided by its norm along the axis; 0 where the norm is 0.",
     ),
     normalization_op(
-        "lrn",
-        LrnAttrs,
-        (1, 1),
-        (_lrn_infer, _lrn_reference, _lrn_samples, _lrn_expr),
+        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_samples, _lrn_expr),
         "Divided by a power of the sum of squares over neighbouring channels.",
         onnx=(OnnxBinding("LRN"),),
     ),
-)
+)  # fmt: skip

@@ -135,17 +135,6 @@ def normalization_op(
     """A row from its (infer, reference, samples, expr)."""
     infer, reference, samples, expr = functions
     return OpSpec(
-        name,
-        attrs,
-        arity,
-        infer,
-        reference,
-        samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
-        doc,
-        expr,
-        traits=frozenset((trait,)),
-        onnx=onnx,
-        aten=aten,
-    )
+        name, attrs, arity, infer, reference, samples, FLOATS, Tolerance.ACCUMULATE, doc, expr,
+        traits=frozenset((trait,)), onnx=onnx, aten=aten,
+    )  # fmt: skip

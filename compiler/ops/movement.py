@@ -17,6 +17,7 @@ from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
 from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import MOVED, agree, broadcast_shapes, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
@@ -313,11 +314,6 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
 # ---- samples and rows ----------------------------------------------------------------------------
 
 
-def f32(rng: np.random.Generator, *shape: int) -> Array:
-    """Normally distributed samples."""
-    return rng.standard_normal(shape).astype(np.float32)
-
-
 def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for before, after in (
         ((2, 3, 4), (4, 6)),
@@ -327,13 +323,13 @@ def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((7, 13), (91,)),
         ((0, 3), (3, 0, 2)),
     ):
-        yield Sample((f32(rng, *before),), ReshapeAttrs(dims(*after)))
+        yield Sample((normal(rng, *before),), ReshapeAttrs(dims(*after)))
     yield Sample((rng.integers(-9, 9, (3, 8)),), ReshapeAttrs(dims(8, 3)), "i64")
 
 
 def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, perm in (((2, 3, 5), (2, 0, 1)), ((7, 13), (1, 0)), ((), ()), ((0, 3), (1, 0))):
-        yield Sample((f32(rng, *shape),), TransposeAttrs(perm))
+        yield Sample((normal(rng, *shape),), TransposeAttrs(perm))
     yield Sample((rng.random((2, 3, 4, 5)) > 0.5,), TransposeAttrs((0, 2, 3, 1)), "bool")
 
 
@@ -345,7 +341,7 @@ def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((1, 3), (0, 3)),
         ((1,), (7,)),
     ):
-        yield Sample((f32(rng, *before),), ExpandAttrs(dims(*after)))
+        yield Sample((normal(rng, *before),), ExpandAttrs(dims(*after)))
     yield Sample((rng.integers(-5, 5, (3, 1)),), ExpandAttrs(dims(3, 4)), "i64")
 
 
@@ -358,12 +354,12 @@ def _slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((), (), (), ()),
     ):
         attrs = SliceAttrs(dims(*starts), steps, dims(*lengths))
-        yield Sample((f32(rng, *shape),), attrs)
+        yield Sample((normal(rng, *shape),), attrs)
 
 
 def _tile_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, repeats in (((2, 3), (2, 1)), ((1, 5), (3, 2)), ((), ()), ((3,), (0,))):
-        yield Sample((f32(rng, *shape),), TileAttrs(dims(*repeats)))
+        yield Sample((normal(rng, *shape),), TileAttrs(dims(*repeats)))
     yield Sample((rng.integers(0, 255, (3, 2), np.uint8),), TileAttrs(dims(2, 3)), "u8")
 
 
@@ -374,7 +370,7 @@ def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
         (2, ((1, 2, 3),)),
         (0, ((1,), (1,))),
     ):
-        yield Sample(tuple(f32(rng, *s) for s in shapes), ConcatAttrs(axis))
+        yield Sample(tuple(normal(rng, *s) for s in shapes), ConcatAttrs(axis))
     yield Sample((rng.integers(0, 9, (2,)), rng.integers(0, 9, (3,))), ConcatAttrs(0), "i64")
 
 
@@ -385,7 +381,7 @@ def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
         ((4,), 0, (4,)),
         ((2, 3), 1, (3, 0)),
     ):
-        yield Sample((f32(rng, *shape),), SplitAttrs(axis, dims(*parts)))
+        yield Sample((normal(rng, *shape),), SplitAttrs(axis, dims(*parts)))
 
 
 def move_row(
@@ -402,77 +398,46 @@ def move_row(
     """The row of an op that copies elements; `functions` are infer, reference, expr."""
     infer, reference, expr = functions
     return OpSpec(
-        name,
-        attrs,
-        arity,
-        infer,
-        reference,
-        samples,
-        MOVED,
-        Tolerance.EXACT,
-        doc,
-        expr=expr,
-        traits=_MOVES,
-        onnx=onnx,
-        aten=aten,
-    )
+        name, attrs, arity, infer, reference, samples, MOVED, Tolerance.EXACT, doc, expr=expr,
+        traits=_MOVES, onnx=onnx, aten=aten,
+    )  # fmt: skip
 
 
 OPS: tuple[OpSpec, ...] = (
     move_row(
-        "reshape",
-        ReshapeAttrs,
-        (_reshape_infer, _reshape_reference, _reshape_expr),
+        "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_expr),
         _reshape_samples,
         "The same elements in row-major order under another shape.",
         aten=("view", "reshape"),
     ),
     move_row(
-        "transpose",
-        TransposeAttrs,
-        (_transpose_infer, _transpose_reference, _transpose_expr),
+        "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_expr),
         _transpose_samples,
         "Permutes the axes.",
         aten=("permute",),
     ),
     move_row(
-        "expand",
-        ExpandAttrs,
-        (_expand_infer, _expand_reference, _expand_expr),
-        _expand_samples,
+        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr), _expand_samples,
         "Repeats along axes of extent one.",
         aten=("expand",),
     ),
     move_row(
-        "slice",
-        SliceAttrs,
-        (_slice_infer, _slice_reference, _slice_expr),
-        _slice_samples,
+        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr), _slice_samples,
         "A strided part of each axis.",
     ),
     move_row(
-        "tile",
-        TileAttrs,
-        (_tile_infer, _tile_reference, _tile_expr),
-        _tile_samples,
+        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr), _tile_samples,
         "Repeats the whole tensor along each axis.",
         aten=("repeat",),
     ),
     move_row(
-        "concat",
-        ConcatAttrs,
-        (_concat_infer, _concat_reference, _concat_expr),
-        _concat_samples,
+        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr), _concat_samples,
         "Joins tensors along an axis.",
-        arity=(1, 1 << 16),
-        aten=("cat",),
+        arity=(1, 1 << 16), aten=("cat",),
     ),
     move_row(
-        "split",
-        SplitAttrs,
-        (_split_infer, _split_reference, _split_expr),
-        _split_samples,
+        "split", SplitAttrs, (_split_infer, _split_reference, _split_expr), _split_samples,
         "Cuts a tensor along an axis into parts of given sizes.",
         aten=("split_with_sizes",),
     ),
-)
+)  # fmt: skip

@@ -306,43 +306,32 @@ def _mvn_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     normalization_op(
-        "layer_normalization",
-        NormAttrs,
-        (2, 3),
+        "layer_normalization", NormAttrs, (2, 3),
         (_layer_infer, _layer_reference, _layer_samples, _layer_expr),
         "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
         aten=("native_layer_norm",),
     ),
     normalization_op(
-        "instance_normalization",
-        EpsilonAttrs,
-        (3, 3),
+        "instance_normalization", EpsilonAttrs, (3, 3),
         (_instance_infer, _instance_reference, _instance_samples, _instance_expr),
         "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
         onnx=(OnnxBinding("InstanceNormalization", since=6),),
     ),
     normalization_op(
-        "group_normalization",
-        GroupNormAttrs,
-        (3, 3),
+        "group_normalization", GroupNormAttrs, (3, 3),
         (_group_infer, _group_reference, _group_samples, _group_expr),
         "Centred and scaled over groups of channels, then times scale plus bias by channel.",
         aten=("native_group_norm",),
     ),
     normalization_op(
-        "batch_normalization",
-        EpsilonAttrs,
-        (5, 5),
+        "batch_normalization", EpsilonAttrs, (5, 5),
         (_batch_infer, _batch_reference, _batch_samples, _batch_expr),
         "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
-        trait=Trait.ELEMENTWISE,
-        aten=("_native_batch_norm_legit_no_training",),
+        trait=Trait.ELEMENTWISE, aten=("_native_batch_norm_legit_no_training",),
     ),
     normalization_op(
-        "mean_variance_normalization",
-        AxesAttrs,
-        (1, 1),
+        "mean_variance_normalization", AxesAttrs, (1, 1),
         (_mvn_infer, _mvn_reference, _mvn_samples, _mvn_expr),
         "Centred and scaled to deviation 1 over the axes.",
     ),
-)
+)  # fmt: skip

@@ -110,17 +110,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "pad",
-        PadAttrs,
-        (1, 2),
-        _infer,
-        _reference,
-        _samples,
-        MOVED,
-        Tolerance.EXACT,
+        "pad", PadAttrs, (1, 2), _infer, _reference, _samples, MOVED, Tolerance.EXACT,
         "Surrounds each axis with a constant, or with its own elements by `mode`.",
-        expr=_expr,
-        traits=frozenset({Trait.MOVEMENT}),
-        aten=("constant_pad_nd",),
+        expr=_expr, traits=frozenset({Trait.MOVEMENT}), aten=("constant_pad_nd",),
     ),
-)
+)  # fmt: skip

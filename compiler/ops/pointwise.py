@@ -55,17 +55,6 @@ def pointwise_op(
         return (in_f32(lambda *wide: numpy(given, *wide))(*arrays),)
 
     return OpSpec(
-        name,
-        attrs,
-        arity,
-        infer,
-        reference,
-        samples,
-        tuple(dtypes),
-        tolerance,
-        doc,
-        expr,
-        traits=frozenset((Trait.ELEMENTWISE, *traits)),
-        onnx=onnx,
-        aten=aten,
-    )
+        name, attrs, arity, infer, reference, samples, tuple(dtypes), tolerance, doc, expr,
+        traits=frozenset((Trait.ELEMENTWISE, *traits)), onnx=onnx, aten=aten,
+    )  # fmt: skip

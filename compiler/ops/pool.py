@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, required
 from tcc.ops.window import patch, window_count
 
@@ -294,8 +295,7 @@ def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...
 
 def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
-        def f32(*shape: int) -> Array:
-            return rng.standard_normal(shape).astype(np.float32)
+        f32 = partial(normal, rng)
 
         def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
             return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
@@ -339,70 +339,32 @@ _MAXIMA = (*FLOATS, I8, U8)
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "max_pool",
-        PoolAttrs,
-        (1, 1),
-        _infer,
-        _max_reference,
-        _samples(),
-        _MAXIMA,
-        Tolerance.EXACT,
+        "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _samples(), _MAXIMA, Tolerance.EXACT,
         "The largest element of each window; outside the image stands the lowest value.",
-        expr=_max_expr,
-        traits=_POOLS,
+        expr=_max_expr, traits=_POOLS,
     ),
     OpSpec(
-        "max_pool_indices",
-        PoolAttrs,
-        (1, 1),
-        _indices_infer,
-        _indices_reference,
-        _samples(),
-        _MAXIMA,
-        Tolerance.EXACT,
+        "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference, _samples(),
+        _MAXIMA, Tolerance.EXACT,
         "max_pool and, as second output, the position of each maximum in the whole input.",
-        expr=_indices_expr,
-        traits=_POOLS,
-        aten=("max_pool2d_with_indices",),
+        expr=_indices_expr, traits=_POOLS, aten=("max_pool2d_with_indices",),
     ),
     OpSpec(
-        "average_pool",
-        PoolAttrs,
-        (1, 1),
-        _infer,
-        _average_reference,
-        _average_samples,
-        FLOATS,
+        "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, _average_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "The mean of each window, with or without the padding in the count.",
-        expr=_average_expr,
-        traits=_POOLS,
-        aten=("avg_pool2d",),
+        expr=_average_expr, traits=_POOLS, aten=("avg_pool2d",),
     ),
     OpSpec(
-        "lp_pool",
-        PoolAttrs,
-        (1, 1),
-        _infer,
-        _lp_reference,
-        _lp_samples,
-        FLOATS,
+        "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, _lp_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "The p-norm of each window.",
-        expr=_lp_expr,
-        traits=_POOLS,
+        expr=_lp_expr, traits=_POOLS,
     ),
     OpSpec(
-        "max_unpool",
-        MaxUnpoolAttrs,
-        (2, 2),
-        _unpool_infer,
-        _unpool_reference,
-        _unpool_samples,
-        FLOATS,
-        Tolerance.EXACT,
+        "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference, _unpool_samples,
+        FLOATS, Tolerance.EXACT,
         "Zeros with each element of x at its position; positions outside are dropped.",
-        call="max_unpool",
-        traits=frozenset({Trait.OPAQUE}),
+        call="max_unpool", traits=frozenset({Trait.OPAQUE}),
     ),
-)
+)  # fmt: skip

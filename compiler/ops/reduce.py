@@ -203,18 +203,10 @@ def _reduce(
         return (result.astype(x.dtype),)
 
     return OpSpec(
-        name,
-        ReduceAttrs,
-        (1, 1),
-        _infer(dtypes),
-        reference,
-        _samples(dtypes, *span),
-        tuple(dtypes),
-        Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
-        doc,
-        expr or _reduce_expr(rule),
-        traits=frozenset((Trait.REDUCTION,)),
-    )
+        name, ReduceAttrs, (1, 1), _infer(dtypes), reference, _samples(dtypes, *span),
+        tuple(dtypes), Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
+        doc, expr or _reduce_expr(rule), traits=frozenset((Trait.REDUCTION,)),
+    )  # fmt: skip
 
 
 def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -311,18 +303,9 @@ def _arg_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _arg(name: str, monoid: str, numpy: Callable[..., Any], doc: str) -> OpSpec:
     return OpSpec(
-        name,
-        ArgAttrs,
-        (1, 1),
-        _arg_infer,
-        _arg_reference(numpy),
-        _arg_samples,
-        NUMERIC,
-        Tolerance.EXACT,
-        doc,
-        _arg_expr(monoid),
-        traits=frozenset((Trait.REDUCTION,)),
-    )
+        name, ArgAttrs, (1, 1), _arg_infer, _arg_reference(numpy), _arg_samples, NUMERIC,
+        Tolerance.EXACT, doc, _arg_expr(monoid), traits=frozenset((Trait.REDUCTION,)),
+    )  # fmt: skip
 
 
 def _square(x: Scalar) -> Scalar:
@@ -333,29 +316,22 @@ OPS: tuple[OpSpec, ...] = (
     _reduce("reduce_sum", _Reduction("sum"), _sum, "The sum."),
     _reduce("reduce_mean", _Reduction("sum", finish=_mean_finish), _mean, "The arithmetic mean."),
     _reduce(
-        "reduce_max",
-        _Reduction("max"),
-        _extremum(True),
+        "reduce_max", _Reduction("max"), _extremum(True),
         "The largest element; NaN if one is.",
         dtypes=ORDERED,
     ),
     _reduce(
-        "reduce_min",
-        _Reduction("min"),
-        _extremum(False),
+        "reduce_min", _Reduction("min"), _extremum(False),
         "The least element; NaN if one is.",
         dtypes=ORDERED,
     ),
     _reduce(
-        "reduce_prod",
-        _Reduction("prod"),
+        "reduce_prod", _Reduction("prod"),
         lambda x, axes, keepdims: np.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype),
-        "The product.",
-        span=(-1.5, 1.5),
+        "The product.", span=(-1.5, 1.5),
     ),
     _reduce(
-        "reduce_l1",
-        _Reduction("sum", element=lambda x: fn("abs", x)),
+        "reduce_l1", _Reduction("sum", element=lambda x: fn("abs", x)),
         lambda x, axes, keepdims: _sum(np.abs(x), axes, keepdims),
         "The sum of absolute values.",
     ),
@@ -366,25 +342,21 @@ OPS: tuple[OpSpec, ...] = (
         "The square root of the sum of squares.",
     ),
     _reduce(
-        "reduce_sum_square",
-        _Reduction("sum", element=_square),
+        "reduce_sum_square", _Reduction("sum", element=_square),
         lambda x, axes, keepdims: _sum(x * x, axes, keepdims),
         "The sum of squares.",
     ),
     _reduce(
-        "reduce_log_sum",
-        _Reduction("sum", finish=lambda s, _: fn("log", s), real=True),
+        "reduce_log_sum", _Reduction("sum", finish=lambda s, _: fn("log", s), real=True),
         lambda x, axes, keepdims: np.log(_sum(x, axes, keepdims)),
         "The logarithm of the sum.",
         span=(1.0, 4.0),
     ),
     _reduce(
-        "reduce_log_sum_exp",
-        _Reduction("sum"),
-        _log_sum_exp,
+        "reduce_log_sum_exp", _Reduction("sum"), _log_sum_exp,
         "The logarithm of the sum of exponentials, without overflow.",
         expr=_log_sum_exp_expr,
     ),
     _arg("arg_max", "argmax", np.argmax, "The position of the largest element."),
     _arg("arg_min", "argmin", np.argmin, "The position of the least element."),
-)
+)  # fmt: skip

@@ -543,17 +543,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "resize",
-        ResizeAttrs,
-        (1, 3),
-        _infer,
-        _reference,
-        _samples,
-        COMMON,
-        Tolerance.ACCUMULATE,
+        "resize", ResizeAttrs, (1, 3), _infer, _reference, _samples, COMMON, Tolerance.ACCUMULATE,
         "Nearest, linear or cubic interpolation to the shape `sizes`.",
-        expr=_expr,
-        traits=frozenset({Trait.WINDOW}),
+        expr=_expr, traits=frozenset({Trait.WINDOW}),
         aten=("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"),
     ),
-)
+)  # fmt: skip

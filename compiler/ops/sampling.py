@@ -14,6 +14,11 @@ Samples = Callable[[np.random.Generator], Iterator[Sample]]
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0], np.float32)
 
 
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    """Normally distributed samples of f32."""
+    return rng.standard_normal(shape).astype(np.float32)
+
+
 def draw(
     rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], lo: float, hi: float
 ) -> Array:

@@ -103,21 +103,10 @@ def _row(
         return (in_f32(lambda x: _running(numpy, identity, x, attrs))(*given(arrays)),)
 
     return OpSpec(
-        name,
-        CumSumAttrs,
-        (1, 1),
-        _infer,
-        reference,
-        _samples((-span, span)),
-        _DTYPES,
-        Tolerance.ACCUMULATE,
-        doc,
-        _expr(monoid, identity),
-        call="running",
-        calls=_is_long,
-        traits=frozenset((Trait.REDUCTION,)),
-        aten=(name.replace("_", ""),),
-    )
+        name, CumSumAttrs, (1, 1), _infer, reference, _samples((-span, span)), _DTYPES,
+        Tolerance.ACCUMULATE, doc, _expr(monoid, identity), call="running", calls=_is_long,
+        traits=frozenset((Trait.REDUCTION,)), aten=(name.replace("_", ""),),
+    )  # fmt: skip
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -101,17 +101,9 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
         yield Sample((), WindowAttrs(const(7), True, F64), "f64")
 
     return OpSpec(
-        name,
-        WindowAttrs,
-        (0, 0),
-        _window_infer,
-        reference,
-        samples,
-        FLOATS + INTEGERS,
-        Tolerance.ACTIVATION,
-        doc,
-        expr=expr,
-    )
+        name, WindowAttrs, (0, 0), _window_infer, reference, samples, FLOATS + INTEGERS,
+        Tolerance.ACTIVATION, doc, expr=expr,
+    )  # fmt: skip
 
 
 # ---- dft -----------------------------------------------------------------------------------------
@@ -354,39 +346,21 @@ OPS: tuple[OpSpec, ...] = (
     _window_row("hamming_window", (25 / 46, 21 / 46), "The Hamming window."),
     _window_row("blackman_window", (0.42, 0.5, 0.08), "The Blackman window."),
     OpSpec(
-        "dft",
-        DftAttrs,
-        (1, 1),
-        _dft_infer,
-        _dft_reference,
-        _dft_samples,
-        FLOATS,
+        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, _dft_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "The discrete Fourier transform along an axis, or its inverse.",
         expr=_dft_expr,
     ),
     OpSpec(
-        "stft",
-        StftAttrs,
-        (1, 2),
-        _stft_infer,
-        _stft_reference,
-        _stft_samples,
-        FLOATS,
+        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, _stft_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "Fourier transforms of overlapping frames; operands (signal, window).",
         expr=_stft_expr,
     ),
     OpSpec(
-        "mel_weight_matrix",
-        MelAttrs,
-        (3, 3),
-        _mel_infer,
-        _mel_reference,
-        _mel_samples,
-        FLOATS,
+        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, _mel_samples, FLOATS,
         Tolerance.ACTIVATION,
         "Triangular filters that turn a spectrum into mel bands.",
         expr=_mel_expr,
     ),
-)
+)  # fmt: skip

@@ -79,27 +79,15 @@ def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "check_indices",
-        CheckIndicesAttrs,
-        (1, 1),
-        _indices_types,
-        _check_indices,
-        _indices_samples,
-        (I32, I64),
-        Tolerance.EXACT,
+        "check_indices", CheckIndicesAttrs, (1, 1), _indices_types, _check_indices,
+        _indices_samples, (I32, I64), Tolerance.EXACT,
         "Stops the run unless indices lie in their axis; a node without outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
-        "require",
-        RequireAttrs,
-        (0, 0),
-        _require_types,
-        _require,
-        _require_samples,
-        tuple(d for d in DTYPES.values() if d.is_integer),
-        Tolerance.EXACT,
+        "require", RequireAttrs, (0, 0), _require_types, _require, _require_samples,
+        tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
         "Stops the run unless two sizes are equal; a node without operands and outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
-)
+)  # fmt: skip

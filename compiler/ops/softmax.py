@@ -136,40 +136,25 @@ def _row(
         return (in_f32(lambda x: numpy(x, attrs.axis))(*given(arrays)),)
 
     return OpSpec(
-        name,
-        AxisAttrs,
-        (1, 1),
-        _infer,
-        reference,
-        _samples,
-        FLOATS,
-        Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE,
-        doc,
-        expr,
-        traits=frozenset((Trait.REDUCTION,)),
-        aten=(aten,) if aten else (),
-    )
+        name, AxisAttrs, (1, 1), _infer, reference, _samples, FLOATS,
+        Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, doc, expr,
+        traits=frozenset((Trait.REDUCTION,)), aten=(aten,) if aten else (),
+    )  # fmt: skip
 
 
 OPS: tuple[OpSpec, ...] = (
     _row(
-        "softmax",
-        _softmax,
-        _softmax_expr,
+        "softmax", _softmax, _softmax_expr,
         "exp(x) over its sum along the axis.",
         "_softmax",
     ),
     _row(
-        "log_softmax",
-        _log_softmax,
-        _log_softmax_expr,
+        "log_softmax", _log_softmax, _log_softmax_expr,
         "The logarithm of softmax.",
         "_log_softmax",
     ),
     _row(
-        "hardmax",
-        _hardmax,
-        _hardmax_expr,
+        "hardmax", _hardmax, _hardmax_expr,
         "1 at the first largest element along the axis, else 0.",
     ),
-)
+)  # fmt: skip

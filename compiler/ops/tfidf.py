@@ -126,15 +126,9 @@ def _samples(_rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "tf_idf",
-        TfIdfAttrs,
-        (2, 2),
-        _infer,
-        _reference,
-        _samples,
-        (I32, I64, STRING),
+        "tf_idf", TfIdfAttrs, (2, 2), _infer, _reference, _samples, (I32, I64, STRING),
         Tolerance.EXACT,
         "How often each n-gram of a pool occurs in rows of tokens; operands (tokens, pool).",
         call="tf_idf",
     ),
-)
+)  # fmt: skip

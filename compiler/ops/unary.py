@@ -61,16 +61,11 @@ def _function(
 ) -> OpSpec:
     """The row of one function of the scalar table, `scalar` if its name there is another."""
     return pointwise_op(
-        name,
-        lambda _, x: fn(scalar or name, x),
-        lambda _, x: numpy(x),
-        doc,
-        dtypes=dtypes,
+        name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
         samples=unary_samples(dtypes, *domain, special=special),
-        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE,
-        onnx=(OnnxBinding(onnx),),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=(OnnxBinding(onnx),),
         aten=(aten or name,),
-    )
+    )  # fmt: skip
 
 
 def _erf(x: Array) -> Array:
@@ -142,35 +137,20 @@ def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 _IDENTITY = OpSpec(
-    "identity",
-    NoAttrs,
-    (1, 1),
-    _identity_infer,
-    lambda arrays, _: (np.array(arrays[0]),),
-    unary_samples(ALL),
-    MOVED,
-    Tolerance.EXACT,
+    "identity", NoAttrs, (1, 1), _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
+    unary_samples(ALL), MOVED, Tolerance.EXACT,
     "The operand itself.",
     lambda types, _: _copy_expr(types, required(types, 0).dtype),
-    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)),
-    onnx=(OnnxBinding("Identity"),),
+    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=(OnnxBinding("Identity"),),
     aten=("clone", "alias"),
-)
+)  # fmt: skip
 
 _CAST = OpSpec(
-    "cast",
-    CastAttrs,
-    (1, 1),
-    _cast_infer,
-    _cast_reference,
-    _cast_samples,
-    ALL,
-    Tolerance.EXACT,
+    "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, _cast_samples, ALL, Tolerance.EXACT,
     "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
-    lambda types, attrs: _copy_expr(types, attrs.to),
-    traits=frozenset((Trait.ELEMENTWISE,)),
+    lambda types, attrs: _copy_expr(types, attrs.to), traits=frozenset((Trait.ELEMENTWISE,)),
     aten=("_to_copy",),
-)
+)  # fmt: skip
 
 _UNIT = (-0.999, 0.999)
 
@@ -198,61 +178,36 @@ OPS: tuple[OpSpec, ...] = (
     _function("atanh", np.arctanh, "Inverse hyperbolic tangent.", onnx="Atanh", domain=_UNIT),
     _function("erf", _erf, "Gauss error function.", onnx="Erf", dtypes=FLOATS),
     _function(
-        "not",
-        np.logical_not,
+        "not", np.logical_not,
         "Logical negation.",
-        onnx="Not",
-        dtypes=BOOLS,
-        exact=True,
-        aten="logical_not",
+        onnx="Not", dtypes=BOOLS, exact=True, aten="logical_not",
     ),
     _function(
-        "bitwise_not",
-        np.invert,
+        "bitwise_not", np.invert,
         "Every bit flipped.",
-        onnx="BitwiseNot",
-        dtypes=INTEGERS,
-        exact=True,
-        scalar="bit_not",
+        onnx="BitwiseNot", dtypes=INTEGERS, exact=True, scalar="bit_not",
     ),
     pointwise_op(
-        "reciprocal",
-        lambda _, x: fn("div", 1.0, x),
-        lambda _, x: np.ones_like(x) / x,
-        "1 / x.",
-        dtypes=FLOATS,
-        samples=unary_samples(FLOATS),
-        onnx=(OnnxBinding("Reciprocal"),),
+        "reciprocal", lambda _, x: fn("div", 1.0, x), lambda _, x: np.ones_like(x) / x, "1 / x.",
+        dtypes=FLOATS, samples=unary_samples(FLOATS), onnx=(OnnxBinding("Reciprocal"),),
         aten=("reciprocal",),
     ),
     pointwise_op(
-        "is_nan",
-        lambda _, x: fn("is_nan", x),
-        lambda _, x: np.isnan(x),
+        "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
         "Whether x is not a number.",
-        dtypes=FLOATS,
-        samples=unary_samples(FLOATS),
-        result=BOOL,
-        tolerance=Tolerance.EXACT,
-        onnx=(OnnxBinding("IsNaN"),),
-        aten=("isnan",),
+        dtypes=FLOATS, samples=unary_samples(FLOATS), result=BOOL, tolerance=Tolerance.EXACT,
+        onnx=(OnnxBinding("IsNaN"),), aten=("isnan",),
     ),
     pointwise_op(
-        "is_inf",
-        _is_inf,
-        _is_inf_numpy,
+        "is_inf", _is_inf, _is_inf_numpy,
         "Whether x is an infinity of a sign that counts.",
-        dtypes=FLOATS,
-        attrs=IsInfAttrs,
+        dtypes=FLOATS, attrs=IsInfAttrs,
         samples=unary_samples(
             FLOATS,
             attrs=(IsInfAttrs(), IsInfAttrs(False, True), IsInfAttrs(True, False)),
         ),
-        result=BOOL,
-        tolerance=Tolerance.EXACT,
-        onnx=(OnnxBinding("IsInf"),),
-        aten=("isinf",),
+        result=BOOL, tolerance=Tolerance.EXACT, onnx=(OnnxBinding("IsInf"),), aten=("isinf",),
     ),
     _IDENTITY,
     _CAST,
-)
+)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -21,6 +21,7 @@ from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
 from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
 
 
@@ -210,9 +211,7 @@ def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef
 
 
 def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
+    f32 = partial(normal, rng)
     same = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
     yield Sample((f32(2, 3, 7, 5), f32(4, 3, 3, 3), f32(4)), same, "same")
     uneven = ConvAttrs((2, 3), (0, 2), (1, 0), (2, 1), 1)
@@ -349,9 +348,7 @@ def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
 
 
 def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    def f32(*shape: int) -> Array:
-        return rng.standard_normal(shape).astype(np.float32)
-
+    f32 = partial(normal, rng)
     plain = ConvTransposeAttrs((1, 1), (0, 0), (0, 0), (0, 0), (1, 1), 1)
     yield Sample((f32(1, 2, 3, 4), f32(2, 3, 3, 3), f32(3)), plain, "plain")
     strided = ConvTransposeAttrs((2, 3), (1, 0), (0, 2), (1, 0), (1, 1), 1)
@@ -436,43 +433,21 @@ def _col2im_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 OPS: tuple[OpSpec, ...] = (
     OpSpec(
-        "conv",
-        ConvAttrs,
-        (2, 3),
-        _conv_infer,
-        _conv_reference,
-        _conv_samples,
-        FLOATS,
+        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, _conv_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
-        expr=_conv_expr,
-        traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
-        aten=("convolution",),
+        expr=_conv_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}), aten=("convolution",),
     ),
     OpSpec(
-        "conv_transpose",
-        ConvTransposeAttrs,
-        (2, 3),
-        _transpose_infer,
-        _transpose_reference,
-        _transpose_samples,
-        FLOATS,
-        Tolerance.ACCUMULATE,
+        "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,
+        _transpose_samples, FLOATS, Tolerance.ACCUMULATE,
         "The transpose of a convolution: each input element adds its kernel to the output.",
-        expr=_transpose_expr,
-        traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
+        expr=_transpose_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
     ),
     OpSpec(
-        "col2im",
-        Col2ImAttrs,
-        (1, 1),
-        _col2im_infer,
-        _col2im_reference,
-        _col2im_samples,
-        FLOATS,
+        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, _col2im_samples, FLOATS,
         Tolerance.ACCUMULATE,
         "Adds the columns of patches up to an image.",
-        expr=_col2im_expr,
-        traits=frozenset({Trait.WINDOW}),
+        expr=_col2im_expr, traits=frozenset({Trait.WINDOW}),
     ),
-)
+)  # fmt: skip

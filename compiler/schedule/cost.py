@@ -7,7 +7,6 @@ ends last.  A cold panel that nobody fetches ahead keeps its
 first user waiting, so its time and the rest of the work add up.
 
     Pricer.price(group, schedule)   a group under a schedule
-    price_map(machine, ...)         bytes and operations only
 """
 
 from __future__ import annotations
@@ -90,18 +89,6 @@ class Pricer:
         if counted is None:
             counted = self._counted[group] = _count(group, self.machine)
         return _Pricing(self.machine, self._cold, group, schedule, counted).price()
-
-
-def price_map(machine: Machine, bytes_: float, flops: float = 0, *, cold: bool = True) -> Price:
-    """The least that moving `bytes_` and computing `flops` can take on all cores; `cold`: bytes
-    that do not fit the last cache, or were not used lately, come from memory."""
-    compute = flops / machine.peak
-    bandwidth = machine.cores * machine.l3.read * machine.hertz
-    from_memory = cold or bytes_ > machine.l3.size
-    l3 = bytes_ / bandwidth
-    dram = bytes_ / machine.memory.reading(together=True) if from_memory else 0.0
-    seconds = max(compute, l3, dram) + machine.launch
-    return Price(seconds, compute, 0.0, 0.0, l3, dram, 1.0, round(flops), round(bytes_))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

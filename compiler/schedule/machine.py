@@ -113,15 +113,8 @@ class Machine:
 _KIB, _MIB = 1 << 10, 1 << 20
 
 _ICELAKE = Machine(
-    name="icelake-server",
-    cores=2,
-    ghz=2.75,
-    lanes=16,
-    registers=32,
-    fmas=2.0,
-    fma_latency=4.0,
-    loads=1.3,
-    stores=1.0,
+    name="icelake-server", cores=2, ghz=2.75, lanes=16, registers=32, fmas=2.0, fma_latency=4.0,
+    loads=1.3, stores=1.0,
     functions=MappingProxyType(
         {
             **{"div": 7.5, "sqrt": 9.0, "exp": 9.0, "expm1": 12.0, "tanh": 18.0, "log": 16.0},
@@ -129,23 +122,11 @@ _ICELAKE = Machine(
             "gather": 15.0,
         }
     ),
-    call=320.0,
-    l1=48 * _KIB,
-    l2=Cache(1280 * _KIB, 47.0, 21.0),
-    l3=Cache(12 * _MIB, 8.5, 6.8),
-    memory=Memory(14.5e9, 7.5e9, 27e9, 12.5e9, 180e-9, 0.71),
-    fork=0.2e-6,
-    launch=0.015e-6,
-)
+    call=320.0, l1=48 * _KIB, l2=Cache(1280 * _KIB, 47.0, 21.0), l3=Cache(12 * _MIB, 8.5, 6.8),
+    memory=Memory(14.5e9, 7.5e9, 27e9, 12.5e9, 180e-9, 0.71), fork=0.2e-6, launch=0.015e-6,
+)  # fmt: skip
 _ZEN4 = Machine(
-    name="znver4",
-    cores=2,
-    ghz=3.69,
-    lanes=16,
-    registers=32,
-    fmas=1.0,
-    fma_latency=4.0,
-    loads=1.0,
+    name="znver4", cores=2, ghz=3.69, lanes=16, registers=32, fmas=1.0, fma_latency=4.0, loads=1.0,
     stores=0.5,
     functions=MappingProxyType(
         {
@@ -154,67 +135,32 @@ _ZEN4 = Machine(
             "gather": 17.0,
         }
     ),
-    call=320.0,
-    l1=32 * _KIB,
-    l2=Cache(_MIB, 27.0, 20.0),
-    l3=Cache(32 * _MIB, 26.0, 16.0),
-    memory=Memory(31.9e9, 20e9, 33.8e9, 22e9, 110e-9, 1.0),
-    fork=0.11e-6,
-    launch=0.015e-6,
-)
+    call=320.0, l1=32 * _KIB, l2=Cache(_MIB, 27.0, 20.0), l3=Cache(32 * _MIB, 26.0, 16.0),
+    memory=Memory(31.9e9, 20e9, 33.8e9, 22e9, 110e-9, 1.0), fork=0.11e-6, launch=0.015e-6,
+)  # fmt: skip
 _ZEN5 = replace(_ZEN4, name="znver5", fmas=2.0, loads=2.0, stores=1.0, l1=48 * _KIB)
 _SAPPHIRE = replace(_ICELAKE, name="sapphirerapids", l2=Cache(2 * _MIB, 47.0, 21.0))
 _SKYLAKE = replace(_ICELAKE, name="skylake-avx512", l1=32 * _KIB, l2=Cache(_MIB, 47.0, 21.0))
 _V4 = replace(
-    _ICELAKE,
-    name="x86-64-v4",
-    fmas=1.0,
-    loads=1.0,
-    stores=0.5,
-    functions=_ZEN4.functions,
-    l1=32 * _KIB,
-    l2=Cache(_MIB, 27.0, 20.0),
-)
+    _ICELAKE, name="x86-64-v4", fmas=1.0, loads=1.0, stores=0.5, functions=_ZEN4.functions,
+    l1=32 * _KIB, l2=Cache(_MIB, 27.0, 20.0),
+)  # fmt: skip
 _V3 = replace(
-    _V4,
-    name="x86-64-v3",
-    ghz=3.0,
-    lanes=8,
-    registers=16,
-    fmas=2.0,
-    loads=2.0,
-    stores=1.0,
-    l2=Cache(256 * _KIB, 27.0, 16.0),
-    l3=Cache(8 * _MIB, 10.0, 8.0),
-)
+    _V4, name="x86-64-v3", ghz=3.0, lanes=8, registers=16, fmas=2.0, loads=2.0, stores=1.0,
+    l2=Cache(256 * _KIB, 27.0, 16.0), l3=Cache(8 * _MIB, 10.0, 8.0),
+)  # fmt: skip
 _V2 = replace(_V3, name="x86-64-v2", lanes=4, fmas=0.5, loads=1.0)
 
 _N1 = replace(
-    _V3,
-    name="neoverse-n1",
-    ghz=2.5,
-    lanes=4,
-    registers=32,
-    fmas=2.0,
-    loads=2.0,
-    stores=1.0,
-    l1=64 * _KIB,
-    l2=Cache(_MIB, 32.0, 16.0),
-    l3=Cache(32 * _MIB, 16.0, 16.0),
-)
+    _V3, name="neoverse-n1", ghz=2.5, lanes=4, registers=32, fmas=2.0, loads=2.0, stores=1.0,
+    l1=64 * _KIB, l2=Cache(_MIB, 32.0, 16.0), l3=Cache(32 * _MIB, 16.0, 16.0),
+)  # fmt: skip
 _NEOVERSE_V1 = replace(_N1, name="neoverse-v1", fmas=4.0, loads=3.0, stores=2.0)
 _A72 = replace(
-    _N1,
-    name="cortex-a72",
-    ghz=1.5,
-    fmas=1.0,
-    fma_latency=7.0,
-    loads=1.0,
-    l1=32 * _KIB,
-    l2=Cache(_MIB, 16.0, 8.0),
-    l3=Cache(2 * _MIB, 8.0, 8.0),
+    _N1, name="cortex-a72", ghz=1.5, fmas=1.0, fma_latency=7.0, loads=1.0, l1=32 * _KIB,
+    l2=Cache(_MIB, 16.0, 8.0), l3=Cache(2 * _MIB, 8.0, 8.0),
     memory=Memory(4e9, 3e9, 6e9, 5e9, 180e-9, 1.0),
-)
+)  # fmt: skip
 _GENERIC = replace(_N1, name="generic", l1=_A72.l1, l2=_A72.l2, l3=_A72.l3)
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(

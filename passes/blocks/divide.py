@@ -15,9 +15,9 @@ from dataclasses import replace
 from math import inf, prod
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
-from tcc.ir.scalar import IndexValue, Read, Scalar, StageRef, index_value, read, transform
+from tcc.ir.scalar import IndexValue, Read, Scalar, Source, StageRef, index_value, read, transform
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.schedule.block_cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.blocks import BlockProfile
@@ -112,14 +112,12 @@ def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, St
 def _later(stage: Stage, number: int) -> Stage:
     """`stage` with the results of stage `number` and of later ones read one stage later."""
 
-    def leaf(node: Scalar) -> Scalar:
-        source = node.source if isinstance(node, Read) else None
-        if not isinstance(node, Read) or not isinstance(source, StageRef) or source.stage < number:
-            return node
-        moved = replace(source, stage=source.stage + 1)
-        return read(moved, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+    def moved(source: Source) -> Source:
+        if not isinstance(source, StageRef) or source.stage < number:
+            return source
+        return replace(source, stage=source.stage + 1)
 
-    return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+    return with_sources(stage, moved)
 
 
 def _trips(loops: Sequence[Var]) -> int:

@@ -19,7 +19,7 @@ from typing import TypeGuard
 
 import numpy as np
 from tcc.ir.evaluate_expr import evaluate_expr
-from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr import Expr, Stage, extent, with_reads
 from tcc.ir.graph import Handle, Value
 from tcc.ir.index import Var, free_vars, of_atom
 from tcc.ir.layout import row_major
@@ -41,6 +41,7 @@ from tcc.ir.scalar import (
     walk,
 )
 from tcc.ir.types import I8, I32, U8, TensorType, element_count
+from tcc.passes.blocks.masks import without_unread
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.layouts import Kernel, Placed, Step
 
@@ -101,24 +102,10 @@ class _Rewriting:
         return bool(found)
 
     def kernel(self) -> Kernel:
-        nodes = walk(*(b for s in self.stages for b in s.body))
-        kept = sorted(
-            {n.source for n in nodes if isinstance(n, Read) and isinstance(n.source, int)}
-        )
-        numbers = {old: new for new, old in enumerate(kept)}
-
-        def leaf(node: Scalar) -> Scalar:
-            if not isinstance(node, Read) or not isinstance(node.source, int):
-                return node
-            number = numbers[node.source]
-            return read(number, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
-
-        stages = tuple(
-            replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in self.stages
-        )
-        operands = tuple(self.operands[n] for n in kept)
-        expr = Expr(tuple(v.type for v in operands), stages, tuple(self.outputs))
-        return replace(self.old, expr=canonical(expr), operands=operands)
+        params = tuple(v.type for v in self.operands)
+        expr = Expr(params, tuple(self.stages), tuple(self.outputs))
+        made = without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
+        return replace(made, expr=canonical(made.expr))
 
     # ---- one product ----------------------------------------------------------------------------
 
@@ -206,15 +193,15 @@ class _Rewriting:
         """Adds `rest` to what is read of a stage, and to what of it is a result."""
         ref = StageRef(number)
 
-        def leaf(node: Scalar) -> Scalar:
-            if not isinstance(node, Read) or node.source != ref:
+        def added(node: Read) -> Scalar:
+            if node.source != ref:
                 return node
             here = dict(zip(stage.iters, node.indices, strict=True))
             return apply("add", node, substitute_indices(rest, here))
 
         for later in range(number + 1, len(self.stages)):
             old = self.stages[later]
-            self.stages[later] = replace(old, body=tuple(transform(b, leaf) for b in old.body))
+            self.stages[later] = with_reads(old, added)
         if ref in self.outputs:
             at = tuple(map(of_atom, stage.iters))
             total = apply("add", read(ref, at, I32), rest)

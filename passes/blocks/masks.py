@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tcc.ir.expr import Expr
+from tcc.ir.expr import Expr, reads, with_sources
 from tcc.ir.graph import Value
 from tcc.ir.index import Index, const
 from tcc.ir.op import Array
@@ -25,12 +25,11 @@ from tcc.ir.scalar import (
     Apply,
     Read,
     Scalar,
+    Source,
     apply,
     index_value,
     literal,
-    read,
     transform,
-    walk,
 )
 from tcc.ir.types import I32
 from tcc.passes.layouts import Kernel, Placed
@@ -160,7 +159,7 @@ def _computed(kernel: Kernel, found: Mapping[Value, Band | Linear]) -> Kernel:
     )
     if stages == kernel.expr.stages:
         return kernel
-    return _without_unread(replace(kernel, expr=replace(kernel.expr, stages=stages)))
+    return without_unread(replace(kernel, expr=replace(kernel.expr, stages=stages)))
 
 
 def _banded(node: Scalar, band: Band) -> Scalar:
@@ -185,19 +184,15 @@ def _index(node: Scalar, known: Linear) -> Scalar:
     return index_value(total, node.dtype)
 
 
-def _without_unread(kernel: Kernel) -> Kernel:
-    nodes = walk(*(b for s in kernel.expr.stages for b in s.body))
-    kept = sorted({n.source for n in nodes if isinstance(n, Read) and isinstance(n.source, int)})
+def without_unread(kernel: Kernel) -> Kernel:
+    """`kernel` without the operands that no stage reads, the others in their order."""
+    sources = {r.source for s in kernel.expr.stages for r in reads(s)}
+    kept = sorted(source for source in sources if isinstance(source, int))
     numbers = {old: new for new, old in enumerate(kept)}
 
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not isinstance(node.source, int):
-            return node
-        number = numbers[node.source]
-        return read(number, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+    def moved(source: Source) -> Source:
+        return numbers[source] if isinstance(source, int) else source
 
-    stages = tuple(
-        replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in kernel.expr.stages
-    )
+    stages = tuple(with_sources(s, moved) for s in kernel.expr.stages)
     expr = Expr(tuple(kernel.expr.params[n] for n in kept), stages, kernel.expr.outputs)
     return replace(kernel, expr=expr, operands=tuple(kernel.operands[n] for n in kept))

@@ -8,10 +8,8 @@ Establishes operands and results of the given type where they were f32.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tcc.ir.expr import Expr
-from tcc.ir.scalar import Read, Scalar, StageRef, cast, read, transform
+from tcc.ir.expr import Expr, with_reads
+from tcc.ir.scalar import Read, Scalar, StageRef, cast, read
 from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.precision import cast_results
@@ -22,8 +20,8 @@ def stored_as(expr: Expr, floats: DType) -> Expr:
     if floats is F32:
         return expr
 
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or isinstance(node.source, StageRef) or node.dtype is not F32:
+    def narrow(node: Read) -> Scalar:
+        if isinstance(node.source, StageRef) or node.dtype is not F32:
             return node
         found = read(node.source, node.indices, floats, fill=node.fill, indirect=node.indirect)
         return cast(found, F32)
@@ -31,6 +29,6 @@ def stored_as(expr: Expr, floats: DType) -> Expr:
     params = tuple(
         TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params
     )
-    stages = (replace(s, body=tuple(transform(b, leaf) for b in s.body)) for s in expr.stages)
+    stages = (with_reads(s, narrow) for s in expr.stages)
     dtypes = [floats if t.dtype is F32 else t.dtype for t in expr.types]
     return canonical(cast_results(Expr(params, tuple(stages), expr.outputs), dtypes))

@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr import Expr, Stage, extent, with_sources
 from tcc.ir.index import Var, free_vars, iterator, var_of
 from tcc.ir.scalar import (
     Apply,
     Const,
     Read,
     Scalar,
+    Source,
     StageRef,
     apply,
     literal,
     read,
     substitute_indices,
-    transform,
 )
 
 
@@ -197,21 +197,10 @@ def _behind(
     def later(ref: StageRef) -> StageRef:
         return replace(ref, stage=ref.stage + more) if ref.stage >= number else ref
 
-    def leaf(scalar: Scalar) -> Scalar:
-        if not isinstance(scalar, Read) or not isinstance(scalar.source, StageRef):
-            return scalar
-        return read(
-            later(scalar.source),
-            scalar.indices,
-            scalar.dtype,
-            fill=scalar.fill,
-            indirect=scalar.indirect,
-        )
+    def moved(source: Source) -> Source:
+        return later(source) if isinstance(source, StageRef) else source
 
-    rest = tuple(
-        replace(s, body=tuple(transform(b, leaf) for b in s.body))
-        for s in expr.stages[number + 1 :]
-    )
+    rest = tuple(with_sources(s, moved) for s in expr.stages[number + 1 :])
     first = (*expr.stages[:number], *before)
     stages = (*first, replace(stage, body=(body,)), behind, *rest)
     return Expr(expr.params, stages, tuple(map(later, expr.outputs)))

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.group import Rescale, Walk
 from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
-from tcc.ir.scalar import Apply, Read, Scalar, StageRef, read, transform, uncast
+from tcc.ir.scalar import Apply, Read, Source, StageRef, read, read_from, transform, uncast
 from tcc.ir.types import element_count
 from tcc.passes.fuse.link import Shaped, common_loops, linked_stages, needs_memory
 from tcc.passes.fuse.states import Walked, derive, source_of
@@ -128,24 +128,18 @@ def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
     at = tuple(iterator(v.name, extent(v)) for v in used)
     mine = read(StageRef(0), at, factor.dtype)
 
-    def later(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not isinstance(node.source, StageRef):
-            return node
-        source = replace(node.source, stage=node.source.stage + 1)
-        return read(source, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+    def later(source: Source) -> Source:
+        return replace(source, stage=source.stage + 1) if isinstance(source, StageRef) else source
 
-    stages = [
-        replace(s, body=tuple(transform(b, later) for b in s.body)) for s in found.expr.stages
-    ]
+    stages = [with_sources(s, later) for s in found.expr.stages]
     own = transform(stages[number].body[0], lambda node: mine if node is factor else node)
     stages[number] = replace(stages[number], body=(own,))
     outputs = tuple(replace(o, stage=o.stage + 1) for o in found.expr.outputs)
     old = found.walk
-    rescales = []
-    for r in old.rescales:
-        state = later(r.state)
-        assert isinstance(state, Read)
-        rescales.append(Rescale(r.stage + 1, state, r.factor))
+    rescales = [
+        Rescale(r.stage + 1, read_from(r.state, later(r.state.source)), r.factor)
+        for r in old.rescales
+    ]
     walk = Walk(
         old.loop,
         (0, *(n + 1 for n in old.before)),

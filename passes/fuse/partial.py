@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.index import Var, as_int, of_atom
-from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
+from tcc.ir.scalar import Source, StageRef, read
 from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.link import linked_stages
 from tcc.passes.fuse.strips import shared_loops
@@ -76,15 +76,12 @@ def _steps(stage: Stage, number: int) -> tuple[Stage, ...]:
 def _renumbered(stage: Stage, number: Sequence[int]) -> Stage:
     """`stage` with the results of earlier stages read where those are now."""
 
-    def leaf(scalar: Scalar) -> Scalar:
-        if not isinstance(scalar, Read) or not isinstance(scalar.source, StageRef):
-            return scalar
-        source = StageRef(number[scalar.source.stage], scalar.source.component)
-        return read(
-            source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=scalar.indirect
-        )
+    def moved(source: Source) -> Source:
+        if not isinstance(source, StageRef):
+            return source
+        return StageRef(number[source.stage], source.component)
 
-    return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+    return with_sources(stage, moved)
 
 
 def _sources(stage: Stage) -> Iterator[int]:

@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr, Stage, reads
-from tcc.ir.graph import Graph, Node, Value, captures
+from tcc.ir.graph import Graph, Node, Value, captures, uses
 from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
@@ -432,7 +432,7 @@ def seen_by_others(graph: Graph) -> set[Value]:
     seen.update(v for pair in graph.aliases for v in pair)
     for node in graph.nodes:
         if classify(node).kind is Kind.OPAQUE:
-            seen.update(v for v in (*node.inputs, *node.outputs, *captures(node)) if v)
+            seen.update((*uses(node), *node.outputs))
     return seen
 
 

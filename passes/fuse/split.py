@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, Stage, reads
+from tcc.ir.expr import Expr, reads, with_sources
 from tcc.ir.graph import Value
-from tcc.ir.scalar import Read, Scalar, StageRef, read, transform
+from tcc.ir.scalar import Source, StageRef
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.held import too_large
 from tcc.passes.fuse.partial import alone, in_parts
@@ -124,22 +124,10 @@ def _reading(expr: Expr, number: int) -> Expr:
     """`expr` with the results of one stage as its last operands."""
     first = len(expr.params)
 
-    def leaf(scalar: Scalar) -> Scalar:
-        source = scalar.source if isinstance(scalar, Read) else None
-        if not isinstance(scalar, Read) or not isinstance(source, StageRef):
-            return scalar
-        if source.stage != number:
-            return scalar
-        return read(
-            first + source.component,
-            scalar.indices,
-            scalar.dtype,
-            fill=scalar.fill,
-            indirect=scalar.indirect,
-        )
-
-    def bound(stage: Stage) -> Stage:
-        return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+    def moved(source: Source) -> Source:
+        if not isinstance(source, StageRef) or source.stage != number:
+            return source
+        return first + source.component
 
     params = (*expr.params, *expr.stages[number].types)
-    return Expr(params, tuple(map(bound, expr.stages)), expr.outputs)
+    return Expr(params, tuple(with_sources(s, moved) for s in expr.stages), expr.outputs)

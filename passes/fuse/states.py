@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads
 from tcc.ir.group import Rescale, Walk
 from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
 from tcc.ir.scalar import (
@@ -258,16 +258,13 @@ class _Derivation:
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
         """Results and readers after the walk see sums of infinite states as in the split form."""
 
-        def leaf(node: Scalar) -> Scalar:
-            if not isinstance(node, Read) or not isinstance(node.source, StageRef):
-                return node
-            return self._final(node)
+        def final(node: Read) -> Scalar:
+            return self._final(node) if isinstance(node.source, StageRef) else node
 
         outputs = list(self.expr.outputs)
         for number, stage in enumerate(stages):
             if number not in self.loops:
-                body = tuple(transform(s, leaf) for s in stage.body)
-                stages[number] = replace(stage, body=body)
+                stages[number] = with_reads(stage, final)
         for n, ref in enumerate(outputs):
             if ref.stage in self.found:
                 own = stages[ref.stage]

@@ -8,11 +8,9 @@ of a stage is inside its axes of one element, and that none that has a fill is o
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tcc.ir.expr import Expr, Stage, extent
+from tcc.ir.expr import Expr, Stage, extent, with_reads
 from tcc.ir.index import Index, as_int, const, free_vars, within
-from tcc.ir.scalar import Read, Scalar, StageRef, apply, index_value, literal, read, transform
+from tcc.ir.scalar import Read, Scalar, StageRef, apply, index_value, literal, read
 from tcc.ir.types import I64
 
 
@@ -20,14 +18,12 @@ def read_inside(expr: Expr) -> tuple[Stage, ...]:
     """The stages of `expr`, with the fill chosen by comparison where an axis has one element, and
     in the place of reads where it has none."""
 
-    def leaf(node: Scalar) -> Scalar:
-        if not isinstance(node, Read) or not isinstance(node.source, StageRef):
+    def inside(node: Read) -> Scalar:
+        if not isinstance(node.source, StageRef):
             return node
         return _inside(node, expr.stages[node.source.stage])
 
-    return tuple(
-        replace(stage, body=tuple(transform(s, leaf) for s in stage.body)) for stage in expr.stages
-    )
+    return tuple(with_reads(stage, inside) for stage in expr.stages)
 
 
 def _inside(node: Read, source: Stage) -> Scalar:

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
+from tcc.artifact import find_weights, read_manifest
 
 
 def reference(folder: Path, offset: float, name: str = "x") -> Path:
@@ -109,6 +110,19 @@ def test_verify_refuses_the_artifact_of_another_model(
     model = reference(tmp_path, 0.0, "image")
     assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3"]) == 1
     assert "from another model" in capsys.readouterr().err
+
+
+def test_verify_refuses_damaged_weights(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = find_weights(artifact, read_manifest(artifact))
+    assert weights is not None
+    data = bytearray(artifact.read_bytes())
+    data[weights.offset] ^= 1
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(data)
+    assert cli.execute(["verify", str(reference(tmp_path, 0.0)), str(damaged), "-i", "x=3"]) == 1
+    assert "weights are damaged" in capsys.readouterr().err
 
 
 def test_verify_without_onnx_runtime_uses_the_evaluator(

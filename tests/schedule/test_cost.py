@@ -16,7 +16,7 @@ from tcc.ir.scalar import Read, Scalar, StageRef, apply, read
 from tcc.ir.tile import Scope
 from tcc.ir.types import F32
 from tcc.schedule.choose import Registers
-from tcc.schedule.cost import Price, Pricer, price_map
+from tcc.schedule.cost import Price, Pricer
 from tcc.schedule.machine import MACHINES
 from tcc.schedule.nest import product, work
 from tcc.schedule.reach import Step, touch
@@ -386,15 +386,6 @@ def test_prices_are_a_function_of_their_arguments() -> None:
     pricer = Pricer(MACHINE)
     assert pricer.price(group, schedule) == pricer.price(group, schedule)
     assert Pricer(MACHINE).price(group, schedule) == pricer.price(group, schedule)
-
-
-def test_bytes_alone_have_a_price() -> None:
-    bytes_ = 100 << 20
-    price = price_map(MACHINE, bytes_)
-    read = MACHINE.memory.read_all * MACHINE.memory.in_order
-    assert price.seconds == pytest.approx(bytes_ / read, rel=0.001)
-    assert price_map(MACHINE, 1 << 20, cold=False).dram == 0
-    assert price_map(MACHINE, 64, 1e9).seconds == pytest.approx(1e9 / MACHINE.peak, rel=0.001)
 
 
 @pytest.mark.parametrize("runs", [0, 8])
