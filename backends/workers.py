@@ -20,6 +20,7 @@ from typing import IO, Any, BinaryIO
 from tcc.budgets import BUDGETS, Budgets
 
 _LENGTH = struct.Struct("<Q")
+_MOST_SERVED = 1000  # requests of earlier compiles
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -84,9 +85,15 @@ class WorkerPool:
         self._running = 0
         self._done = False
         self._change = threading.Condition()
-        self._threads = [threading.Thread(target=self._drive, daemon=True) for _ in range(jobs)]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self._served = 0
+        self.wake(jobs)
+
+    def wake(self, jobs: int) -> None:
+        """Starts processes until there are `jobs`."""
+        while len(self._threads) < jobs:
+            self._threads.append(threading.Thread(target=self._drive, daemon=True))
+            self._threads[-1].start()
 
     def submit(self, request: Any) -> int:
         """Its number: how many were submitted before it."""
@@ -126,10 +133,12 @@ class WorkerPool:
     def forget(self) -> bool:
         """Drops all requests with their answers, so that the processes can serve others.
 
-        False where one failed or has no answer yet, or a process has ended: the pool has to end.
+        False where one failed or has no answer yet, a process has ended, or they have served so
+        many that memory which LLVM keeps would count: the pool has to end.
         """
         with self._change:
-            if len(self._answers) < len(self._requests):
+            self._served += len(self._requests)
+            if len(self._answers) < len(self._requests) or self._served > _MOST_SERVED:
                 return False
             self._requests.clear()
             self._answers.clear()

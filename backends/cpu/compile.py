@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tcc.backends.cpu.emit import KernelText, emit_kernel
+from tcc.backends.resting import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
@@ -44,17 +46,20 @@ def compile_kernels(
     """
     if len(kernels) != len(names):
         raise ValueError(f"{len(kernels)} kernels and {len(names)} names")
-    pool = WorkerPool(_WORKER, min(max(jobs, 1), len(kernels)), budgets=budgets)
+    key = _WORKER, max(jobs, 1), budgets, sys.executable, *sys.path
+    pool = RESTING.take(key) or WorkerPool(_WORKER, 0, budgets=budgets)
+    pool.wake(min(max(jobs, 1), len(kernels)))
     texts: list[KernelText] = []
+    numbers: list[int] = []
     try:
         for kernel, name in zip(kernels, names, strict=True):
             texts.append(emit_kernel(kernel, name, target))
-            pool.submit((texts[-1].llvm, target, False))
-        objects = pool.results()
+            numbers.append(pool.submit((texts[-1].llvm, target, False)))
+        objects = pool.answers(numbers)
     except WorkerFailedError as error:
         raise _failure(texts[error.number], error.why) from None
     finally:
-        pool.abandon()
+        RESTING.leave(key, pool)
     scratch = max((t.scratch for t in texts), default=0)
     return CompiledKernels(tuple(objects), scratch, tuple(t.llvm for t in texts))
 

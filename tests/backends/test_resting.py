@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tcc.backends import workers
 from tcc.backends.resting import Resting
 from tcc.backends.workers import WorkerFailedError, WorkerPool
 
@@ -94,3 +95,31 @@ def test_a_process_that_died_in_its_rest_is_not_taken_up(pool: WorkerPool) -> No
     os.kill(process, signal.SIGKILL)
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
     assert resting.take(KEY) is None
+
+
+def test_pools_of_several_kinds_rest_at_once(pool: WorkerPool) -> None:
+    resting, other = Resting(), WorkerPool("number_worker", 0)
+    other.wake(1)
+    first, second = asked(pool), asked(other)
+    resting.leave(KEY, pool)
+    resting.leave(("another", 1), other)
+    assert resting.take(KEY) is pool
+    assert resting.take(("another", 1)) is other
+    assert asked(pool) == first
+    resting.leave(KEY, other)
+    resting.end()
+    assert not is_running(second)
+    assert is_running(first)
+
+
+def test_processes_that_have_served_much_end(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_MOST_SERVED", 2)
+    resting, process = Resting(), asked(pool)
+    resting.leave(KEY, pool)
+    assert resting.take(KEY) is pool
+    assert asked(pool) == process
+    asked(pool)
+    resting.leave(KEY, pool)
+    assert not is_running(process)
