@@ -201,6 +201,11 @@ QUANTISED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (u8(2, 9), *A, real(1 / 256), np.uint8(0)),
         {"opset": 13, "constants": (1, 2, 3, 4)},
     ),
+    "softmax_of_axes": (
+        "QLinearSoftmax",
+        (u8(2, 3, 4), *A, real(1 / 256), np.uint8(0)),
+        {"opset": 12, "axis": 1, "constants": (1, 2, 3, 4)},
+    ),
     "concat": (
         "QLinearConcat",
         (*Y, u8(2, 3), *A, u8(2, 4), *B),
@@ -345,6 +350,27 @@ WHOLE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def test_whole_attention(name: str) -> None:
     operands, attrs = WHOLE[name]
     agrees("Attention", *operands, num_heads=2, **attrs)
+
+
+BYTES = (u8(2, 3, 12), i8(12, 48), f32(48), real(0.02), real(0.01))
+COLUMNS = (i8(12, 48), f32(48), real(0.02), f32(48, scale=0.1) ** 2)
+# Operands, and those of them that do not come at run time.
+QUANTISED_WHOLE: dict[str, tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((*BYTES, None, np.array(120, np.uint8), np.array(3, np.int8)), (1,), {}),
+    "lengths": ((*BYTES, np.array([2, 3], np.int32), np.array(120, np.uint8)), (1,), {}),
+    "columns": ((u8(2, 3, 12), *COLUMNS, None, np.array(9, np.uint8), i8(48)), (1, 7), {}),
+    "past": (
+        (*BYTES, None, np.array(120, np.uint8), np.array(3, np.int8), f32(2, 2, 2, 4, 8)),
+        (1,),
+        {"unidirectional": 1, "outputs": ("y", "present")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(QUANTISED_WHOLE))
+def test_quantised_attention(name: str) -> None:
+    operands, constants, attrs = QUANTISED_WHOLE[name]
+    agrees("QAttention", *operands, num_heads=2, constants=constants, **attrs)
 
 
 def group_query(
