@@ -435,6 +435,36 @@ def test_a_cache_of_final_length() -> None:
         )
 
 
+# ---- experts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bits", "block", "zeros", "attrs"),
+    [
+        (4, 0, False, {"activation_type": "relu"}),
+        (4, 16, True, {"activation_type": "silu"}),
+        (8, 0, True, {"activation_type": "gelu"}),
+        (4, 16, False, {"activation_type": "swiglu", "swiglu_fusion": 1, "swiglu_limit": 1.5}),
+        (2, 16, True, {"activation_type": "identity", "routed": 1, "normalize_routing_weights": 1}),
+    ],
+)
+def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, Any]) -> None:
+    attrs = dict(attrs)
+    tokens, experts, depth, width = 5, 4, 32, 48
+    last = [f32(tokens, experts) ** 2] if attrs.pop("routed", 0) else []
+    operands: list[Any] = [f32(1, tokens, depth), f32(tokens, experts)]
+    points: list[Any] = []
+    for rows, columns in ((width * (1 + attrs.get("swiglu_fusion", 0)), depth), (depth, width)):
+        lead = (experts, rows, columns // block) if block else (experts, rows)
+        scales = RNG.uniform(0.005, 0.02, lead).astype(np.float32)
+        operands += [u8(experts, rows, columns * bits // 8), scales, f32(experts, rows)]
+        points.append(u8(*lead[:-1], -(-lead[-1] * bits // 8)) if zeros else None)
+    operands += [None] * 3 + points + [None, *last]
+    fixed = [n for n in range(2, 13) if operands[n] is not None]
+    sizes = {"k": 2, "expert_weight_bits": bits, **({"block_size": block} if block else {})}
+    agrees("QMoE", *operands, constants=fixed, **sizes, **attrs)
+
+
 @pytest.mark.parametrize(
     ("op", "operands", "attrs", "why"),
     [
