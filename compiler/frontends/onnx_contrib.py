@@ -79,7 +79,8 @@ def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
     if ctx.optional(4) is None:
         return None
     found = ctx.static(4, "g_idx").reshape(-1)
-    if found.size < depth or not ((found >= 0) & (found < blocks)).all():
+    whole = found.dtype.kind in "iu"
+    if not whole or found.size < depth or not ((found >= 0) & (found < blocks)).all():
         raise ctx.fail(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
     return found[:depth]
 

@@ -182,7 +182,9 @@ def _dequantised(ctx: NodeContext, product: int) -> Operand:
     if dtype is None:
         raise ctx.fail(f"levels of {bits} bits are not supported")
     levels = unpacked(ctx, first, "the weights", dtype)
-    experts, out, depth = levels.type.static_shape or (0, 0, 0)
+    if levels.rank != 3:
+        raise ctx.fail(f"weights {levels.type!r} have not three axes")
+    experts, out, depth = (as_int(n) or 0 for n in levels.shape)
     block = ctx.integer("block_size", 0)
     blocks = -(-depth // block) if block > 0 else 1
     scale = ctx.cast(ctx.reshape(ctx.input(first + 1), (experts, out, blocks)), F32)
