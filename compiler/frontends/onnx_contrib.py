@@ -15,7 +15,7 @@ from tcc.ops.levels import nibbles
 
 Results = Sequence["Operand | None"]
 
-_LEVELS = {2: U2, 4: U4, 8: U8}
+LEVELS = {2: U2, 4: U4, 8: U8}
 
 
 def _matmul_n_bits(ctx: NodeContext) -> Results:
@@ -27,7 +27,7 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     """
     bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
-    dtype = _LEVELS.get(bits)
+    dtype = LEVELS.get(bits)
     if dtype is None:
         raise ctx.fail(f"levels of {bits} bits are not supported")
     if min(rows, depth, block) < 1:
@@ -79,7 +79,8 @@ def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
     if ctx.optional(4) is None:
         return None
     found = ctx.static(4, "g_idx").reshape(-1)
-    if found.size < depth or not ((found >= 0) & (found < blocks)).all():
+    whole = found.dtype.kind in "iu"
+    if not whole or found.size < depth or not ((found >= 0) & (found < blocks)).all():
         raise ctx.fail(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
     return found[:depth]
 
@@ -118,10 +119,18 @@ def _elements(data: Array, shape: tuple[int, ...], dtype: DType) -> Array:
     return decode(unpack(data.reshape(-1), prod(shape), dtype), dtype).reshape(shape)
 
 
-def unpacked(ctx: NodeContext, number: int, what: str) -> Operand:
-    """A constant operand of bytes that hold two levels each along the last axis, as these."""
+def unpacked(
+    ctx: NodeContext, number: int, what: str, dtype: DType = U4, count: int | None = None
+) -> Operand:
+    """A constant operand of bytes that hold levels along the last axis, as these; with `count` so
+    many of each row, which ends with a byte."""
     data = ctx.static(number, what)
-    return ctx.constant(_elements(data, (*data.shape[:-1], 2 * data.shape[-1]), U4), U4)
+    if data.dtype != np.uint8 or not data.ndim:
+        raise ctx.fail(f"{what} are no rows of bytes")
+    rows = _elements(data, (*data.shape[:-1], data.shape[-1] * 8 // dtype.bits), dtype)
+    if count is not None and not count <= rows.shape[-1] < count + 8 // dtype.bits:
+        raise ctx.fail(f"{what} have {rows.shape[-1]} levels in a row for {count}")
+    return ctx.constant(rows[..., :count], dtype)
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

@@ -14,6 +14,7 @@ from math import sqrt
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_contrib_fused import positions
+from tcc.frontends.onnx_contrib_quantize import scaled_sums
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
@@ -193,6 +194,23 @@ def _attention(ctx: NodeContext) -> Results:
     x, weights, bias = ctx.input(0), ctx.input(1), ctx.optional(2)
     made = ctx.emit("matmul", x, weights)
     made = made if bias is None else ctx.emit("add", made, bias)
+    return _attended(ctx, made, mask=3, past=4, added=ctx.optional(5))
+
+
+def _quantised_attention(ctx: NodeContext) -> Results:
+    """The same on bytes: a scale and a zero point for x, and for all weights or each column."""
+    _refuse(ctx, do_rotary=0, past_present_share_buffer=0)
+    x = (ctx.input(0), ctx.input(3), ctx.optional(6))
+    weights = (ctx.input(1), ctx.input(4), ctx.optional(7))
+    made = scaled_sums(ctx, x, weights, ctx.input(2))
+    return _attended(ctx, made, mask=5, past=8, added=None)
+
+
+def _attended(
+    ctx: NodeContext, made: Operand, *, mask: int, past: int, added: Operand | None
+) -> Results:
+    """Attention over queries, keys and values side by side in `made`, and the cache with these;
+    `mask` and `past` number operands, `added` goes to the scores."""
     width = as_int(made.shape[-1])
     if width is None:
         raise ctx.fail("the widths of queries, keys and values are not known")
@@ -202,19 +220,19 @@ def _attention(ctx: NodeContext) -> Results:
     starts = (0, widths[0], widths[0] + widths[1])
     parts = [ctx.slice_axis(made, 2, s, w) for s, w in zip(starts, widths, strict=True)]
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
-    past, before = ctx.optional(4), const(0)
-    if past is not None:
-        before = past.shape[3]
-        old = [ctx.reshape(ctx.slice_axis(past, 0, n, 1), past.shape[1:]) for n in range(2)]
+    cache, before = ctx.optional(past), const(0)
+    if cache is not None:
+        before = cache.shape[3]
+        old = [ctx.reshape(ctx.slice_axis(cache, 0, n, 1), cache.shape[1:]) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
     present = None
     if ctx.wants(1):
         present = ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in (k, v)], 0)
-    shown = ctx.optional(3)
+    shown = ctx.optional(mask)
     padding = None if shown is None else _padding(ctx, shown, q, k.shape[2])
-    mask = _added(ctx, ctx.optional(5), padding)
     causal = ctx.flag("unidirectional")
-    return [_attend(ctx, (q, k, v), mask=mask, causal=causal, offset=before), present]
+    scores = _added(ctx, added, padding)
+    return [_attend(ctx, (q, k, v), mask=scores, causal=causal, offset=before), present]
 
 
 # ---- shared heads and caches --------------------------------------------------------------------
@@ -332,5 +350,6 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ("com.microsoft", "RotaryEmbedding"): _rotary,
     ("com.microsoft", "MultiHeadAttention"): _multi_head,
     ("com.microsoft", "Attention"): _attention,
+    ("com.microsoft", "QAttention"): _quantised_attention,
     ("com.microsoft", "GroupQueryAttention"): _group_query,
 }

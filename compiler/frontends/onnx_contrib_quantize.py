@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_contrib import unpacked
+from tcc.frontends.onnx_reduce import along_axis
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_window import pool_attrs
 from tcc.ir.index import as_int
@@ -65,9 +66,7 @@ def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
 
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
     axis = ctx.axis(ctx.integer("axis", -1), x.rank)
-    if ctx.integer("opset") < 13 and axis != x.rank - 1:
-        raise ctx.fail("the axes from one on, taken together, are not supported")
-    return ctx.emit("softmax", x, axis=axis)
+    return along_axis(ctx, "softmax", x, axis, ctx.integer("opset"))
 
 
 def _with_channels_first(
@@ -121,7 +120,7 @@ def _gemm(ctx: NodeContext) -> Results:
     return [made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))]
 
 
-def _sums(
+def scaled_sums(
     ctx: NodeContext,
     a: tuple[Operand, Operand, Operand | None],
     c: tuple[Operand, Operand, Operand | None],
@@ -143,13 +142,13 @@ def _vector(ctx: NodeContext, x: Operand) -> Operand:
 def _to_float(ctx: NodeContext) -> Results:
     a = (ctx.input(0), ctx.input(2), ctx.optional(4))
     c = (ctx.input(1), ctx.input(3), ctx.optional(5))
-    return [_sums(ctx, a, c, ctx.optional(6))]
+    return [scaled_sums(ctx, a, c, ctx.optional(6))]
 
 
 def _dynamic_matmul(ctx: NodeContext) -> Results:
     small, scale, zero = ctx.emit_all("dynamic_quantize_linear", [ctx.input(0)])
     c = (ctx.input(1), ctx.input(2), ctx.optional(3))
-    return [_sums(ctx, (small, scale, zero), c, ctx.optional(4))]
+    return [scaled_sums(ctx, (small, scale, zero), c, ctx.optional(4))]
 
 
 # ---- tables -------------------------------------------------------------------------------------

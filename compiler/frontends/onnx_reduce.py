@@ -59,18 +59,21 @@ def _arg(op: str) -> Converter:
 
 
 def _softmax(op: str) -> Converter:
-    """Before opset 13 these work on a matrix: the axes before `axis`, and those from it on."""
-
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
-        axis = ctx.axis(ctx.integer("axis"), x.rank)
-        if ctx.opset >= 13 or axis == x.rank - 1:
-            return [ctx.emit(op, x, axis=axis)]
-        rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
-        flat = ctx.emit(op, ctx.reshape(x, (rows, columns)), axis=1)
-        return [ctx.reshape(flat, x.shape)]
+        return [along_axis(ctx, op, x, ctx.axis(ctx.integer("axis"), x.rank), ctx.opset)]
 
     return convert
+
+
+def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> Operand:
+    """A softmax along `axis`; before opset 13 these work on a matrix: the axes before it, and those
+    from it on."""
+    if opset >= 13 or axis == x.rank - 1:
+        return ctx.emit(op, x, axis=axis)
+    rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
+    flat = ctx.emit(op, ctx.reshape(x, (rows, columns)), axis=1)
+    return ctx.reshape(flat, x.shape)
 
 
 def _top_k(ctx: NodeContext) -> Results:

@@ -131,8 +131,9 @@ def test_experts_of_one_token_are_read_where_they_lie() -> None:
     assert orders(256) == 4
 
 
-def test_quantised_experts_are_refused_by_name() -> None:
+def test_experts_of_narrow_floats_are_refused_by_name() -> None:
     model = layer(5, DEPTH, WIDTH)
     model.graph.node[0].op_type = "QMoE"
-    with pytest.raises(tcc.UserError, match="QMoE cannot be imported"):
+    model.graph.node[0].attribute.append(helper.make_attribute("quant_type", "nvfp4"))
+    with pytest.raises(tcc.UserError, match="weights of type nvfp4 are not supported"):
         tcc.compile(model, target="cpu")

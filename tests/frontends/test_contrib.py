@@ -85,8 +85,11 @@ def test_too_few_bytes_are_refused() -> None:
         load_model(matmul_n_bits(96, 16, 32, missing=1))
 
 
-def test_a_group_that_has_no_scale_is_refused() -> None:
+@pytest.mark.parametrize(
+    "groups", [np.full(64, 4, np.int32), np.zeros(64, np.float32)], ids=["none", "real"]
+)
+def test_groups_that_have_no_scales_are_refused(groups: np.ndarray) -> None:
     model = matmul_n_bits(64, 5, 16, groups="even")
-    model.graph.initializer[3].raw_data = np.full(64, 4, np.int32).tobytes()
+    model.graph.initializer[3].CopyFrom(numpy_helper.from_array(groups, "g"))
     with pytest.raises(UserError, match=r"g_idx does not name one of 4 blocks"):
         load_model(model)

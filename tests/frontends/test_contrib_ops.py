@@ -201,6 +201,11 @@ QUANTISED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (u8(2, 9), *A, real(1 / 256), np.uint8(0)),
         {"opset": 13, "constants": (1, 2, 3, 4)},
     ),
+    "softmax_of_axes": (
+        "QLinearSoftmax",
+        (u8(2, 3, 4), *A, real(1 / 256), np.uint8(0)),
+        {"opset": 12, "axis": 1, "constants": (1, 2, 3, 4)},
+    ),
     "concat": (
         "QLinearConcat",
         (*Y, u8(2, 3), *A, u8(2, 4), *B),
@@ -347,6 +352,27 @@ def test_whole_attention(name: str) -> None:
     agrees("Attention", *operands, num_heads=2, **attrs)
 
 
+BYTES = (u8(2, 3, 12), i8(12, 48), f32(48), real(0.02), real(0.01))
+COLUMNS = (i8(12, 48), f32(48), real(0.02), f32(48, scale=0.1) ** 2)
+# Operands, and those of them that do not come at run time.
+QUANTISED_WHOLE: dict[str, tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((*BYTES, None, np.array(120, np.uint8), np.array(3, np.int8)), (1,), {}),
+    "lengths": ((*BYTES, np.array([2, 3], np.int32), np.array(120, np.uint8)), (1,), {}),
+    "columns": ((u8(2, 3, 12), *COLUMNS, None, np.array(9, np.uint8), i8(48)), (1, 7), {}),
+    "past": (
+        (*BYTES, None, np.array(120, np.uint8), np.array(3, np.int8), f32(2, 2, 2, 4, 8)),
+        (1,),
+        {"unidirectional": 1, "outputs": ("y", "present")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(QUANTISED_WHOLE))
+def test_quantised_attention(name: str) -> None:
+    operands, constants, attrs = QUANTISED_WHOLE[name]
+    agrees("QAttention", *operands, num_heads=2, constants=constants, **attrs)
+
+
 def group_query(
     batch: int, length: int, past: int, lengths: Sequence[int], total: int, **more: Any
 ) -> None:
@@ -407,6 +433,36 @@ def test_a_cache_of_final_length() -> None:
         np.testing.assert_allclose(
             found["k"][name, :, :end], held["x3"].numpy()[name, :, :end], atol=1e-6
         )
+
+
+# ---- experts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bits", "block", "zeros", "attrs"),
+    [
+        (4, 0, False, {"activation_type": "relu"}),
+        (4, 16, True, {"activation_type": "silu"}),
+        (8, 0, True, {"activation_type": "gelu"}),
+        (4, 16, False, {"activation_type": "swiglu", "swiglu_fusion": 1, "swiglu_limit": 1.5}),
+        (2, 16, True, {"activation_type": "identity", "routed": 1, "normalize_routing_weights": 1}),
+    ],
+)
+def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, Any]) -> None:
+    attrs = dict(attrs)
+    tokens, experts, depth, width = 5, 4, 32, 48
+    last = [f32(tokens, experts) ** 2] if attrs.pop("routed", 0) else []
+    operands: list[Any] = [f32(1, tokens, depth), f32(tokens, experts)]
+    points: list[Any] = []
+    for rows, columns in ((width * (1 + attrs.get("swiglu_fusion", 0)), depth), (depth, width)):
+        lead = (experts, rows, columns // block) if block else (experts, rows)
+        scales = RNG.uniform(0.005, 0.02, lead).astype(np.float32)
+        operands += [u8(experts, rows, columns * bits // 8), scales, f32(experts, rows)]
+        points.append(u8(*lead[:-1], -(-lead[-1] * bits // 8)) if zeros else None)
+    operands += [None] * 3 + points + [None, *last]
+    fixed = [n for n in range(2, 13) if operands[n] is not None]
+    sizes = {"k": 2, "expert_weight_bits": bits, **({"block_size": block} if block else {})}
+    agrees("QMoE", *operands, constants=fixed, **sizes, **attrs)
 
 
 @pytest.mark.parametrize(
