@@ -176,11 +176,14 @@ class _Unit:
         bodies = MONOIDS[node.monoid].combine(dtypes)
         parts = [self._blocks[b] for b in node.blocks]
         for axis in node.axes:
-            columns = [np.split(p, p.shape[axis], axis) for p in parts]
-            state = tuple(c[0] for c in columns)
-            for n in range(1, len(columns[0])):
-                state = evaluate_scalars(bodies, {}, [*state, *(c[n] for c in columns)])
-            parts = list(state)
+            lines = [np.moveaxis(part, axis, 0) for part in parts]
+            # Pairs of neighbours, as in expressions: that keeps the order of what is combined.
+            while (count := len(lines[0])) > 1:
+                pairs = [line[first : count // 2 * 2 : 2] for first in (0, 1) for line in lines]
+                joined = evaluate_scalars(bodies, {}, pairs)
+                rest = [line[count // 2 * 2 :] for line in lines]
+                lines = [np.concatenate(pair) for pair in zip(joined, rest, strict=True)]
+            parts = [np.moveaxis(line, 0, axis) for line in lines]
         for out, part in zip(node.outs, parts, strict=True):
             self._define(out, part)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from tcc.ir.graph import carrier
 from tcc.ir.index import Index, as_int, symbol
 from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
@@ -79,6 +80,43 @@ def numbered() -> Iterator[Case]:
 
 
 CASES = tuple(numbered())
+
+
+def rows(cases: Iterable[Case]) -> dict[OpSpec, list[Case]]:
+    found: dict[OpSpec, list[Case]] = {}
+    for case in cases:
+        found.setdefault(case.op, []).append(case)
+    return found
+
+
+def each(cases: Iterable[Case]) -> Callable[[Callable[[Case], None]], Callable[..., None]]:
+    """Makes of what judges one case a test of each row, for a test costs more than most cases do.
+
+    All cases of the row are judged; the errors name those that failed.
+    """
+    parameters = [pytest.param(row, id=op.name) for op, row in rows(cases).items()]
+
+    def over_rows(judge: Callable[[Case], None]) -> Callable[..., None]:
+        @pytest.mark.parametrize("row", parameters)
+        def test(row: list[Case]) -> None:
+            judge_all(row, judge)
+
+        return test
+
+    return over_rows
+
+
+def judge_all(cases: Iterable[Case], judge: Callable[[Case], None]) -> None:
+    """Raises the errors of all cases that fail, with their names."""
+    errors = []
+    for case in cases:
+        try:
+            judge(case)
+        except Exception as error:
+            error.add_note(f"the case {case.name}")
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("cases fail", errors)
 
 
 def reference(case: Case) -> tuple[Array, ...]:
@@ -153,10 +191,8 @@ SYMBOLIC_CASES = tuple(
 
 def some(cases: Iterable[Case], most: int) -> tuple[Case, ...]:
     """At most so many samples of a row, evenly spread."""
-    rows: dict[OpSpec, list[Case]] = {}
-    for case in cases:
-        rows.setdefault(case.op, []).append(case)
-    return tuple(row[n] for row in rows.values() for n in range(0, len(row), -(-len(row) // most)))
+    found = rows(cases).values()
+    return tuple(row[n] for row in found for n in range(0, len(row), -(-len(row) // most)))
 
 
 # Where a sample takes long: of each row some, the others are in the sets with known sizes.

@@ -14,7 +14,7 @@ from tcc.ir.op import Trait
 from tcc.ops import OPS
 
 from .batch import PLAIN, Results, Variant, run_batch
-from .cases import CASES, SYMBOLIC_CASES, Case, check, reference, some
+from .cases import CASES, SYMBOLIC_CASES, Case, check, judge_all, reference, rows, some
 from .special import SpecialCase, differs, one_of
 
 BATCH = 120
@@ -58,37 +58,52 @@ SETS = {
 }
 
 
+def batches(name: str) -> list[list[list[Case]]]:
+    """The rows of a set, as many together as make a batch."""
+    found: list[list[list[Case]]] = [[]]
+    for row in rows(SETS[name][0]).values():
+        if sum(map(len, found[-1])) + len(row) > BATCH:
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
 @cache
 def results(name: str, batch: int) -> Results:
-    cases, cpu, variant = SETS[name]
-    part = cases[batch * BATCH : (batch + 1) * BATCH]
+    _, cpu, variant = SETS[name]
+    part = [case for row in batches(name)[batch] for case in row]
     return run_batch(part, cpu, {c.name: variant(c) for c in part})
 
 
 PARAMETERS = [
     pytest.param(
         name,
-        number // BATCH,
-        case,
-        id=f"{name}-{case.name}",
-        marks=pytest.mark.xdist_group(f"compiled-{name}-{number // BATCH}"),
+        number,
+        row,
+        id=f"{name}-{row[0].op.name}",
+        marks=pytest.mark.xdist_group(f"compiled-{name}-{number}"),
     )
-    for name, (cases, _, _) in SETS.items()
-    for number, case in enumerate(cases)
+    for name in SETS
+    for number, batch in enumerate(batches(name))
+    for row in batch
 ]
 
 
-@pytest.mark.parametrize(("name", "batch", "case"), PARAMETERS)
-def test_compiled_agrees_with_reference(name: str, batch: int, case: Case) -> None:
+@pytest.mark.parametrize(("name", "batch", "row"), PARAMETERS)
+def test_compiled_agrees_with_reference(name: str, batch: int, row: list[Case]) -> None:
     found = results(name, batch)
-    if case.name in found.failures:
-        raise found.failures[case.name]
-    with np.errstate(all="ignore"):
-        expected = reference(case)
-        if isinstance(case, SpecialCase):
-            assert differs(case, found.outputs[case.name], expected) == ""
-            return
-        check(case, found.outputs[case.name], expected, case.op.tolerance)
+
+    def judge(case: Case) -> None:
+        if case.name in found.failures:
+            raise found.failures[case.name]
+        with np.errstate(all="ignore"):
+            expected = reference(case)
+            if isinstance(case, SpecialCase):
+                assert differs(case, found.outputs[case.name], expected) == ""
+                return
+            check(case, found.outputs[case.name], expected, case.op.tolerance)
+
+    judge_all(row, judge)
 
 
 def test_every_row_with_a_result_is_compiled() -> None:

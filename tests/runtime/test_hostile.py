@@ -16,6 +16,9 @@ from sanitized import Sanitized, run_sanitized
 from tcc.backends.host import HEADER_WORDS, encode_program
 from tcc.ir.program import Program
 
+# One worker compiles the runtime with sanitizers, also where tests are spread over several.
+pytestmark = pytest.mark.xdist_group("sanitized-runtime")
+
 
 @pytest.fixture(scope="module")
 def hostile(sanitized: Sanitized) -> Path:

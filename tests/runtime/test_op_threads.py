@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from op_library import Ops
 
+pytestmark = pytest.mark.xdist_group("runtime-ops")
+
 
 @pytest.mark.parametrize("threads", [0, 3])
 @pytest.mark.parametrize("dtype", ["f4", "i4", "i8", "f2"])

@@ -11,6 +11,8 @@ import pytest
 import torch
 from op_library import Array, Ops
 
+# One worker compiles the ops, also where tests are spread over several.
+pytestmark = pytest.mark.xdist_group("runtime-ops")
 DTYPES = ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
 

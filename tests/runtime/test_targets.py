@@ -11,6 +11,7 @@ from sanitized import Sanitized, run_sanitized
 from tests.fuzz.kept import write_inputs
 
 TARGETS = Path(__file__).parents[1] / "fuzz" / "targets"
+pytestmark = pytest.mark.xdist_group("sanitized-runtime")
 
 
 @pytest.mark.parametrize("name", ["program", "strings"])

@@ -11,7 +11,7 @@ from tcc.ir.expr import Expr
 from tcc.schedule.blocks import NotBlocks
 from tcc.schedule.choose_blocks import choose_blocks
 
-from tests.ops.cases import SOME_SYMBOLIC_CASES
+from tests.ops.cases import SOME_SYMBOLIC_CASES, each
 from tests.ops.test_matrix import Case, check, reference
 from tests.passes.fuse.test_tiles import TILED, UNHELD, composed
 
@@ -45,13 +45,13 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
             check(case, actual, wanted, case.op.tolerance)
 
 
-@pytest.mark.parametrize("case", TILED, ids=[c.name for c in TILED])
+@each(TILED)
 def test_block_kernel_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case)
     agree(case, expr, operands, {})
 
 
-@pytest.mark.parametrize("case", SOME_SYMBOLIC_CASES, ids=[c.name for c in SOME_SYMBOLIC_CASES])
+@each(SOME_SYMBOLIC_CASES)
 def test_block_kernel_with_open_sizes_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case, open_sizes=True)
     if case.name.startswith(UNHELD):

@@ -16,7 +16,7 @@ from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.tile_text import kernel_text
 from tcc.passes.fuse.compose import compose
 
-from tests.ops.cases import SOME_SYMBOLIC_CASES, some
+from tests.ops.cases import SOME_SYMBOLIC_CASES, each, some
 from tests.ops.test_matrix import CASES, Case, check, reference, symbolic
 
 from . import tiles
@@ -79,7 +79,7 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
 TILED = some((c for c in CASES if c.op.expr is not None and not c.half), 8)
 
 
-@pytest.mark.parametrize("case", TILED, ids=[c.name for c in TILED])
+@each(TILED)
 def test_kernel_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case)
     agree(case, expr, operands, {})
@@ -94,7 +94,7 @@ UNHELD = (
 )
 
 
-@pytest.mark.parametrize("case", SOME_SYMBOLIC_CASES, ids=[c.name for c in SOME_SYMBOLIC_CASES])
+@each(SOME_SYMBOLIC_CASES)
 def test_kernel_with_open_sizes_agrees_with_expression(case: Case) -> None:
     expr, operands = composed(case, open_sizes=True)
     if case.name.startswith(UNHELD):
