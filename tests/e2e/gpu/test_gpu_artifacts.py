@@ -21,7 +21,7 @@ from tests.e2e.agreement import FLOAT, model_of, value
 
 from .small_models import MODELS
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-artifacts")]
 TARGETS = {"cuda:sm_90": "cubin", "rocm:gfx942": "hsaco"}
 
 

@@ -25,7 +25,7 @@ from tests.e2e.agreement import FLOAT, model_of, value
 
 from .small_models import MODELS
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-joined")]
 
 
 def compiled(model: onnx.ModelProto, out: Path, **options: Any) -> Compiled:
