@@ -125,7 +125,9 @@ def test_both_vendors_share_weights(tmp_path: Path) -> None:
         {"w": np.ones((32, 64), np.float32)},
     )
     compiled(model, out, target="cuda:sm_80+rocm:gfx942", precision="tf32")
-    first, second = read_manifest(out)["variants"]
+    manifest = read_manifest(out)
+    assert manifest["precision"] == "tf32"
+    first, second = manifest["variants"]
     assert first["weights"] == second["weights"]
     with pytest.raises(UserError, match=r"no CUDA driver.*; no HIP driver"):
         tcc.load(out)
