@@ -35,6 +35,7 @@ from gpu.draws import Draw
 from gpu.kernels import SMALL, kernels
 from gpu.plan import KINDS, forecast, plan
 
+pytestmark = pytest.mark.xdist_group("gpu-check")
 RNG = np.random.default_rng(0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import pickle
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -105,8 +108,17 @@ class Interpreter:
             found = [array for _, array in pickle.load(answers)]
             return [_carried(a, t) for a, t in zip(found, dtypes, strict=True)]
         except (EOFError, BrokenPipeError):
+            interpreter.cache_clear()
             self._errors.seek(0)
             raise AssertionError(self._errors.read()[-4000:]) from None
+
+
+@cache
+def interpreter() -> Interpreter:
+    """One for all tests of this process: to import torch and Triton takes seconds."""
+    running = ExitStack()
+    atexit.register(running.close)
+    return running.enter_context(Interpreter())
 
 
 def _stored(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -119,9 +131,8 @@ def _carried(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def interpreted(jobs: Sequence[Job]) -> list[list[np.ndarray]]:
-    """All buffers of every job after its launch, in one process."""
-    with Interpreter() as interpreter:
-        return [interpreter.run(job) for job in jobs]
+    """All buffers of every job after its launch."""
+    return [interpreter().run(job) for job in jobs]
 
 
 def evaluated(job: Job) -> list[np.ndarray]:

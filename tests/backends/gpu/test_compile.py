@@ -23,7 +23,7 @@ from .more_blocks import CORNERS
 from .running import NEEDS_TRITON
 from .test_functions import APPROXIMATE, EXACT, INTEGER, applied, elementwise
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-compile")]
 ARCHS = ("cuda:sm_80", "cuda:sm_90", "rocm:gfx90a", "rocm:gfx942", "rocm:gfx1100")
 PROFILES = [GPUS[a] for a in ARCHS]
 UNARY = [n for n in APPROXIMATE if FUNCTIONS[n].arity == 1]

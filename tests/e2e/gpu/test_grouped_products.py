@@ -24,7 +24,7 @@ from tcc.passes.lower_model import Lowered
 from tcc.passes.pipeline import FEW_LARGEST, grouped_products, run_pipeline
 from tcc.passes.traffic import traffic
 
-from tests.backends.gpu.running import Interpreter, Job
+from tests.backends.gpu.running import Job, interpreter
 from tests.e2e.agreement import Array, assert_agree, expected, session
 from tests.e2e.test_experts import EXPERTS, TOP, drawn, layer
 
@@ -59,15 +59,14 @@ def test_the_interpreter_agrees() -> None:
     assert len(products(made)) == 2
     feeds = drawn(21, 32)
     given = [feeds[v.name] for v in graph.inputs]
-    with Interpreter() as interpreter:
 
-        def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
-            results = interpreter.run(Job(made.kernels[number], arrays, sizes), "f16")
-            for array, result in zip(arrays, results, strict=True):
-                if array.flags.writeable:
-                    array[...] = result
+    def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
+        results = interpreter().run(Job(made.kernels[number], arrays, sizes), "f16")
+        for array, result in zip(arrays, results, strict=True):
+            if array.flags.writeable:
+                array[...] = result
 
-        (y,) = evaluate_program(made.program, made.kernels, given, weights_of(made), run=run)
+    (y,) = evaluate_program(made.program, made.kernels, given, weights_of(made), run=run)
     assert_agree({"y": np.asarray(y)}, expected(session(model), feeds), 2e-3)
 
 

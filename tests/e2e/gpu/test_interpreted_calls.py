@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tcc.ir.evaluate_program import evaluate_program
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
-from tests.backends.gpu.running import NEEDS_TRITON, Interpreter, Job
+from tests.backends.gpu.running import NEEDS_TRITON, Job, interpreter
 from tests.e2e.agreement import Array, assert_agree, expected, session
 
 pytestmark = NEEDS_TRITON
@@ -55,14 +55,8 @@ CASES: dict[str, tuple[str, dict[str, Array]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as running:
-        yield running
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_agrees(name: str, interpreter: Interpreter) -> None:
+def test_agrees(name: str) -> None:
     body, feeds = CASES[name]
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {body}')
     options = read_options({"target": "cuda:sm_90"})
@@ -72,7 +66,7 @@ def test_agrees(name: str, interpreter: Interpreter) -> None:
     made = code.lower(graph)
 
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
-        results = interpreter.run(Job(made.kernels[number], arrays, sizes), "ieee")
+        results = interpreter().run(Job(made.kernels[number], arrays, sizes), "ieee")
         for array, result in zip(arrays, results, strict=True):
             if array.flags.writeable:
                 array[...] = result

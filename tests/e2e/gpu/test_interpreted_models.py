@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tcc.ir.evaluate_program import evaluate_program
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
-from tests.backends.gpu.running import NEEDS_TRITON, Interpreter, Job
+from tests.backends.gpu.running import NEEDS_TRITON, Job, interpreter
 from tests.e2e.agreement import Array, assert_agree, expected, session
 
 from .architectures import bert, inputs_of, resnet
@@ -27,15 +27,9 @@ TARGETS = {"f32": "cuda:sm_90", "bf16": "rocm:gfx942"}
 TOLERANCES = {"f32": 1e-4, "bf16": 2e-2}
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as running:
-        yield running
-
-
 @pytest.mark.parametrize("precision", TARGETS)
 @pytest.mark.parametrize("name", MODELS)
-def test_model_agrees(name: str, precision: str, interpreter: Interpreter) -> None:
+def test_model_agrees(name: str, precision: str) -> None:
     options = read_options({"target": TARGETS[precision], "precision": precision})
     graph = run_pipeline(load_model(MODELS[name], {}), options.level, Trace(None, None))
     made = GpuCode(resolve_targets(options)[0], options).lower(graph)
@@ -44,7 +38,7 @@ def test_model_agrees(name: str, precision: str, interpreter: Interpreter) -> No
     def run(number: int, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
         ran[number] = None
         dot = "ieee" if precision == "f32" else precision
-        results = interpreter.run(Job(made.kernels[number], arrays, sizes), dot)
+        results = interpreter().run(Job(made.kernels[number], arrays, sizes), dot)
         for array, result in zip(arrays, results, strict=True):
             if array.flags.writeable:
                 array[...] = result

@@ -25,7 +25,7 @@ from tests.e2e.agreement import FLOAT, model_of, value
 
 from .small_models import MODELS
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-joined")]
 
 
 def compiled(model: onnx.ModelProto, out: Path, **options: Any) -> Compiled:
@@ -125,7 +125,9 @@ def test_both_vendors_share_weights(tmp_path: Path) -> None:
         {"w": np.ones((32, 64), np.float32)},
     )
     compiled(model, out, target="cuda:sm_80+rocm:gfx942", precision="tf32")
-    first, second = read_manifest(out)["variants"]
+    manifest = read_manifest(out)
+    assert manifest["precision"] == "tf32"
+    first, second = manifest["variants"]
     assert first["weights"] == second["weights"]
     with pytest.raises(UserError, match=r"no CUDA driver.*; no HIP driver"):
         tcc.load(out)
