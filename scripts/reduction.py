@@ -222,19 +222,28 @@ def _fewer_attributes(candidate: Candidate) -> Iterator[Candidate]:
 
 
 def _smaller(candidate: Candidate) -> Iterator[Candidate]:
-    """With all dimensions of one size cut to another, in inputs, weights and lists of sizes."""
+    """With all dimensions of one size cut to another, in inputs, weights and lists of sizes; then
+    with one axis of one array cut alone."""
     arrays = dict(candidate.arrays)
     for held in candidate.proto.graph.initializer:
         arrays[held.name] = onnx.numpy_helper.to_array(held)
-    sizes = sorted({size for array in arrays.values() for size in array.shape if size > 1})
-    for size in reversed(sizes):
-        for less in sorted({1, 2, size // 2} - {size}):
-            yield _cut(candidate, arrays, size, less)
+    every = [size for array in arrays.values() for size in array.shape]
+    for size in sorted({size for size in every if size > 1}, reverse=True):
+        for less in _less(size):
+            yield _cut(candidate, {n: _sliced(a, size, less) for n, a in arrays.items()})
+    for name, array in arrays.items():
+        for axis, size in enumerate(array.shape):
+            for less in _less(size) if size > 1 and every.count(size) > 1 else ():
+                alone = np.ascontiguousarray(np.take(array, range(less), axis))
+                yield _cut(candidate, {**arrays, name: alone})
 
 
-def _cut(candidate: Candidate, arrays: Mapping[str, Array], size: int, less: int) -> Candidate:
+def _less(size: int) -> list[int]:
+    return sorted({1, 2, size // 2} - {size})
+
+
+def _cut(candidate: Candidate, cut: Mapping[str, Array]) -> Candidate:
     proto = _copied(candidate.proto)
-    cut = {name: _sliced(array, size, less) for name, array in arrays.items()}
     for held in proto.graph.initializer:
         held.CopyFrom(onnx.numpy_helper.from_array(cut[held.name], held.name))
     for value in proto.graph.input:

@@ -93,6 +93,17 @@ def test_sizes_and_operands_shrink_too(tmp_path: Path) -> None:
     assert len(reduced.proto.graph.output) == 1
 
 
+def test_equal_sizes_shrink_apart(tmp_path: Path) -> None:
+    def fails(folder: Path) -> bool:
+        shapes = [held.shape for held in map(np.load, folder.glob("*.npy"))]
+        return has_ops("Tanh")(folder) and shapes[0][-1] >= 8
+
+    inputs = small_model(tmp_path / MODEL)
+    trials = Trials(fails, tmp_path / "trials", lambda line: None)
+    (array,) = reduce_model(tmp_path / MODEL, inputs, trials).arrays.values()
+    assert array.shape == (1, 1, 1, 8)
+
+
 def test_operators_that_fail_together_stay(tmp_path: Path) -> None:
     inputs = small_model(tmp_path / MODEL)
     check = has_ops("Reshape", "Tanh")
