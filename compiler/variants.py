@@ -100,7 +100,9 @@ def lower(
     found: list[tuple[Code, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            lowered = tuple(map(code.lower, graphs))
+            # Constants lie as known sizes want them: prices of open ones count on typical sizes.
+            *special, general = map(code.lower, (*graphs[1:], graphs[0]))
+            lowered = (general, *special)
         for each in lowered:
             code.begin(each, _names(each))
         for n, (known, first) in enumerate(found):

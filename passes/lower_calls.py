@@ -182,7 +182,7 @@ def _update_by_kernel(frame: Frame, node: Node) -> None:
     where = part_of(row_major(x.type.shape), update.type.shape, axis, start)
     kernel = Kernel(builder.done(), (update,), (part,), node.loc)
     layouts = {**frame.layouts, part: where}
-    planned = frame.context.planner.plan(kernel, layouts, frame.constants)
+    planned = frame.context.planner.plan(kernel, layouts, frame.handles)
     ((_, stored),) = planned.operands
     frame.run(planned, (frame.read(update, stored), target))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tcc.errors import InternalError, UserError
 from tcc.ir.expr import ExprBuilder, extent
-from tcc.ir.graph import Graph, Value
+from tcc.ir.graph import Graph, Handle, Value
 from tcc.ir.index import (
     Index,
     Var,
@@ -254,7 +254,7 @@ class Frame:
         builder.stage((), index_value(register_symbol, I64))
         result = Value("size", TensorType(I64, ()))
         kernel = Kernel(builder.done(), (), (result,), "size")
-        self.run(self.context.planner.plan(kernel, {}, ()), (target,))
+        self.run(self.context.planner.plan(kernel, {}, {}), (target,))
 
     # ---- bodies ----------------------------------------------------------------------------
 
@@ -282,17 +282,22 @@ class Frame:
             top=self if self.top is None else self.top,
         )
 
+    @property
+    def handles(self) -> dict[Value, Handle]:
+        """The constants in sight."""
+        return {value: graph.constants[value] for value, graph in self.constants.items()}
+
     def steps(self) -> None:
         """Emits every step of the frame's graph."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
+        handles = self.handles
         for step in self.placed.steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
             elif step.every:
                 self.thin(step.kernel, step.every)
             else:
-                constants = self.constants
-                self.launch(self.context.planner.plan(step.kernel, self.layouts, constants))
+                self.launch(self.context.planner.plan(step.kernel, self.layouts, handles))
 
 
 def place_graph(

@@ -16,7 +16,7 @@ from math import ceil, prod
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, extent
-from tcc.ir.graph import Value
+from tcc.ir.graph import Handle, Value
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import (
     Index,
@@ -39,7 +39,7 @@ from tcc.passes.fuse.split import Divides
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.layouts import Kernel
 from tcc.schedule.blocks import BlockSchedule
-from tcc.schedule.candidates import cheapest
+from tcc.schedule.candidates import PANELS, cheapest
 from tcc.schedule.choose import choose
 from tcc.schedule.cost import Pricer
 from tcc.schedule.nest import anchor, depends, of_bytes, product, stride, trips, weight, work
@@ -50,6 +50,9 @@ from tcc.schedule.schedule import Nest, Schedule
 CONTRACTION_RATE, PLAIN_RATE = 200, 10
 # A thread that gets less to do than this costs more than it saves.
 LEAST_NANOSECONDS = 1000
+# By how much the price of a kernel may grow that has a constant as another program has it: prices
+# tell panels apart no better.
+_SHARED = 1.08
 # Constants smaller than this many elements are left as they are.
 _SMALL = 64
 
@@ -74,6 +77,7 @@ class PlannedKernel:
 
 
 _Structure: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
+_Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 
 
 class KernelPlanner:
@@ -94,25 +98,62 @@ class KernelPlanner:
         then counts them.  Without one the analytic schedule is taken."""
         self.registers, self.pricer = registers, pricer
         self.priced = 0
-        self._known: dict[_Structure, tuple[tuple[Storage, ...], Bound]] = {}
+        self._known: dict[_Structure, _Planned] = {}
         self._seconds: dict[_Structure, float] = {}
         self._structures: dict[_Structure, Structure] = {}
+        # Where constants lie by their contents, as the first kernel of all programs has them.
+        self._lie: dict[str, Layout] = {}
+        self._alike: dict[tuple[_Structure, tuple[Layout, ...]], _Planned] = {}
 
     def plan(
-        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
     ) -> PlannedKernel:
-        """The planned kernel of a step.  Values without a layout are row-major (outer values)."""
+        """The planned kernel of a step.  Values without a layout are row-major (outer values).
+
+        Programs of one model share constants: a kernel has them as those planned before it, unless
+        that would make it slower.
+        """
         key = _structure(kernel, layouts, constants)
         _, _, results = key
         if key not in self._known:
             self._known[key] = self.bind(*key)
-        packed, bound = self._known[key]
+        digests = [constants[v].digest if v in constants else None for v in kernel.operands]
+        packed, bound = self._as_before(key, digests)
+        for digest, storage in zip(digests, packed, strict=True):
+            if digest is not None:
+                self._lie.setdefault(digest, storage.layout)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),
             tuple((v, s.layout) for v, s in zip(kernel.results, results, strict=True)),
             kernel.loc,
         )
+
+    def _as_before(self, key: _Structure, digests: Sequence[str | None]) -> _Planned:
+        planned = self._known[key]
+        lie = [s.layout for s in planned[0]]
+        wanted = tuple(self._lie.get(d or "", own) for d, own in zip(digests, lie, strict=True))
+        if self.pricer is None or wanted == tuple(lie):
+            return planned
+        if (key, wanted) not in self._alike:
+            self._alike[key, wanted] = self._on(key, wanted, self.pricer) or planned
+        return self._alike[key, wanted]
+
+    def _on(self, key: _Structure, wanted: tuple[Layout, ...], pricer: Pricer) -> _Planned | None:
+        """The kernel on operands that lie so, by the width of its panels; None where it has no such
+        schedule, or only dearer ones."""
+        _, bound = self._known[key]
+        assert isinstance(bound.schedule, Schedule)
+        structure = self._structure(key)
+        most = pricer.price(bound.group, bound.schedule).seconds * _SHARED
+        for panel in PANELS:
+            packed = structure.packed(Knobs(panel=panel))
+            if tuple(s.layout for s in packed) != wanted:
+                continue
+            group, schedule = structure.turned(Knobs(panel=panel))
+            if pricer.price(group, schedule).seconds <= most:
+                return packed, Bound(lower(group, schedule), schedule, group)
+        return None
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]

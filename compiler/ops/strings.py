@@ -173,11 +173,9 @@ def change_case(text: str, upper: bool) -> str:
 @cache
 def case_table(upper: bool) -> Array:
     """Rows (character, up to three characters in its place, 0 where there are fewer), rising."""
-    rows = []
-    for code in range(0x110000):
-        changed = change_case(chr(code), upper)
-        if changed != chr(code):
-            rows.append((code, *(ord(c) for c in changed), 0, 0)[:4])
+    characters = [*map(chr, range(0x110000))]
+    pairs = zip(characters, map(str.upper if upper else str.lower, characters), strict=True)
+    rows = [(*map(ord, old + new), 0, 0)[:4] for old, new in pairs if old != new]
     return np.array(rows, np.int32)
 
 

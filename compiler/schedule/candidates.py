@@ -45,6 +45,9 @@ class Found:
     priced: int
 
 
+PANELS = (4, 3, 2)  # vectors of a panel, where it is turned
+
+
 def _panel(n: int) -> Callable[[Knobs], Knobs]:
     return lambda knobs: replace(knobs, panel=n)
 
@@ -62,7 +65,7 @@ def _grain(n: int) -> Callable[[Knobs], Knobs]:
 
 
 _CONTRACTION = (
-    Knob(tuple(map(_panel, (4, 3, 2))), 0.08),
+    Knob(tuple(map(_panel, PANELS)), 0.08),
     Knob(tuple(map(_run, (128, 192, 384, 512, 1024))), 0.08),
 )
 _PLAIN = (

@@ -74,6 +74,21 @@ def test_weights_of_all_buckets_are_there_once() -> None:
         assert_agree(module.run(given), expected(session(model), given), 1e-4)
 
 
+def test_weights_lie_as_a_bucket_wants_them_for_all_sizes() -> None:
+    """Eight rows want other panels than a typical number: the general code takes them over."""
+    model = model_of(
+        [node("MatMul", ["x", "q"], ["y"])],
+        [value("x", FLOAT, ["s", 128])],
+        [value("y", FLOAT, ["s", 320])],
+        {"q": normal(128, 320)},
+    )
+    module = tcc.compile(model, jobs=1, buckets={"s": [8]})
+    assert module.manifest["weights"]["bytes"] == 128 * 320 * 4
+    for s in (0, 3, 8, 67):
+        given = {"x": normal(s, 128)}
+        assert_agree(module.run(given), expected(session(model), given), 1e-4)
+
+
 def test_outputs_whose_size_data_decide() -> None:
     """One of them also depends on the bucket's size, one is handed through."""
     model = model_of(
