@@ -180,6 +180,9 @@ WINDOWS = (
     lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
     lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
     lambda x, w: F.embedding_bag((w[0, :2] > 0).long().reshape(-1, 9), w[0, :, :, 0], mode="max"),
+    lambda x, w: F.embedding_bag(
+        torch.tensor([3, 1, 3, 0]), w[0, 0].new_ones(4, 2), torch.tensor([0, 0, 1]), padding_idx=-1
+    ),
     lambda x, w: F.conv2d(x, w, stride=2, padding=1),
     lambda x, w: F.conv2d(x, w[:, :1], groups=4, padding="same"),
     lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
