@@ -53,21 +53,6 @@ def _times(factor: float) -> Elementwise:
     return lambda ctx, x: ctx.emit("mul", x, ctx.scalar(factor, x))
 
 
-def _loss(size: Elementwise) -> Converter:
-    """A function of the difference; `reduction` is none, mean or sum."""
-
-    def convert(ctx: CallContext) -> Operand:
-        dtype = ctx.result_dtype()
-        gap = ctx.emit("sub", ctx.operand("self", dtype), ctx.operand("target", dtype))
-        found, reduction = size(ctx, gap), ctx.integer("reduction")
-        if not reduction:
-            return found
-        op = "reduce_mean" if reduction == 1 else "reduce_sum"
-        return ctx.emit(op, found, axes=tuple(range(found.rank)), keepdims=False)
-
-    return convert
-
-
 def _cosine_similarity(ctx: CallContext, x: Operand, y: Operand) -> Operand:
     shape = ctx.common_shape([x, y])
     x, y = ctx.expand(x, shape), ctx.expand(y, shape)
@@ -259,8 +244,6 @@ CONVERTERS: dict[str, Converter] = {
     "deg2rad": _typed(_times(np.pi / 180), "self"),
     "rad2deg": _typed(_times(180 / np.pi), "self"),
     "float_power": _typed(lambda ctx, x, y: ctx.emit("pow", x, y), "self", "exponent"),
-    "mse_loss": _loss(lambda ctx, gap: ctx.emit("mul", gap, gap)),
-    "l1_loss": _loss(lambda ctx, gap: ctx.emit("abs", gap)),
     "cosine_similarity": _typed(_cosine_similarity, "x1", "x2"),
     "tile": _tile,
     "meshgrid": _meshgrid,

@@ -12,6 +12,7 @@ from tcc.frontends import (
     torch_create,
     torch_indexing,
     torch_linalg,
+    torch_losses,
     torch_movement,
     torch_normalization,
     torch_pointwise,
@@ -34,6 +35,7 @@ _FAMILIES = (
     torch_create,
     torch_indexing,
     torch_linalg,
+    torch_losses,
     torch_movement,
     torch_normalization,
     torch_pointwise,
@@ -69,7 +71,10 @@ _ALIASES = MappingProxyType(
             "greater=gt greater_equal=ge less=lt less_equal=le multiply=mul negative=neg "
             "not_equal=ne special_erf=erf special_erfc=erfc special_expit=sigmoid "
             "special_exp2=exp2 special_expm1=expm1 special_log1p=log1p special_round=round "
-            "subtract=sub"
+            "subtract=sub linalg_matmul=matmul det=linalg_det special_i0=i0 "
+            "special_psi=digamma special_xlogy=xlogy "
+            "matrix_exp=linalg_matrix_exp row_stack=vstack native_channel_shuffle=channel_shuffle "
+            "argwhere=nonzero special_logsumexp=logsumexp orgqr=linalg_householder_product"
         ).split()
     )
 )
@@ -94,7 +99,8 @@ def _found(name: str) -> Converter | None:
 def is_composite(target: str) -> bool:
     """Whether torch itself had better take the operator apart."""
     name = target.removeprefix("aten.")
-    return any(n in torch_composites.CONVERTERS for n in (name, name.rpartition(".")[0]))
+    names = {_ALIASES.get(n, n) for n in (name, name.rpartition(".")[0])}
+    return any(names & family.CONVERTERS.keys() for family in (torch_composites, torch_losses))
 
 
 def by_name(name: str) -> Converter:

@@ -63,6 +63,8 @@ avg_pool3d.default divisor_override=None
 avg_pool3d.default stride=[] padding=[0,0,0] ceil_mode=False count_include_pad=True
 baddbmm.default beta=1 alpha=1
 baddbmm.dtype beta=1 alpha=1
+binary_cross_entropy.default weight=None reduction=1
+binary_cross_entropy_with_logits.default weight=None pos_weight=None reduction=1
 blackman_window.default dtype=None
 blackman_window.periodic dtype=None
 bucketize.Tensor out_int32=False right=False
@@ -95,6 +97,7 @@ conv_transpose3d.input bias=None stride=[1,1,1] padding=[0,0,0] output_padding=[
 conv_transpose3d.input dilation=[1,1,1]
 cosine_similarity.default dim=1 eps=1e-08
 count_nonzero.default dim=None
+cross_entropy_loss.default weight=None reduction=1 ignore_index=-100 label_smoothing=0.0
 cumprod.default dtype=None
 cumsum.default dtype=None
 cumsum.out dtype=None
@@ -164,11 +167,13 @@ hann_window.periodic dtype=None
 hardshrink.default lambd=0.5
 hardtanh.default min_val=-1 max_val=1
 histc.default bins=100 min=0 max=0
+huber_loss.default reduction=1 delta=1.0
 index_add.default alpha=1
 index_put.default accumulate=False
 index_put.hacked_twin accumulate=False
 index_reduce.default include_self=True
 isclose.default rtol=1e-05 atol=1e-08 equal_nan=False
+kl_div.default reduction=1 log_target=False
 kthvalue.default dim=-1 keepdim=False
 kthvalue.values dim=-1 keepdim=False
 l1_loss.default reduction=1
@@ -198,6 +203,7 @@ logspace.Tensor_Tensor base=10.0 dtype=None
 logspace.default base=10.0 dtype=None
 logsumexp.default keepdim=False
 lu_unpack.default unpack_data=True unpack_pivots=True
+margin_ranking_loss.default margin=0.0 reduction=1
 max.dim keepdim=False
 max_pool1d.default stride=[] padding=[0] dilation=[1] ceil_mode=False
 max_pool1d_with_indices.default stride=[] padding=[0] dilation=[1] ceil_mode=False
@@ -220,6 +226,9 @@ new_empty_strided.default dtype=None
 new_full.default dtype=None
 new_ones.default dtype=None
 new_zeros.default dtype=None
+nll_loss.default weight=None reduction=1 ignore_index=-100
+nll_loss2d.default weight=None reduction=1 ignore_index=-100
+nll_loss_nd.default weight=None reduction=1 ignore_index=-100
 nonzero_static.default fill_value=-1
 norm.Scalar p=2
 norm.ScalarOpt_dim keepdim=False
@@ -250,6 +259,8 @@ slice.t start=None end=None step=1
 slice_copy.Tensor dim=0 start=None end=None step=1
 slice_scatter.default dim=0 start=None end=None step=1
 slice_scatter.out dim=0 start=None end=None step=1
+smooth_l1_loss.default reduction=1 beta=1.0
+soft_margin_loss.default reduction=1
 softmax.int dtype=None
 softplus.default beta=1 threshold=20
 softshrink.default lambd=0.5
@@ -263,6 +274,7 @@ sort.stable dim=-1 descending=False
 sort.str reverse=False
 sort.values dim=-1 descending=False
 sort.values_stable dim=-1 descending=False
+special_logsumexp.default keepdim=False
 special_round.default decimals=0
 special_softmax.default dtype=None
 split.Tensor dim=0

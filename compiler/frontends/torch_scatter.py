@@ -177,9 +177,11 @@ def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
         rows = ctx.emit("mul", rows, ctx.unsqueeze(ctx.operand("per_sample_weights"), 1))
     start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
     kept = ctx.expand(ctx.filled(True, BOOL), at.shape)
-    if ctx.has("padding_idx") and ctx.integer("padding_idx") >= 0:
-        padding = ctx.filled(ctx.integer("padding_idx"), I64)
-        kept = ctx.emit("not", ctx.emit("equal", at, padding))
+    padding = ctx.index("padding_idx") if ctx.has("padding_idx") else const(-1)
+    if not ctx.operation.startswith("aten._") and ctx.has("padding_idx"):
+        padding = place(ctx, padding, weight.shape[0])  # of the inner operator -1 is no row
+    if as_int(padding) != -1:
+        kept = ctx.emit("not", ctx.emit("equal", at, ctx.size_scalar(padding)))
         rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
     zeros = ctx.expand(ctx.filled(0, I64), (bags,))
     count = ctx.emit("scatter_elements", zeros, bag, ctx.cast(kept, I64), axis=0, reduction="add")

@@ -70,8 +70,15 @@ def agree(path: Path, module: Any, *inputs: Any) -> Any:
 
 @pytest.mark.parametrize(
     "functions",
-    [samples.POINTWISE, samples.MOVEMENT, samples.REDUCED, samples.COMPOSITES, samples.COMPLEX],
-    ids=["point", "move", "reduce", "composites", "complex"],
+    [
+        samples.POINTWISE,
+        samples.MOVEMENT,
+        samples.REDUCED,
+        samples.COMPOSITES,
+        samples.COMPLEX,
+        samples.LOSSES,
+    ],
+    ids=["point", "move", "reduce", "composites", "complex", "losses"],
 )
 def test_operators(functions: Any, tmp_path: Path) -> None:
     x, y = torch.randn(4, 6), torch.randn(4, 6)

@@ -106,6 +106,24 @@ COMPOSITES = (
 )
 
 
+# With labels, weights and bounds that leave no branch out.
+LOSSES = (
+    lambda x, y: F.mse_loss(x, y) + F.l1_loss(x, y, reduction="sum"),
+    lambda x, y: F.smooth_l1_loss(x, y, beta=0.5) + F.huber_loss(x, y, "none", 0.7),
+    lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), weight=y.abs()),
+    lambda x, y: F.binary_cross_entropy_with_logits(x * 9, y.sigmoid(), pos_weight=y[0].abs()),
+    lambda x, y: F.kl_div(x, F.relu(y), reduction="none") + F.kl_div(x, y, log_target=True),
+    lambda x, y: F.soft_margin_loss(x, y.sign()) + F.margin_ranking_loss(x, y, y.sign(), 0.3),
+    lambda x, y: F.poisson_nll_loss(x, y.abs() * 2, full=True, reduction="none"),
+    lambda x, y: F.poisson_nll_loss(x.abs(), y, log_input=False),
+    lambda x, y: F.cross_entropy(x, torch.tensor([5, -100, 0, 2]), y[0].abs()),
+    lambda x, y: F.cross_entropy(x[None], torch.tensor([[3, 0, 1, 1, 2, 0]]), reduction="none"),
+    lambda x, y: F.cross_entropy(x, y.softmax(1), y[0].abs(), label_smoothing=0.1),
+    lambda x, y: F.nll_loss(x, torch.tensor([1, 2, 3, 4]), ignore_index=2, reduction="sum"),
+    lambda x, y: F.cross_entropy(x[0], torch.tensor(2)) + F.cross_entropy(x[0], y[0].softmax(0)),
+)
+
+
 def square(x: Any) -> Any:
     return x[:, :4] @ x[:, :4].mT + torch.eye(4)
 
@@ -162,6 +180,9 @@ WINDOWS = (
     lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
     lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
     lambda x, w: F.embedding_bag((w[0, :2] > 0).long().reshape(-1, 9), w[0, :, :, 0], mode="max"),
+    lambda x, w: F.embedding_bag(
+        torch.tensor([3, 1, 3, 0]), w[0, 0].new_ones(4, 2), torch.tensor([0, 0, 1]), padding_idx=-1
+    ),
     lambda x, w: F.conv2d(x, w, stride=2, padding=1),
     lambda x, w: F.conv2d(x, w[:, :1], groups=4, padding="same"),
     lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
