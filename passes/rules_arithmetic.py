@@ -245,13 +245,13 @@ def _branch(site: Site, taken: Graph) -> Result:
 # ---- examples -----------------------------------------------------------------------------------
 
 
-def _with_constant(op: str, constant: object, dtype: type = np.float32) -> Callable[[], Graph]:
+def _with_constant(op: str, constant: object) -> Callable[[], Graph]:
     """`relu(op(x, constant))` of an input f32[2,3]."""
 
     def example() -> Graph:
         b = GraphBuilder("example")
         x = b.input("x", tensor(F32, 2, 3))
-        other = b.constant(np.asarray(constant, dtype), "c")
+        other = b.constant(np.asarray(constant, np.float32), "c")
         (y,) = b.add(OPS[op], [x, other])
         return b.finish(b.add(OPS["relu"], [y], names=["y"]))
 

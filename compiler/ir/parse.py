@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -73,7 +73,7 @@ class _Parser:
         name = cursor.kind("word", "number", "string")
         visible = dict(outer)
         cursor.expect("(")
-        inputs = self._list(")", lambda: self._typed(self._definition(), visible))
+        inputs = self._cursor.items(")", lambda: self._typed(self._definition(), visible))
         cursor.expect("{")
         constants: dict[Value, Handle] = {}
         nodes: list[Node] = []
@@ -88,17 +88,8 @@ class _Parser:
                 constants[value] = handle
             else:
                 nodes.append(self._node(visible))
-        outputs = self._list("}", lambda: self._value(visible))
+        outputs = self._cursor.items("}", lambda: self._value(visible))
         return Graph(name, inputs, outputs, tuple(nodes), constants, self._store, tuple(aliases))
-
-    def _list(self, end: str, item: Callable[[], Any]) -> tuple[Any, ...]:
-        """Items with commas between them, up to and including the mark `end`."""
-        found: list[Any] = []
-        while not self._cursor.take(end):
-            if found:
-                self._cursor.expect(",")
-            found.append(item())
-        return tuple(found)
 
     def _definition(self) -> str:
         token = self._cursor.peek()
@@ -141,7 +132,9 @@ class _Parser:
         if op is None:
             raise cursor.error("no op has this name", token)
         cursor.expect("(")
-        inputs = self._list(")", lambda: None if cursor.take("none") else self._value(visible))
+        inputs = self._cursor.items(
+            ")", lambda: None if cursor.take("none") else self._value(visible)
+        )
         attrs = self._attrs(op.attrs, visible) if cursor.at("{") else NoAttrs()
         outputs: list[Value] = []
         if names:
@@ -183,7 +176,7 @@ class _Parser:
             cursor.expect("=")
             given[name] = self._attribute(hints[name], visible)
 
-        self._list("}", field)
+        self._cursor.items("}", field)
         for f in fields(form):
             if f.name not in given and f.default is MISSING and f.default_factory is MISSING:
                 raise cursor.error(f"field {f.name} is missing")
@@ -221,9 +214,11 @@ class _Parser:
     def _tuple(self, hints: tuple[Any, ...], visible: Mapping[str, Value]) -> tuple[Any, ...]:
         self._cursor.expect("(")
         if len(hints) == 2 and hints[1] is Ellipsis:
-            return self._list(")", lambda: self._attribute(hints[0], visible))
+            return self._cursor.items(")", lambda: self._attribute(hints[0], visible))
         rest = list(hints)
-        return self._list(")", lambda: self._attribute(rest.pop(0) if rest else None, visible))
+        return self._cursor.items(
+            ")", lambda: self._attribute(rest.pop(0) if rest else None, visible)
+        )
 
     def _plain(self, hint: type[Any], visible: Mapping[str, Value]) -> Any:
         cursor, token = self._cursor, self._cursor.peek()

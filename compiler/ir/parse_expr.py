@@ -170,24 +170,14 @@ def _read_entry_sizes(cursor: Cursor) -> Dims:
     if cursor.take("-"):
         cursor.expect("]")
         return NOTHING
-    sizes: list[int | None] = []
-    while not cursor.take("]"):
-        if sizes:
-            cursor.expect(",")
-        sizes.append(None if cursor.take("?") else cursor.integer())
-    return tuple(sizes)
+    return cursor.items("]", lambda: None if cursor.take("?") else cursor.integer())
 
 
 def read_type(cursor: Cursor, sizes: Mapping[str, Index]) -> TensorType:
     """`f32[n,4]`"""
     dtype = read_dtype(cursor)
     cursor.expect("[")
-    dims: list[Index] = []
-    while not cursor.take("]"):
-        if dims:
-            cursor.expect(",")
-        dims.append(read_index(cursor, sizes))
-    return TensorType(dtype, tuple(dims))
+    return TensorType(dtype, cursor.items("]", lambda: read_index(cursor, sizes)))
 
 
 def read_number(cursor: Cursor) -> bool | int | float:
@@ -254,10 +244,7 @@ def _stage(cursor: Cursor, scope: _Scope) -> Stage:
         cursor.expect("(")
         over = _iterators(cursor, scope, ")")
     _lets(cursor, scope)
-    body = [_scalar(cursor, scope)]
-    while cursor.take(","):
-        body.append(_scalar(cursor, scope))
-    return Stage(iters, over, monoid, tuple(body))
+    return Stage(iters, over, monoid, cursor.some(lambda: _scalar(cursor, scope)))
 
 
 def _lets(cursor: Cursor, scope: _Scope) -> None:
@@ -288,12 +275,7 @@ def _at_reduction(cursor: Cursor) -> bool:
 
 
 def _iterators(cursor: Cursor, scope: _Scope, end: str) -> tuple[Var, ...]:
-    found: list[Var] = []
-    while not cursor.take(end):
-        if found:
-            cursor.expect(",")
-        found.append(_iterator(cursor, scope))
-    return tuple(found)
+    return cursor.items(end, lambda: _iterator(cursor, scope))
 
 
 def _iterator(cursor: Cursor, scope: _Scope) -> Var:
@@ -361,11 +343,7 @@ def _call(cursor: Cursor, scope: _Scope) -> Scalar:
         dtype = read_dtype(cursor)
         cursor.expect(")")
         return cast(inner, dtype)
-    args: list[Scalar] = []
-    while not cursor.take(")"):
-        if args:
-            cursor.expect(",")
-        args.append(_scalar(cursor, scope))
+    args = cursor.items(")", lambda: _scalar(cursor, scope))
     if name not in FUNCTIONS or FUNCTIONS[name].arity != len(args):
         raise cursor.error(f"no function has this name and {len(args)} arguments", token)
     return apply(name, *args)

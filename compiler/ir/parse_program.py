@@ -88,12 +88,7 @@ class _Parser:
 
     def _listed(self, item: Callable[[], _T], ends: tuple[str, str] = ("(", ")")) -> tuple[_T, ...]:
         self._cursor.expect(ends[0])
-        found: list[_T] = []
-        while not self._cursor.take(ends[1]):
-            if found:
-                self._cursor.expect(",")
-            found.append(item())
-        return tuple(found)
+        return self._cursor.items(ends[1], item)
 
     def _is_next(self, number: int, due: int) -> None:
         if number != due:

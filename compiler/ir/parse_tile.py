@@ -5,9 +5,6 @@ Builds what the text says and nothing more; `tcc.ir.verify_tile` judges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from tcc.ir.index import Index, Var, free_vars
 from tcc.ir.parse_expr import (
     read_body,
@@ -42,8 +39,6 @@ from tcc.ir.tile import (
 )
 from tcc.ir.tokens import Cursor
 
-_T = TypeVar("_T")
-
 
 def parse_kernel(text: str) -> TileKernel:
     """The kernel that `kernel_text` printed.
@@ -68,10 +63,10 @@ class _Parser:
         cursor = self._cursor
         cursor.expect("kernel")
         cursor.expect("(")
-        sizes = self._list(")", lambda: free_vars(read_index(cursor, self._variables))[0])
+        sizes = self._cursor.items(")", lambda: free_vars(read_index(cursor, self._variables))[0])
         cursor.expect("parallel")
         cursor.expect("(")
-        axes = self._list(")", lambda: read_iterator(cursor, self._variables))
+        axes = self._cursor.items(")", lambda: read_iterator(cursor, self._variables))
         cursor.expect("{")
         buffers = []
         while cursor.at(*(s.value for s in Scope)):
@@ -95,22 +90,6 @@ class _Parser:
         if self._buffers.get(name) not in passed:
             raise self._cursor.error("no buffer of a launch has this name", token)
         return passed.index(self._buffers[name])
-
-    def _list(self, end: str, item: Callable[[], _T]) -> tuple[_T, ...]:
-        """Items with commas between them, up to and including the mark `end`."""
-        found: list[_T] = []
-        while not self._cursor.take(end):
-            if found:
-                self._cursor.expect(",")
-            found.append(item())
-        return tuple(found)
-
-    def _some(self, item: Callable[[], _T]) -> tuple[_T, ...]:
-        """One item or more with commas between them."""
-        found = [item()]
-        while self._cursor.take(","):
-            found.append(item())
-        return tuple(found)
 
     def _buffer(self) -> TileBuffer:
         scope = Scope(self._cursor.kind("word"))
@@ -137,7 +116,7 @@ class _Parser:
         self._cursor.expect(":")
         dtype = read_dtype(self._cursor)
         self._cursor.expect("[")
-        return Block(name, dtype, self._list("]", self._cursor.integer))
+        return Block(name, dtype, self._cursor.items("]", self._cursor.integer))
 
     def _define(self, blocks: tuple[Block, ...]) -> None:
         for block in blocks:
@@ -176,7 +155,7 @@ class _Parser:
             return self._if()
         if cursor.at("for"):
             return self._loop(())
-        outs = self._some(self._result)
+        outs = self._cursor.some(self._result)
         cursor.expect("=")
         node = self._loop(outs) if cursor.at("for") else self._value(outs)
         self._define(outs)
@@ -194,24 +173,24 @@ class _Parser:
                 return Load(out, buffer, indices, guards, fill, indirect)
             case "compute":
                 cursor.expect("(")
-                args = self._list(")", self._use)
+                args = self._cursor.items(")", self._use)
                 return Compute(out, read_body(cursor, self._with_lanes(out.shape)), args)
             case "contract":
                 return self._contract(out)
             case "reduce":
                 monoid = cursor.kind("word")
                 cursor.expect("(")
-                blocks = self._list(")", self._use)
+                blocks = self._cursor.items(")", self._use)
                 cursor.expect("over")
                 cursor.expect("(")
-                return Reduce(outs, monoid, blocks, self._list(")", cursor.integer))
+                return Reduce(outs, monoid, blocks, self._cursor.items(")", cursor.integer))
             case "broadcast":
                 return Broadcast(out, self._use())
             case "relayout":
                 block = self._use()
                 cursor.expect("order")
                 cursor.expect("(")
-                return Relayout(out, block, self._list(")", cursor.integer))
+                return Relayout(out, block, self._cursor.items(")", cursor.integer))
         raise cursor.error("no statement has this name", token)
 
     def _contract(self, out: Block) -> Contract:
@@ -226,7 +205,7 @@ class _Parser:
     def _labelled(self) -> tuple[Block, tuple[str, ...]]:
         block = self._use()
         self._cursor.expect("[")
-        return block, self._list("]", lambda: self._cursor.kind("word"))
+        return block, self._cursor.items("]", lambda: self._cursor.kind("word"))
 
     # ---- accesses ------------------------------------------------------------------------------
 
@@ -266,7 +245,9 @@ class _Parser:
         return self._buffers[name], tuple(indices), tuple(indirect), variables
 
     def _guards(self, variables: dict[str, Index]) -> tuple[Guard, ...]:
-        return self._some(lambda: self._guard(variables)) if self._cursor.take("where") else ()
+        return (
+            self._cursor.some(lambda: self._guard(variables)) if self._cursor.take("where") else ()
+        )
 
     def _guard(self, variables: dict[str, Index]) -> Guard:
         if self._cursor.integer() != 0:
@@ -305,13 +286,13 @@ class _Parser:
         pairs: tuple[tuple[Block, Block], ...] = ()
         if cursor.take("carry"):
             cursor.expect("(")
-            pairs = self._list(")", self._carried)
+            pairs = self._cursor.items(")", self._carried)
         self._define(tuple(c for c, _ in pairs))
         cursor.expect("{")
         body = self._body()
         yields: tuple[Block, ...] = ()
         if cursor.take("yield"):
-            yields = self._some(self._use)
+            yields = self._cursor.some(self._use)
             cursor.expect("}")
         self._variables = outer
         inits, carried = tuple(i for _, i in pairs), tuple(c for c, _ in pairs)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tcc.errors import UserError
 
+_T = TypeVar("_T")
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _TOKEN = re.compile(
     rf"""
@@ -80,6 +83,22 @@ class Cursor:
         if not self.peek().text.isdigit():
             raise self.error("an integer is due")
         return sign * int(self.kind("number"))
+
+    def items(self, end: str, item: Callable[[], _T]) -> tuple[_T, ...]:
+        """Items with commas between them, up to and including the mark `end`."""
+        found: list[_T] = []
+        while not self.take(end):
+            if found:
+                self.expect(",")
+            found.append(item())
+        return tuple(found)
+
+    def some(self, item: Callable[[], _T]) -> tuple[_T, ...]:
+        """One item or more with commas between them."""
+        found = [item()]
+        while self.take(","):
+            found.append(item())
+        return tuple(found)
 
     def error(self, what: str, token: Token | None = None) -> UserError:
         """A `UserError` at `token`, by default the next one."""

@@ -170,9 +170,9 @@ def pack(entries: Sequence[Array]) -> Array:
     return out
 
 
-def entries_of(arrays: Arrays, number: int = 0) -> tuple[Array, ...]:
-    """The entries of a list operand."""
-    found: Any = array(arrays, number)[()]
+def entries_of(arrays: Arrays) -> tuple[Array, ...]:
+    """The entries of the first operand, a list."""
+    found: Any = array(arrays, 0)[()]
     return tuple(found)
 
 

@@ -57,12 +57,11 @@ def _function(
     exact: bool = False,
     scalar: str = "",
     aten: str = "",
-    special: bool = True,
 ) -> OpSpec:
     """The row of one function of the scalar table, `scalar` if its name there is another."""
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
-        samples=unary_samples(dtypes, *domain, special=special),
+        samples=unary_samples(dtypes, *domain),
         tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=(OnnxBinding(onnx),),
         aten=(aten or name,),
     )  # fmt: skip
