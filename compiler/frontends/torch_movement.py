@@ -169,6 +169,9 @@ def _unfold(ctx: CallContext) -> Operand:
     return ctx.transpose(found, (*perm, axis + 1))
 
 
+_MOST_PLACES = 1 << 28  # each takes eight bytes of the compiler's memory
+
+
 def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
     """Where each element lies in its memory."""
     places = np.full(tuple(sizes), offset, np.int64)
@@ -185,10 +188,12 @@ def _strided_places(ctx: CallContext) -> Array:
     numbers = [n for n in held if isinstance(n, int)]
     if len(known.strides) != rank or len(numbers) != len(held):
         raise ctx.fail("strides of a tensor of open sizes are not supported")
-    own = numbers[-1]
+    own, sizes = numbers[-1], ctx.integers("size")
+    if max(math.prod(numbers[:rank]), math.prod(sizes)) > _MOST_PLACES:
+        raise ctx.fail(f"of more than {_MOST_PLACES} elements")
     places = _in_memory(numbers[:rank], numbers[rank:-1], own).reshape(-1)
     offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else own
-    wanted = _in_memory(ctx.integers("size"), ctx.integers("stride"), offset)
+    wanted = _in_memory(sizes, ctx.integers("stride"), offset)
     order = np.argsort(places, kind="stable")
     found = np.searchsorted(places, wanted, sorter=order)
     chosen: Array = order[np.minimum(found, places.size - 1)] if places.size else wanted
