@@ -168,8 +168,8 @@ def compile(
     name, and `dynamic_shapes` says, as for `torch.export.export`, which of their sizes stay open.
     Raises TccError.
     """
-    if is_torch_module(model):
-        examples = options.pop("inputs", ())
+    if is_torch_module(model) and "inputs" in options:
+        examples = options.pop("inputs")
         model = exported(model, examples, options.pop("dynamic_shapes", None))
     chosen = read_options({"target": target, **options})
     folder = Path(mkdtemp(prefix="tcc-"))

@@ -124,7 +124,7 @@ def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
         parts = [str(item).partition("=") for item in value]
         for left, equals, _ in parts:
             if not left or not equals:
-                raise ValueError(f"{left + equals!r} does not have the form {form}")
+                raise ValueError(f"{left + equals!r:.60} does not have the form {form}")
         pairs = [(left, right) for left, _, right in parts]
     names = [name for name, _ in pairs]
     twice = [name for name in names if names.count(name) > 1]

@@ -4,6 +4,7 @@ from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
+import tcc
 from tcc.errors import UserError
 from tcc.options import FLAGS, Options, read_options, read_shape
 
@@ -88,6 +89,19 @@ def test_unknown_keywords_are_refused() -> None:
     with pytest.raises(UserError, match="unknown option 'presicion'") as caught:
         read_options({"presicion": "f32"})
     assert "target, cpu" in caught.value.hint
+
+
+def test_modules_without_example_inputs_are_refused() -> None:
+    module = type("Module", (), {"__module__": "torch.nn"})()
+    with pytest.raises(UserError, match="no inputs to export") as caught:
+        tcc.compile(module)
+    assert "inputs=(x,)" in caught.value.hint
+
+
+def test_long_values_are_cut_in_messages() -> None:
+    with pytest.raises(UserError) as caught:
+        read_options({"inputs": ("x" * 1000,)})
+    assert len(caught.value.why) < 100
 
 
 @pytest.mark.parametrize(("text", "shape"), [("", ()), ("7", (7,)), ("1x0x12", (1, 0, 12))])
