@@ -310,6 +310,8 @@ class Maker:
                 dims.append(const(0))
             else:
                 dims.append(const(int(self.rng.choice(_SIZES[: 17 - 2 * rank]))))
+        while _elements(TensorType(dtype, tuple(dims)), self.sizes) > _MOST_ELEMENTS:
+            dims[next(n for n, d in enumerate(dims) if as_int(d) is None)] = const(1)
         return TensorType(dtype, tuple(dims))
 
     def shape(self, type: TensorType) -> tuple[int, ...]:
