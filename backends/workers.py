@@ -121,15 +121,6 @@ class WorkerPool:
         for number in sorted(self._failures):
             raise WorkerFailedError(number, self._failures[number])
 
-    def results(self) -> list[Any]:
-        """The answers in order of submission, once all are there.
-
-        Raises WorkerFailedError for the first request that failed.
-        """
-        self._finish()
-        self._check()
-        return [self._answers[n] for n in range(len(self._requests))]
-
     def forget(self) -> bool:
         """Drops all requests with their answers, so that the processes can serve others.
 

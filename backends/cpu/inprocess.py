@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -37,17 +38,25 @@ class PoolHere:
     def __init__(self, module: str, jobs: int, budgets: Budgets | None = None) -> None:
         self._objects: list[bytes] = []
 
-    def submit(self, request: Any) -> None:
-        """Compiles at once; raises WorkerFailedError as `results` of a pool does."""
+    def wake(self, jobs: int) -> None:
+        """There is nothing to start."""
+
+    def submit(self, request: Any) -> int:
+        """Compiles at once; raises WorkerFailedError as `answers` of a pool does."""
         text, target, _ = request
         try:
             self._objects.append(compile_object(text, target))
         except RuntimeError as error:
             raise WorkerFailedError(len(self._objects), str(error)) from error
+        return len(self._objects) - 1
 
-    def results(self) -> list[bytes]:
-        """The objects in order of submission."""
-        return self._objects
+    def answers(self, numbers: Sequence[int]) -> list[bytes]:
+        """The objects of these numbers."""
+        return [self._objects[n] for n in numbers]
+
+    def forget(self) -> bool:
+        """It serves one compile: no process would be spared."""
+        return False
 
     def abandon(self) -> None:
         """No process is left behind."""
