@@ -80,10 +80,10 @@ def _sample_infer(types: Types, attrs: GridSampleAttrs) -> tuple[TensorType, ...
 
 
 def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """`x` mirrored at both bounds until it lies between them."""
-    span = fn("sub", high, low)
-    phase = fn("mod", fn("sub", x, low), fn("mul", span, 2.0))
-    return fn("add", low, fn("min", phase, fn("sub", fn("mul", span, 2.0), phase)))
+    """`x` mirrored at both bounds until it lies between them; `low` where they are equal."""
+    period = fn("mul", fn("sub", high, low), 2.0)
+    phase = fn("mod", fn("sub", x, low), fn("max", period, 1.0))
+    return fn("add", low, fn("max", fn("min", phase, fn("sub", period, phase)), 0.0))
 
 
 def _coordinate(value: Scalar, dtype: DType) -> Scalar:
@@ -168,9 +168,11 @@ def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
 
 
 def _reflect(x: float, low: float, high: float) -> float:
-    while not low <= x <= high:
-        x = 2 * low - x if x < low else 2 * high - x
-    return x
+    period = 2 * (high - low)
+    if low <= x <= high or period <= 0:
+        return min(max(x, low), high)
+    phase = (x - low) % period
+    return low + min(phase, period - phase)
 
 
 def _bounded(x: float, size: int, attrs: GridSampleAttrs) -> float:
@@ -220,6 +222,8 @@ def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
             for align in (False, True):
                 label = f"{mode}-{padding}-{int(align)}"
                 yield Sample((x, grid), GridSampleAttrs(mode, padding, align), label)
+    thin = GridSampleAttrs("linear", "reflection", True)
+    yield Sample((x[:, :, :1], grid), thin, "one row, mirrored")
     cube = rng.standard_normal((1, 2, 3, 4, 3)).astype(np.float32)
     places = rng.uniform(-1.2, 1.2, (1, 2, 2, 3, 3)).astype(np.float32)
     yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")

@@ -95,7 +95,8 @@ def test_nothing_is_listed_where_nothing_is_rounded() -> None:
 
 
 def test_halves_are_listed_too() -> None:
-    listed = tcc.compile(model(), precision="f16", cpu="x86-64-v3").manifest["variants"][0]["rounded"]
+    module = tcc.compile(model(), precision="f16", cpu="x86-64-v3")
+    listed = module.manifest["variants"][0]["rounded"]
     assert {"weights": ["up"], "type": "f16"} in listed
 
 
