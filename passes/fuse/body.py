@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from tcc.errors import InternalError
@@ -103,6 +104,7 @@ class BodyEmitter:
             return self.known[root]
         args: dict[Scalar, int] = {}
 
+        @cache  # parts that occur many times would double the work at each level
         def body(node: Scalar) -> Scalar:
             if node in self.known:
                 return argument(args.setdefault(node, len(args)), node.dtype)

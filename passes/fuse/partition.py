@@ -50,6 +50,8 @@ from tcc.schedule.strips import kept_gain, strips_fit
 
 # Elements of a total that units do not make again and again.
 _LARGE = 1 << 12
+# Nodes of a kernel: with so many its work hides its traffic, and every join looks at all of them.
+_MOST = 128
 
 # Whether the kernel of an expression is worth having; operand n is a constant where flag n says so.
 Lowers: TypeAlias = Callable[[Expr, tuple[bool, ...]], bool]
@@ -258,7 +260,7 @@ class _Partition:
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, group: Group) -> bool:
-        if node in self.joins or group.join is not None:
+        if node in self.joins or group.join is not None or len(group.members) >= _MOST:
             return False
         own, sink = self.traits[node].kind, self.traits[group.sink].kind
         if own is Kind.OPAQUE or sink is Kind.OPAQUE:
