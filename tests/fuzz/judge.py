@@ -284,7 +284,10 @@ def _ends(
 ) -> list[_Ends]:
     """Of each result; none where no order of the terms overflows."""
     floats = [a for a in (*arrays, *results) if a is not None and a.dtype.kind == "f"]
-    large = any(_top(a) > _SMALL or not np.all(np.isfinite(a)) for a in floats)
+    finite = all(np.all(np.isfinite(a)) for a in floats)
+    if op.name in _FACTORS and not finite:
+        return [_anything(r, d) for r, d in zip(results, dtypes, strict=True)]
+    large = not finite or any(_top(a) > _SMALL for a in floats)
     if op.name in _PRODUCTS and arrays[0] is not None:
         return [_product_ends(op, arrays[0], attrs, dtypes[0])]
     if op.tolerance is not Tolerance.ACCUMULATE or not large:
@@ -298,6 +301,14 @@ def _ends(
         known = dtype.is_float and not dtype.is_narrow
         found.append(_sum_ends(result, wide, terms * count, step, dtype, count) if known else {})
     return found
+
+
+def _anything(result: Array, dtype: DType) -> _Ends:
+    """Of matrices with infinities, whose elimination has no order that is the right one."""
+    where = np.ones(result.shape, np.bool_)
+    if not dtype.is_float:
+        return {_UP: (where, np.iinfo(np.int32).max)}
+    return {_UP: (where, np.inf), _NAN: (where, np.nan)}
 
 
 def _sum_ends(
