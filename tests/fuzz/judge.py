@@ -41,6 +41,12 @@ _FACTORS = frozenset(op.name for op in linalg.OPS)
 _LEAST = 1e-20  # of matrices of zeros
 # Operands up to this one do not overflow in sums of their fourth powers.
 _SMALL = 1e8
+# Where runs part by this and by the value itself, as tan of 1e20 does, no digit is known.
+_LOST = 0.5
+# How much larger than operands what a Winograd convolution makes of them may be.
+_GROWTH = 64.0
+# Places in an image whose arithmetic may leave the range of f32.
+_FAR = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,8 @@ def _allowed(want: Array, spread: Array, dtype: DType) -> Array:
         return np.where(spread > 0, np.maximum(FACTOR * spread, 1.0), 0.0)
     finite = np.where(np.isfinite(want), np.abs(want.astype(np.float64)), 0.0)
     ulp = _EPS[dtype.name] * finite
-    return np.where(spread > 0, FACTOR * spread + 4 * ulp, 0.0)
+    lost = spread > np.maximum(finite, _LOST)
+    return np.where(spread > 0, np.where(lost, np.inf, FACTOR * spread + 4 * ulp), 0.0)
 
 
 def _moved(graph: Graph, rng: np.random.Generator, run: int) -> Graph:
@@ -285,7 +292,8 @@ def _ends(
     """Of each result; none where no order of the terms overflows."""
     floats = [a for a in (*arrays, *results) if a is not None and a.dtype.kind == "f"]
     finite = all(np.all(np.isfinite(a)) for a in floats)
-    if op.name in _FACTORS and not finite:
+    far = op.name == "grid_sample" and _top(np.asarray(arrays[1])) > _FAR
+    if (op.name in _FACTORS and not finite) or far:
         return [_anything(r, d) for r, d in zip(results, dtypes, strict=True)]
     large = not finite or any(_top(a) > _SMALL for a in floats)
     if op.name in _PRODUCTS and arrays[0] is not None:
@@ -299,12 +307,14 @@ def _ends(
     ):
         count = _terms_of_mean(op, arrays, attrs, result)
         known = dtype.is_float and not dtype.is_narrow
-        found.append(_sum_ends(result, wide, terms * count, step, dtype, count) if known else {})
+        terms = terms * (_GROWTH if op.name == "conv" else count)
+        found.append(_sum_ends(result, wide, terms, step, dtype, count) if known else {})
     return found
 
 
 def _anything(result: Array, dtype: DType) -> _Ends:
-    """Of matrices with infinities, whose elimination has no order that is the right one."""
+    """Of matrices with infinities, whose elimination has no order that is the right one, and of
+    images at places out of range."""
     where = np.ones(result.shape, np.bool_)
     if not dtype.is_float:
         return {_UP: (where, np.iinfo(np.int32).max)}
