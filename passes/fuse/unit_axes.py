@@ -2,8 +2,8 @@
 
     s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
 
-Of a stage without elements all reads are the fill.  Requires nothing.  Establishes that every read
-of a stage is inside its axes of one element, and that none that has a fill is of no elements.
+Of what has no elements all reads are the fill.  Requires nothing.  Establishes that every read of a
+stage is inside its axes of one element, and that none that has a fill is of no elements.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from tcc.ir.expr import Expr, Stage, extent, with_reads
 from tcc.ir.index import Index, as_int, const, free_vars, within
 from tcc.ir.scalar import Read, Scalar, StageRef, apply, index_value, literal, read
-from tcc.ir.types import I64
+from tcc.ir.types import I64, element_count
 
 
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
@@ -19,9 +19,12 @@ def read_inside(expr: Expr) -> tuple[Stage, ...]:
     in the place of reads where it has none."""
 
     def inside(node: Read) -> Scalar:
-        if not isinstance(node.source, StageRef):
-            return node
-        return _inside(node, expr.stages[node.source.stage])
+        if isinstance(node.source, StageRef):
+            return _inside(node, expr.stages[node.source.stage])
+        x = expr.params[node.source]
+        if node.fill is not None and x is not None and as_int(element_count(x.shape)) == 0:
+            return literal(node.fill, node.dtype)
+        return node
 
     return tuple(with_reads(stage, inside) for stage in expr.stages)
 

@@ -41,3 +41,16 @@ def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: 
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
     wanted = np.exp(given) if size and not shift else np.full((3, 1), 5.0)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_an_operand_without_elements_is_its_fill_all_over() -> None:
+    b = ExprBuilder(tensor(F32, 0, 40))
+    i, j = b.iters(1, 44)
+    b.stage((i, j), fn("add", b.read(0, i, j - 1, fill=5.0), 1.0))
+    graph = GraphBuilder("none")
+    x = graph.input("x", tensor(F32, 0, 40))
+    made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
+    lowered = lower_for_cpu(made, KernelPlanner(TYPICAL_CORE), FULL)
+    given = np.zeros((0, 40), np.float32)
+    (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
+    np.testing.assert_array_equal(found, np.full((1, 44), 6.0, np.float32))
