@@ -165,6 +165,8 @@ def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) 
         return None
     if any(v.type.rank > 0 and v.type.static_shape != (1,) for v in (x_scale, y_zero)):
         return None
+    if x_scale.type.dtype is not F32:  # scales of 16 bits are multiplied and rounded as they are
+        return None
     sums = _sums(b, node, (x, x_zero), (w, w_zero), to)
     if sums is None:
         return None
