@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 _TEXT = """
+_embedding_bag.default include_last_offset=False padding_idx=-1
+_embedding_bag.default scale_grad_by_freq=False mode=0 sparse=False per_sample_weights=None
 _embedding_bag_forward_only.default padding_idx=-1
 _embedding_bag_forward_only.default per_sample_weights=None include_last_offset=False
 _embedding_bag_forward_only.default scale_grad_by_freq=False mode=0 sparse=False

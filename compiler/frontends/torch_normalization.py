@@ -11,11 +11,10 @@ from tcc.ir.index import Index, as_int
 
 
 def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
-    """A constant of known shape."""
-    sizes = [as_int(size) for size in shape]
-    known = [size for size in sizes if size is not None]
-    if len(known) != len(sizes):
-        raise ctx.fail("the sizes that are normalised over must be known")
+    """One value in a whole shape; a constant where the sizes are known."""
+    known = [size for d in shape if (size := as_int(d)) is not None]
+    if len(known) != len(shape):
+        return ctx.expand(ctx.filled(value, x.dtype), tuple(shape))
     return ctx.constant(np.full(known, value).astype(x.dtype.carrier), x.dtype)
 
 
@@ -57,7 +56,7 @@ def _batch_norm(ctx: CallContext) -> Operand:
     if ctx.arguments.get("training"):
         if ctx.has("running_mean"):
             raise ctx.fail("it learns", "call model.eval() before the export")
-        mean, variance = _moments(ctx, x)
+        mean, variance = _moments(ctx, x, _channel_axes(x))
     else:
         mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
     weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
@@ -69,36 +68,56 @@ def _batch_norm(ctx: CallContext) -> Operand:
     return ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
 
 
-def _moments(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
-    """The mean and the variance of each channel."""
-    axes = tuple(n for n in range(x.rank) if n != 1)
+def _channel_axes(x: Operand) -> tuple[int, ...]:
+    return tuple(n for n in range(x.rank) if n != 1)
+
+
+def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
+    """The mean and the variance over axes."""
     mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
     gap = ctx.emit("sub", x, mean)
     variance = ctx.emit("reduce_mean", ctx.emit("mul", gap, gap), axes=axes, keepdims=False)
     return ctx.squeeze(mean, axes), variance
 
 
-def _legit_batch_norm(ctx: CallContext) -> Sequence[Operand]:
-    """Inference; what training would keep is empty."""
-    dtype = ctx.operand("input").dtype
-    empty = ctx.constant(np.zeros(0, dtype.carrier), dtype)
-    return [_batch_norm(ctx), empty, empty]
+def _native_batch_norm(ctx: CallContext) -> Sequence[Operand]:
+    """The normalised tensor; of the batch's own moments also the means and inverse deviations."""
+    x, found = ctx.operand("input"), _batch_norm(ctx)
+    if not ctx.arguments.get("training"):
+        empty = ctx.constant(np.zeros(0, x.dtype.carrier), x.dtype)
+        return [found, empty, empty]
+    mean, variance = _moments(ctx, x, _channel_axes(x))
+    return [found, mean, _inverse_deviation(ctx, variance)]
 
 
-def _group_norm(ctx: CallContext) -> Operand:
-    x, groups = ctx.operand("input"), ctx.integer("num_groups")
+def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
+    raised = ctx.emit("add", variance, ctx.scalar(ctx.real("eps"), variance))
+    return ctx.emit("reciprocal", ctx.emit("sqrt", raised))
+
+
+def _in_groups(ctx: CallContext, groups: int) -> Operand:
+    x = ctx.operand("input")
     weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
     channels = (x.shape[1],)
     weight = _ones(ctx, x, channels) if weight is None else weight
     bias = _ones(ctx, x, channels, 0.0) if bias is None else bias
-    epsilon = ctx.real("eps")
-    if x.rank == 2:
-        wide = ctx.unsqueeze(x, 2)
-        found = ctx.emit(
-            "group_normalization", wide, weight, bias, num_groups=groups, epsilon=epsilon
-        )
-        return ctx.squeeze(found, (2,))
-    return ctx.emit("group_normalization", x, weight, bias, num_groups=groups, epsilon=epsilon)
+    wide = ctx.unsqueeze(x, 2) if x.rank == 2 else x
+    found = ctx.emit(
+        "group_normalization", wide, weight, bias, num_groups=groups, epsilon=ctx.real("eps")
+    )
+    return ctx.squeeze(found, (2,)) if x.rank == 2 else found
+
+
+def _group_norm(ctx: CallContext) -> Operand:
+    return _in_groups(ctx, ctx.integer("num_groups"))
+
+
+def _native_group_norm(ctx: CallContext) -> Sequence[Operand]:
+    """The normalised tensor and each group's mean and inverse deviation."""
+    x, groups = ctx.operand("input"), ctx.integer("group")
+    apart = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    mean, variance = _moments(ctx, apart, tuple(range(2, apart.rank)))
+    return [_in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)]
 
 
 def _instance_norm(ctx: CallContext) -> Operand:
@@ -145,8 +164,11 @@ CONVERTERS: dict[str, Converter] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "batch_norm": _batch_norm,
-    "_native_batch_norm_legit_no_training": _legit_batch_norm,
+    "_native_batch_norm_legit": _native_batch_norm,
+    "_native_batch_norm_legit_no_training": _native_batch_norm,
+    "native_batch_norm": _native_batch_norm,
     "group_norm": _group_norm,
+    "native_group_norm": _native_group_norm,
     "instance_norm": _instance_norm,
     "softmax.int": _softmax("softmax"),
     "_softmax": _softmax("softmax"),

@@ -3,7 +3,7 @@ torch computes in, numbers become scalars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tcc.frontends.onnx_scope import Operand
@@ -312,6 +312,14 @@ def _dropout(ctx: CallContext) -> Operand:
     return ctx.operand(ctx.first())
 
 
+def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
+    """The tensor and which elements are kept, which is all."""
+    if ctx.arguments.get("train") is not False and ctx.real("p") != 0:
+        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+    x = ctx.operand("input")
+    return [x, ctx.expand(ctx.filled(True, BOOL), x.shape)]
+
+
 _UNARY = {
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
     "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf",
@@ -378,6 +386,7 @@ CONVERTERS: dict[str, Converter] = {
     "hardshrink": _shrink(True),
     "glu": _glu,
     "dropout": _dropout,
+    "native_dropout": _native_dropout,
     "feature_dropout": _dropout,
     "alpha_dropout": _dropout,
     "feature_alpha_dropout": _dropout,

@@ -290,7 +290,9 @@ def _copy(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{name: _embedding_bag for name in ("embedding_bag", "_embedding_bag_forward_only")},
+    **dict.fromkeys(
+        ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag
+    ),
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     "scatter_reduce.two": _scatter_reduce,

@@ -19,6 +19,7 @@ import torch
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.frontends.torch_calls import Formula
+from tcc.frontends.torch_complex import complex_converter_of
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_formulas import read_formula
 from tcc.frontends.torch_mutation import DOUBTFUL, VIEWS
@@ -219,6 +220,84 @@ def test_operators_that_are_missing_are_named_together(tmp_path: Path) -> None:
     assert "aten.bernoulli" in str(caught.value)
     assert "aten.rand" in str(caught.value)
     assert "run_decompositions" in str(caught.value)
+
+
+# ---- torch's core operators ----------------------------------------------------------------------
+
+# What a compiler of trained models has no use for, or what sizes are made of in Python.
+_NOT_CONVERTED = {
+    "_adaptive_avg_pool2d_backward": "a gradient",
+    "avg_pool2d_backward": "a gradient",
+    "convolution_backward": "a gradient",
+    "embedding_dense_backward": "a gradient",
+    "max_pool2d_with_indices_backward": "a gradient",
+    "native_group_norm_backward": "a gradient",
+    "native_layer_norm_backward": "a gradient",
+    "rand": "random",
+    "randn": "random",
+    "randperm": "random",
+    "resize_": "its elements may be undefined",
+    "sym_numel": "a number of the program",
+    "sym_size": "a number of the program",
+    "sym_stride": "a number of the program",
+    "sym_storage_offset": "a number of the program",
+}
+
+
+def test_every_core_operator_is_converted_or_listed() -> None:
+    names = {
+        name
+        for name in dir(torch.ops.aten)
+        for overload in getattr(getattr(torch.ops.aten, name), "overloads", list)()
+        if not overload.endswith("out")
+        and torch.Tag.core in getattr(getattr(torch.ops.aten, name), overload).tags
+        if converter_of(f"aten.{name}.{overload}") is None
+        if complex_converter_of(f"aten.{name}.{overload}") is None
+    }
+    assert names == _NOT_CONVERTED.keys()
+
+
+def test_core_programs(tmp_path: Path) -> None:
+    """What `run_decompositions` leaves, read again from an archive."""
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = torch.nn.Sequential(
+                torch.nn.GroupNorm(2, 4),
+                torch.nn.InstanceNorm2d(4),
+                torch.nn.BatchNorm2d(4),
+                torch.nn.BatchNorm2d(4, track_running_stats=False),
+                torch.nn.Dropout(),
+            )
+            self.bag = torch.nn.EmbeddingBag(20, 6, mode="mean")
+
+        def forward(self, x: Any, words: Any) -> Any:
+            return self.norms(x), self.bag(words), torch.fft.irfft(torch.fft.rfft(x) * 2)
+
+    network = Network().eval()
+    x, words = torch.randn(3, 4, 5, 6), torch.randint(0, 20, (3, 5))
+    open_sizes = ({0: torch.export.Dim("n", min=2, max=9)},) * 2
+    program = samples.export(network, x, words, shapes=open_sizes).run_decompositions()
+    assert "aten.native_group_norm.default" in str(program.graph)
+    torch.export.save(program, tmp_path / "core.pt2")
+    graph = load_model(tmp_path / "core.pt2")
+    for count in (3, 2):
+        found = evaluate_graph(graph, {"x": x[:count].numpy(), "words": words[:count].numpy()})
+        for have, want in zip(found.values(), network(x[:count], words[:count]), strict=True):
+            torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-5, atol=1e-5)
+
+
+def test_every_result_of_native_norms(tmp_path: Path) -> None:
+    def norms(x: Any, weight: Any) -> Any:
+        no_stats = torch.ops.aten._native_batch_norm_legit.no_stats
+        return (
+            torch.native_group_norm(x, weight, None, 3, 4, 30, 2, 1e-3),
+            no_stats(x, None, weight, True, 0.1, 1e-3),
+            torch.native_dropout(x, 0.5, False),
+        )
+
+    agree(tmp_path, norms, torch.randn(3, 4, 5, 6), torch.randn(4))
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
