@@ -34,7 +34,7 @@ from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
 from tcc.schedule.schedule import Schedule
 from tcc.schedule.storage import most_uses
-from tcc.schedule.work import contraction_flops
+from tcc.schedule.work import contraction_flops, has_open_sizes
 from tcc.target import Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
@@ -176,4 +176,5 @@ def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
         "contraction_flops": contraction_flops(bound.group),
         "bytes": price.bytes,
         "seconds": float(f"{price.seconds:.4g}"),
+        "open_sizes": has_open_sizes(bound.group),
     }

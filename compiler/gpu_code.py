@@ -31,7 +31,7 @@ from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
 from tcc.schedule.blocks import FLOAT8_NAME, BlockProfile, BlockSchedule
-from tcc.schedule.work import contraction_flops, group_bytes, group_flops
+from tcc.schedule.work import contraction_flops, group_bytes, group_flops, has_open_sizes
 from tcc.target import GpuProfile, Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
@@ -267,6 +267,7 @@ def _work(bound: Bound) -> dict[str, Any]:
         "flops": group_flops(bound.group),
         "contraction_flops": contraction_flops(bound.group),
         "bytes": group_bytes(bound.group),
+        "open_sizes": has_open_sizes(bound.group),
     }
 
 

@@ -13,7 +13,7 @@ from tcc.cli.arrays import make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.gpu_builds import build_lines
 from tcc.cli.kernel_facts import Facts, kernel_facts
-from tcc.cli.kernel_table import contraction_line, kernel_rows, table_lines
+from tcc.cli.kernel_table import contraction_line, kernel_rows, open_sizes_line, table_lines
 from tcc.cli.listing import kernel_listing
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
@@ -109,6 +109,9 @@ def _kernel_lines(
     products = contraction_line(facts, times)
     if products is not None:
         yield products
+    sizes = open_sizes_line(facts, times is not None)
+    if sizes is not None:
+        yield sizes
     yield from build_lines(variant, path)
 
 

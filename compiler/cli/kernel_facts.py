@@ -13,7 +13,7 @@ from tcc.errors import UserError
 class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
-    it waits for, where that is in the manifest."""
+    it waits for, where that is in the manifest.  With `open_sizes` all this is of typical sizes."""
 
     symbol: str
     source: str
@@ -22,6 +22,7 @@ class KernelFact:
     bytes: int
     seconds: float
     limit: str | None = None
+    open_sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Fact
                 _typed(row["bytes"], int),
                 float(_typed(row["seconds"], float, int)),
                 None if row.get("limit") is None else _typed(row["limit"], str),
+                _typed(row.get("open_sizes", False), bool),
             )
             for row in rows
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tcc.cli.kernel_facts import Facts, KernelFact
 from tcc.cli.steps import StepTime
+from tcc.schedule.nest import TYPICAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class KernelRow:
     time, else of the predicted one: the least that the operations at the machine's peak (`limit`
     "flops") or the bytes at its memory bandwidth ("bytes") can take.  A share above one means that
     the bytes came from a cache.  Where the artifact says what binds a kernel, `limit` is that.
+    What sizes that are open make of a kernel's work is not known: a measured time has no share.
     """
 
     name: str
@@ -51,12 +53,15 @@ def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRo
 
 def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, float]:
     """Multiply-adds (two each) of a run's contractions, and seconds of the kernels that hold them,
-    with all else that is fused into those: measured, or without `times` predicted."""
+    with all else that is fused into those: measured, but for kernels of open sizes, or without
+    `times` predicted."""
     flops, seconds = 0, 0.0
     steps = [(step, 1, None) for step in facts.steps]
     for step, count, measured in steps if times is None else map(_measured, times):
         kernel = None if isinstance(step, str) else facts.kernels[step]
-        if kernel is not None and kernel.contraction_flops:
+        if kernel is None or (kernel.open_sizes and measured is not None):
+            continue
+        if kernel.contraction_flops:
             flops += kernel.contraction_flops * count
             seconds += kernel.seconds if measured is None else measured
     return flops, seconds
@@ -76,6 +81,15 @@ def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | No
     return f"contractions: {amount}, {share:.0%} of the limit of multiply-adds"
 
 
+def open_sizes_line(facts: Facts, measured: bool) -> str | None:
+    """What the table says of kernels whose sizes are open; None without any."""
+    if not any(k.open_sizes for k in facts.kernels):
+        return None
+    if measured:
+        return "open sizes: the work of a kernel without numbers depends on the input"
+    return f"open sizes: counted as {TYPICAL}, or as the most that they may be"
+
+
 def _time(row: KernelRow) -> float:
     return (row.predicted or 0.0) if row.measured is None else row.measured
 
@@ -83,6 +97,10 @@ def _time(row: KernelRow) -> float:
 def _row(facts: Facts, kernel: KernelFact, launches: int, measured: float | None) -> KernelRow:
     flops, bytes_ = kernel.flops * launches, kernel.bytes * launches
     predicted = kernel.seconds * launches
+    if kernel.open_sizes and measured is not None:
+        return KernelRow(
+            kernel.symbol, kernel.source, launches, None, None, None, measured, None, None
+        )
     least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
     nearest = max(least, key=lambda name: least[name])
     time = predicted if measured is None else measured

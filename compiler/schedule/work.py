@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import TypeAlias
 
+from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
 from tcc.ir.index import Var, as_int, free_vars
 from tcc.ir.scalar import Apply, Read, Scalar, StageRef, children, walk
@@ -35,6 +36,12 @@ class StageWork:
 def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
     """The work of each stage, in order."""
     return tuple(_stage_work(group, n, stage, machine) for n, stage in enumerate(group.stages))
+
+
+def has_open_sizes(group: TileGroup) -> bool:
+    """Whether some loop's trips are known only when the kernel runs."""
+    loops = (v for stage in group.stages for v in (*stage.iters, *stage.reduce))
+    return any(as_int(extent(v)) is None for v in loops)
 
 
 def group_flops(group: TileGroup) -> int:

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 from tcc.cli.kernel_facts import kernel_facts
-from tcc.cli.kernel_table import contraction_line, contractions, kernel_rows, table_lines
+from tcc.cli.kernel_table import (
+    contraction_line,
+    contractions,
+    kernel_rows,
+    open_sizes_line,
+    table_lines,
+)
 from tcc.cli.steps import StepTime
 from tcc.errors import UserError
 
@@ -71,6 +77,19 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
     assert contraction_line(replace(facts, steps=(1,)), None) is None
 
 
+def test_open_sizes_give_a_measured_kernel_no_work() -> None:
+    manifest = copy.deepcopy(MANIFEST)
+    manifest["variants"][0]["kernels"][0]["open_sizes"] = True
+    facts = kernel_facts(manifest, PATH)
+    times = [StepTime(s, 1, 3e-6) for s in VARIANT["steps"]]
+    rows = {row.name: row for row in kernel_rows(facts, times)}
+    assert (rows["k0"].flops, rows["k0"].share, rows["k1"].bytes) == (None, None, 400)
+    assert contraction_line(facts, times) is None
+    assert "input" in str(open_sizes_line(facts, measured=True))
+    assert "128" in str(open_sizes_line(facts, measured=False))
+    assert open_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -84,6 +103,7 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
         lambda m: m["variants"][0]["machine"].update(flops_per_second=0),
         lambda m: m["variants"][0]["kernels"][0].update(flops="many"),
         lambda m: m["variants"][0]["kernels"][0].pop("source"),
+        lambda m: m["variants"][0]["kernels"][0].update(open_sizes=1),
         lambda m: m["variants"][0].update(kernels=[3]),
     ],
 )
