@@ -315,6 +315,31 @@ def test_in_place_outputs_are_the_callers_arrays(linked: Linker) -> None:
         module([1.0], [1.0])
 
 
+def test_arrays_that_are_updated_share_no_memory(linked: Linker) -> None:
+    b = Builder()
+    one, four = b.const(1), b.const(4)
+    b.input("x", "f32", [one], "[1]")
+    b.input("total", "f32", [one], "[1]")
+    b.input("other", "f32", [one], "[1]")
+    x = b.buffer(Input(0))
+    total = b.output("new_total", "f32", [one], "[1]", state=1)
+    other = b.output("new_other", "f32", [one], "[1]", state=2)
+    y = b.output("y", "f32", [one], "[1]")
+    b.allocate(y, four)
+    b.launch("accumulate", one, [x, total, y])
+    b.launch("accumulate", one, [x, other, y])
+    module = linked(b)
+    kept = np.full(2, 10, np.float32)
+    assert module([1.0], kept[:1], kept[1:])[2].item() == 11
+    with pytest.raises(RuntimeError, match="'total' is updated in place and shares memory with"):
+        module([1.0], kept[:1], kept[:1])
+    with pytest.raises(RuntimeError, match="shares memory with input 'x'"):
+        module(kept[1:], kept[:1], kept[1:])
+    with pytest.raises(RuntimeError, match="shares memory with input 'x'"):
+        module(torch.from_numpy(kept[:1]), torch.zeros(1), torch.from_numpy(kept)[:1])
+    assert kept.tolist() == [11, 11]
+
+
 def test_size_arithmetic_that_overflows_is_an_error(linked: Linker) -> None:
     b = Builder()
     n, big = b.let(IntOp.DIM, 0, 0), b.const(1 << 62)
