@@ -333,7 +333,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
                                 port->name, needed, got);
             }
         data = (char *)given->data + given->byte_offset;
-    } else {
+    } else if (bytes || run->allocator) { /* an empty array of the caller may be at NULL */
         tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
         TCC_RETURN_IF_ERROR(tcc_ports_ask_allocator(run, index, &wanted, &data));
