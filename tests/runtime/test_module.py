@@ -34,7 +34,8 @@ from tcc.ir.program import (
     steps_of,
 )
 from tcc.ir.types import DTYPES
-from tcc.runtime import Module, load
+from tcc.runtime import Module, abi, load
+from tcc.runtime.arrays import view_of
 
 torch = pytest.importorskip("torch")
 
@@ -96,6 +97,17 @@ def test_strided_and_misaligned_and_read_only_inputs(mlp: Module) -> None:
     assert np.array_equal(mlp(x), expected_mlp(x))
 
 
+class OnlyDlpack:
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
 def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
     x = torch.linspace(-1, 1, 8)
     y = mlp(x)
@@ -103,15 +115,7 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
     assert np.array_equal(y.numpy(), expected_mlp(x.numpy()))
     assert torch.equal(mlp(torch.stack([x, x], 1)[:, 0]), y)
     assert np.array_equal(mlp([1, -1, 2.5]), expected_mlp(np.array([1, -1, 2.5], np.float32)))
-
-    class OnlyDlpack:
-        def __dlpack__(self, **options: Any) -> Any:
-            return x.numpy().__dlpack__(**options)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
-
-    assert np.array_equal(mlp(OnlyDlpack()), y.numpy())
+    assert np.array_equal(mlp(OnlyDlpack(x.numpy())), y.numpy())
 
 
 @pytest.mark.parametrize(
@@ -133,11 +137,24 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
         (lambda m: m([[1], [1, 2]]), "input 'x' cannot be used"),
         (lambda m: m(torch.zeros(2, dtype=torch.complex64)), "complex64 is not supported"),
         (lambda m: m(torch.zeros(2, device="meta")), "on the CPU"),
+        (lambda m: m(torch.nested.nested_tensor([torch.zeros(2)])), "dense tensor"),
+        (lambda m: m([1j]), "input 'x' cannot be used"),
+        (lambda m: m([1e300]), "the values do not fit in f32"),
+        (lambda m: m(OnlyDlpack(torch.zeros(2, dtype=torch.bfloat16))), "NumPy cannot read"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_wrong_inputs_are_named(mlp: Module, call: Callable[[Module], Any], pattern: str) -> None:
     with pytest.raises(RuntimeError, match=pattern):
         call(mlp)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn", "f4e2m1"])
+def test_numbers_are_no_bit_patterns(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    monkeypatch.setattr(abi, "numpy_dtype", abi.plain_dtype)  # as without ml_dtypes
+    with pytest.raises(TypeError, match=f"become {dtype} only once ml_dtypes"):
+        view_of([1.0, 2.0], dtype, False)
+    view_of(np.ones(2, abi.plain_dtype(dtype)), dtype, False)
 
 
 def test_errors_are_made_by_the_caller(mlp_path: Path) -> None:
@@ -313,6 +330,9 @@ def test_in_place_outputs_are_the_callers_arrays(linked: Linker) -> None:
         module([1.0], kept)
     with pytest.raises(RuntimeError, match="in place"):
         module([1.0], [1.0])
+    negated = torch.zeros(1, dtype=torch.complex64).conj().imag
+    with pytest.raises(RuntimeError, match="negated"):
+        module([1.0], negated)
 
 
 def test_arrays_that_are_updated_share_no_memory(linked: Linker) -> None:
