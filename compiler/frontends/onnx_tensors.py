@@ -66,7 +66,8 @@ _DATA_FIELDS = (
     "string_data",
 )  # fmt: skip
 _MAX_RANK = 64
-_MOST_ELEMENTS = 1 << 48  # but for sizes of zero, which make an array of any other sizes empty
+# Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
+LARGEST_TENSOR = 1 << 38
 _MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 
@@ -211,10 +212,14 @@ class TensorReader:
         return self._files[location]
 
 
+def elements_of(shape: Sequence[int]) -> int:
+    """The elements of a shape, sizes of zero apart: NumPy bounds those of empty arrays too."""
+    return math.prod(size or 1 for size in shape)
+
+
 def _is_possible(shape: tuple[int, ...]) -> bool:
-    """Whether there can be an array of that shape: NumPy has none of others, empty or not."""
-    fits = len(shape) <= _MAX_RANK and all(dim >= 0 for dim in shape)
-    return fits and math.prod(dim or 1 for dim in shape) <= _MOST_ELEMENTS
+    fits = len(shape) <= _MAX_RANK and all(size >= 0 for size in shape)
+    return fits and elements_of(shape) <= LARGEST_TENSOR
 
 
 def _open_inside(folder: Path, location: str, where: str) -> int:
