@@ -378,6 +378,9 @@ class Module:
         )  # fmt: skip
         if results.failure is not None:
             raise results.failure
+        if status and results.allocator and b"': the allocator " in self._api.last_error():
+            # ctypes has printed what a signal's handler raised before the callback's first line
+            raise KeyboardInterrupt
         self._check(status)
 
 

@@ -36,6 +36,8 @@ from tcc.ir.program import (
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, abi, load
 from tcc.runtime.arrays import view_of
+from tcc.runtime.blocks import Blocks
+from tcc.runtime.calls import Results
 
 torch = pytest.importorskip("torch")
 
@@ -446,6 +448,29 @@ def test_an_output_that_no_path_writes_is_an_error(linked: Linker) -> None:
     b.output("y", "f32", [b.const(1)], "[1]")
     with pytest.raises(RuntimeError, match="'y' was not written"):
         linked(b)()
+
+
+def _interrupted(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_an_output_is_made_ends_the_call(
+    mlp: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Blocks, "array", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mlp(np.ones(2, np.float32))
+    assert mlp(np.ones(2, np.float32)).tolist() == [2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_ctypes_swallows_ends_the_call(
+    mlp: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Results, "_allocate", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mlp(np.ones(2, np.float32))
 
 
 def test_many_threads_may_call_one_module(mlp: Module) -> None:
