@@ -201,6 +201,17 @@ def test_tensors_that_no_machine_can_have(shape: str) -> None:
         load_model(model)
 
 
+def test_models_that_nest_deeper_than_python_calls() -> None:
+    model = model_of("g (bool c) => (float[1] y) { y = Constant <value_floats = [1.0]> () }")
+    graph = model.graph
+    for _ in range(2000):
+        node = graph.node.add(op_type="If", input=["c"], output=["y"])
+        node.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH)
+        graph = node.attribute[0].g
+    with pytest.raises(UserError):
+        load_model(model)
+
+
 def test_hostile_names_stay_names() -> None:
     model = model_of("g (float[n] x) => (float[n] y) { y = Neg (x) }")
     evil = '"; */ ../ %n \n'
