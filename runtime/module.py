@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -117,7 +118,7 @@ class Module:
         self, path: Path, threads: int | None, flags: int, error: Callable[..., Exception]
     ) -> None:
         self._path, self._error, self._flags = path.absolute(), error, flags
-        self._threads = -1 if threads is None else threads
+        self._threads = -1 if threads is None else self._count(threads)
         self._idle: list[int] = []
         self._lock = Lock()
         self._handle: int | None = None
@@ -217,6 +218,21 @@ class Module:
         return f"Module({ports} -> {results})"
 
     # ---- loading --------------------------------------------------------------------------------
+
+    def _count(self, threads: Any) -> int:
+        """The number that C can hold; how many there may be is checked there."""
+        try:
+            count = index(threads)
+        except TypeError:
+            count = -1
+        if not 0 <= count < 1 << 31:
+            raise self._error(
+                "that is no number of threads",
+                where=str(self._path),
+                why=f"threads is {threads!r}",
+                hint="give one from 1 on; 0 and None are the default",
+            )
+        return count
 
     def _open(self) -> tuple[Image, abi.Api]:
         try:

@@ -553,6 +553,21 @@ def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.Monke
     assert load(mlp_path, threads=1).statistics().threads == 1
 
 
+@pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])
+def test_what_is_no_number_of_threads(mlp_path: Path, threads: Any) -> None:
+    with pytest.raises(RuntimeError, match="threads"):
+        load(mlp_path, threads=threads)
+
+
+@pytest.mark.parametrize("text", [" -1", "+5", "-1", "0", "1KB", "1e9", "9" * 30, "17000000T"])
+def test_what_is_no_size_of_memory(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TCC_MEMORY", text)
+    with pytest.raises(RuntimeError, match="expected bytes, as in 512M or 4G"):
+        load(mlp_path)
+
+
 def test_statistics_count_what_is_held(mlp: Module) -> None:
     mlp(np.ones(64, np.float32))
     statistics = mlp.statistics()
