@@ -18,6 +18,7 @@ from operator import index
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
@@ -143,6 +144,7 @@ class Module:
         )
         self._stateful = self._statistics(None).state_bytes > 0
         self._idle.append(self._create())  # its memory is checked now, not at the first run
+        _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
@@ -286,6 +288,8 @@ class Module:
         """An instance for one run.  State lives in one instance, so its callers take turns."""
         if self._stateful:
             with self._lock:
+                if not self._idle:
+                    self._idle.append(self._create())
                 yield self._idle[0]
             return
         with self._lock:
@@ -297,6 +301,13 @@ class Module:
         finally:
             with self._lock:
                 self._idle.append(instance)
+
+    def _forked(self) -> None:
+        """In the child of a fork: nobody gives back what another thread held."""
+        if self._lock.locked():
+            self._lock = Lock()
+            if self._stateful:
+                self._idle.clear()  # it stays half-way through its run for ever
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
@@ -398,6 +409,17 @@ class Module:
             # ctypes has printed what a signal's handler raised before the callback's first line
             raise KeyboardInterrupt
         self._check(status)
+
+
+_MODULES: WeakSet[Module] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for module in _MODULES:
+        module._forked()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _result(port: Port) -> Result:

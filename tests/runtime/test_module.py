@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,7 @@ from tcc.runtime import Module, abi, load
 from tcc.runtime.arrays import view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Results
+from tcc.runtime.images import _IMAGES
 
 torch = pytest.importorskip("torch")
 
@@ -518,6 +521,45 @@ def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
         os._exit(0 if good else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert np.array_equal(module(x), expected_mlp(x))
+
+
+def _holding(*locks: Any) -> tuple[threading.Thread, threading.Event]:
+    """A thread that holds the locks from now until the event."""
+    held, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    return thread, end
+
+
+def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> None:
+    module = load(mlp_path, threads=1)
+    x = np.ones(64, np.float32)
+    thread, end = _holding(module._lock)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        same = np.array_equal(module(x), expected_mlp(x))
+        os._exit(0 if same else 1)
+    end.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    thread, end = _holding(_IMAGES.lock)
+    threading.Timer(0.2, end.set).start()  # the fork comes after what is in progress
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(load(mlp_path, threads=1)(x), expected_mlp(x)) else 1)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_save_copies_a_working_artifact(mlp: Module, tmp_path: Path) -> None:
