@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
-from programs import Builder
+from programs import Builder, expected_mlp
 from tcc import runtime
 from tcc.ir.program import (
     Alias,
@@ -38,40 +35,10 @@ from tcc.ir.program import (
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, abi, load
 from tcc.runtime.arrays import view_of
-from tcc.runtime.blocks import Blocks
-from tcc.runtime.calls import Results
-from tcc.runtime.images import _IMAGES
 
 torch = pytest.importorskip("torch")
 
 Linker = Callable[..., Module]
-
-
-@pytest.fixture(scope="module")
-def linked(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Linker:
-    def make(builder: Builder, **options: Any) -> Module:
-        out = tmp_path_factory.mktemp("module") / "m.so"
-        programs.link(builder.program(), kernels, out)
-        return load(out, **options)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def mlp_path(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program, weights = programs.mlp()
-    out = tmp_path_factory.mktemp("mlp") / "mini.so"
-    programs.link(program, kernels, out, weights=[weights])
-    return out
-
-
-@pytest.fixture(scope="module")
-def mlp(mlp_path: Path) -> Module:
-    return load(mlp_path, poison=True)
-
-
-def expected_mlp(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.maximum(x, 0) + np.arange(1, len(x) + 1, dtype=np.float32)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 64])
@@ -453,29 +420,6 @@ def test_an_output_that_no_path_writes_is_an_error(linked: Linker) -> None:
         linked(b)()
 
 
-def _interrupted(*_: object) -> int:
-    raise KeyboardInterrupt
-
-
-def test_an_interrupt_as_an_output_is_made_ends_the_call(
-    mlp: Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(Blocks, "array", _interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            mlp(np.ones(2, np.float32))
-    assert mlp(np.ones(2, np.float32)).tolist() == [2, 3]
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_ctypes_swallows_ends_the_call(
-    mlp: Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Results, "_allocate", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        mlp(np.ones(2, np.float32))
-
-
 def test_many_threads_may_call_one_module(mlp: Module) -> None:
     failures: list[Any] = []
 
@@ -511,57 +455,6 @@ def test_threads_give_bitwise_equal_results_and_use_their_own_scratch(linked: Li
         assert module.statistics().threads == count
 
 
-def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
-    module = load(mlp_path, threads=2)
-    x = np.ones(64, np.float32)
-    assert np.array_equal(module(x), expected_mlp(x))
-    child = os.fork()
-    if child == 0:
-        good = all(np.array_equal(module(x), expected_mlp(x)) for _ in range(50))
-        os._exit(0 if good else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert np.array_equal(module(x), expected_mlp(x))
-
-
-def _holding(*locks: Any) -> tuple[threading.Thread, threading.Event]:
-    """A thread that holds the locks from now until the event."""
-    held, end = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with contextlib.ExitStack() as stack:
-            for lock in locks:
-                stack.enter_context(lock)
-            held.set()
-            end.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    return thread, end
-
-
-def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> None:
-    module = load(mlp_path, threads=1)
-    x = np.ones(64, np.float32)
-    thread, end = _holding(module._lock)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        same = np.array_equal(module(x), expected_mlp(x))
-        os._exit(0 if same else 1)
-    end.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
-    thread, end = _holding(_IMAGES.lock)
-    threading.Timer(0.2, end.set).start()  # the fork comes after what is in progress
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        os._exit(0 if np.array_equal(load(mlp_path, threads=1)(x), expected_mlp(x)) else 1)
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
-
-
 def test_save_copies_a_working_artifact(mlp: Module, tmp_path: Path) -> None:
     mlp.save(tmp_path / "copy.so")
     x = np.ones(3, np.float32)
@@ -585,29 +478,6 @@ def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path)
     cut.write_bytes(mlp_path.read_bytes()[:-64])
     with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
         load(cut)
-
-
-def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TCC_NUM_THREADS", raising=False)
-    assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
-    monkeypatch.setenv("TCC_NUM_THREADS", "3")
-    assert load(mlp_path).statistics().threads == 3
-    assert load(mlp_path, threads=1).statistics().threads == 1
-
-
-@pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])
-def test_what_is_no_number_of_threads(mlp_path: Path, threads: Any) -> None:
-    with pytest.raises(RuntimeError, match="threads"):
-        load(mlp_path, threads=threads)
-
-
-@pytest.mark.parametrize("text", [" -1", "+5", "-1", "0", "1KB", "1e9", "9" * 30, "17000000T"])
-def test_what_is_no_size_of_memory(
-    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setenv("TCC_MEMORY", text)
-    with pytest.raises(RuntimeError, match="expected bytes, as in 512M or 4G"):
-        load(mlp_path)
 
 
 def test_statistics_count_what_is_held(mlp: Module) -> None:
