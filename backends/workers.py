@@ -242,7 +242,8 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
     assert process.stdin is not None
     assert process.stdout is not None
     late = threading.Event()
-    clock = threading.Timer(worker.budgets.kernel_seconds, _end, (process, late))
+    seconds = min(worker.budgets.kernel_seconds, threading.TIMEOUT_MAX)
+    clock = threading.Timer(seconds, _end, (process, late))
     clock.daemon = True
     clock.start()
     try:

@@ -182,6 +182,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         return plain_dtype(name)
 
 
+def holds_bits(element: np.dtype[Any], name: str) -> bool:
+    """Whether arrays of `element` hold the bit patterns of type `name`, not its values."""
+    return name in EXTENSIONS and element == plain_dtype(name) and DTYPE_CODES[name][0] > 1
+
+
 @cache
 def plain_dtype(name: str) -> np.dtype[Any]:
     """The integer type of NumPy that holds elements of an extension type: integers as values,

@@ -31,7 +31,7 @@ def view_of(value: Any, dtype: str, updated: bool) -> Given:
     elif is_on_device(value):
         return view_of_device(value)
     elif hasattr(value, "__dlpack__"):
-        array = np.from_dlpack(value)
+        array = _from_dlpack(value)
     else:
         if updated:
             raise TypeError(f"expected an array to update in place, got {type(value).__name__}")
@@ -58,14 +58,28 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def _from_dlpack(value: Any) -> Array:
+    try:
+        return np.from_dlpack(value)
+    except RuntimeError as failure:  # what NumPy raises for element types that it lacks
+        raise TypeError(f"NumPy cannot read the array: {failure}") from failure
+
+
 def _convert(value: Any, dtype: str) -> Array:
     """Python numbers and lists; a value that the type cannot hold is an error, not a wrap."""
     wanted = abi.numpy_dtype(dtype)
     array = np.asarray(value)
-    if array.dtype == object or array.dtype.kind in "USMm":
+    if array.dtype == object or array.dtype.kind in "cUSMm":
         raise TypeError(f"expected an array, got {type(value).__name__}")
-    converted = array.astype(wanted)
-    if wanted.kind in "iub" and not np.array_equal(converted, array):
+    if abi.holds_bits(wanted, dtype):
+        raise TypeError(f"numbers become {dtype} only once ml_dtypes is imported")
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = array.astype(wanted)
+    if wanted.kind in "iub":
+        fits = np.array_equal(converted, array)
+    else:
+        fits = bool(np.all(np.isfinite(converted) | ~np.isfinite(array)))
+    if not fits:
         raise ValueError(f"the values do not fit in {dtype}")
     return converted
 
@@ -105,11 +119,13 @@ def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
 
 
 def _view_torch(tensor: Any, updated: bool) -> Given:
-    dense = tensor.layout == sys.modules["torch"].strided
+    dense = tensor.layout == sys.modules["torch"].strided and not tensor.is_nested
     if tensor.device.type not in ("cpu", "cuda") or not dense:
         raise TypeError(
             f"expected a dense tensor on the CPU or a GPU, got {tensor.layout} on {tensor.device}"
         )
+    if updated and tensor.is_neg():
+        raise ValueError("the tensor is updated in place, but it is a negated view of its memory")
     tensor = tensor.resolve_neg().resolve_conj()
     code = _TORCH_CODES.get(str(tensor.dtype))
     if code is None:

@@ -131,7 +131,7 @@ class Results:
     def __init__(self, outputs: Outputs, tensors: Any, maker: Maker | None) -> None:
         self.arrays: list[Any] = [None] * len(outputs.ports)
         self.tensors = tensors
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.allocator: abi.Allocator | None = None
         self._outputs, self._maker = outputs, maker
         self._owners: list[Given] = []
@@ -164,23 +164,25 @@ class Results:
         return given.tensor
 
     def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
-        tensor = wanted.contents
-        shape = tuple(tensor.shape[: tensor.ndim])
         try:
-            if is_value(self._outputs.ports[index].dtype):
-                self.arrays[index] = block = make_block(shape[0])
-                out_data[0] = block.address
-                return 0
-            if self._maker:
-                self.tensors[index] = made = self.make_there(index, shape, self._maker)
-                out_data[0] = made.data
-                return 0
-            out_data[0] = address = self.make(index, shape)
-        except (MemoryError, ValueError, TypeError, RuntimeError) as failure:
+            self._make_asked(index, wanted.contents, out_data)
+        except BaseException as failure:  # also of a signal's handler: ctypes would go on
             self.failure = failure
             return 1
+        return 0
+
+    def _make_asked(self, index: int, wanted: abi.Tensor, out_data: Any) -> None:
+        shape = tuple(wanted.shape[: wanted.ndim])
+        if is_value(self._outputs.ports[index].dtype):
+            self.arrays[index] = block = make_block(shape[0])
+            out_data[0] = block.address
+            return
+        if self._maker:
+            self.tensors[index] = made = self.make_there(index, shape, self._maker)
+            out_data[0] = made.data
+            return
+        out_data[0] = address = self.make(index, shape)
         code = abi.DTYPE_CODES[self._outputs.ports[index].dtype]
         described = abi.make_tensor(address, code, shape, None)
         self._described.append(described)
         self.tensors[index] = described
-        return 0

@@ -16,7 +16,8 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import RLock
+from typing import Any
 
 SIDE_SUFFIX = ".weights"
 
@@ -74,10 +75,16 @@ class _Images:
     loaded: dict[_File, Image] = field(default_factory=dict)
     mapped: dict[_Inode, Image] = field(default_factory=dict)
     spellings: dict[Path, int] = field(default_factory=dict)
-    lock: Lock = field(default_factory=Lock)
+    lock: Any = field(default_factory=RLock)
 
 
 _IMAGES = _Images()
+# So that a forked child finds the tables whole, and nobody in them whom it does not have.
+os.register_at_fork(
+    before=_IMAGES.lock.acquire,
+    after_in_parent=_IMAGES.lock.release,
+    after_in_child=_IMAGES.lock.release,
+)
 
 
 def open_image(path: Path) -> Image:

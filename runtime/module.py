@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from tcc.runtime import abi
 from tcc.runtime.arrays import kind_of, view_of
@@ -117,7 +119,7 @@ class Module:
         self, path: Path, threads: int | None, flags: int, error: Callable[..., Exception]
     ) -> None:
         self._path, self._error, self._flags = path.absolute(), error, flags
-        self._threads = -1 if threads is None else threads
+        self._threads = -1 if threads is None else self._count(threads)
         self._idle: list[int] = []
         self._lock = Lock()
         self._handle: int | None = None
@@ -142,6 +144,7 @@ class Module:
         )
         self._stateful = self._statistics(None).state_bytes > 0
         self._idle.append(self._create())  # its memory is checked now, not at the first run
+        _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
@@ -218,6 +221,21 @@ class Module:
 
     # ---- loading --------------------------------------------------------------------------------
 
+    def _count(self, threads: Any) -> int:
+        """The number that C can hold; how many there may be is checked there."""
+        try:
+            count = index(threads)
+        except TypeError:
+            count = -1
+        if not 0 <= count < 1 << 31:
+            raise self._error(
+                "that is no number of threads",
+                where=str(self._path),
+                why=f"threads is {threads!r}",
+                hint="give one from 1 on; 0 and None are the default",
+            )
+        return count
+
     def _open(self) -> tuple[Image, abi.Api]:
         try:
             image = open_image(self._path)
@@ -270,6 +288,8 @@ class Module:
         """An instance for one run.  State lives in one instance, so its callers take turns."""
         if self._stateful:
             with self._lock:
+                if not self._idle:
+                    self._idle.append(self._create())
                 yield self._idle[0]
             return
         with self._lock:
@@ -281,6 +301,13 @@ class Module:
         finally:
             with self._lock:
                 self._idle.append(instance)
+
+    def _forked(self) -> None:
+        """In the child of a fork: nobody gives back what another thread held."""
+        if self._lock.locked():
+            self._lock = Lock()
+            if self._stateful:
+                self._idle.clear()  # it stays half-way through its run for ever
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
@@ -378,7 +405,21 @@ class Module:
         )  # fmt: skip
         if results.failure is not None:
             raise results.failure
+        if status and results.allocator and b"': the allocator " in self._api.last_error():
+            # ctypes has printed what a signal's handler raised before the callback's first line
+            raise KeyboardInterrupt
         self._check(status)
+
+
+_MODULES: WeakSet[Module] = WeakSet()
+
+
+def _renew_locks() -> None:
+    for module in _MODULES:
+        module._forked()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _result(port: Port) -> Result:

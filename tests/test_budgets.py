@@ -88,6 +88,12 @@ def test_a_worker_that_takes_too_long_ends(worker: str) -> None:
     pool.abandon()
 
 
+def test_a_worker_may_have_any_time(worker: str) -> None:
+    pool = WorkerPool(worker, 1, budgets=Budgets(kernel_seconds=1 << 80))
+    assert pool.answers([pool.submit("quick")]) == ["quick"]
+    pool.abandon()
+
+
 def test_a_worker_gets_no_more_memory_than_its_budget(worker: str) -> None:
     pool = WorkerPool(worker, 1, budgets=Budgets(kernel_bytes=1 << 30))
     assert pool.answers([pool.submit(1 << 20)]) == [1 << 20]

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
+from tcc.ir.narrow import decode, encode
 from tcc.ir.op import Array
-from tcc.ir.types import DTYPES, STRING, DType, Kind
+from tcc.ir.types import BF16, DTYPES, STRING, DType, Kind
 from tcc.options import read_shape
 from tcc.runtime import Port
 
@@ -113,6 +114,46 @@ def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> A
     if dtype.kind is Kind.FLOAT:
         return rng.standard_normal(shape).astype(dtype.carrier)
     return rng.integers(0, 2, shape).astype(dtype.carrier)
+
+
+# ---- types that NumPy lacks: values in a wider one here, bit patterns for a module ---------------
+
+
+def is_carried(port: Port) -> bool:
+    """Whether arrays of the port's type are made, and compared, in a wider type of NumPy."""
+    return port.kind == "tensor" and (port.dtype == BF16.name or DTYPES[port.dtype].is_narrow)
+
+
+def as_taken(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
+    """The arrays of `make_inputs` as a module takes them: floats that NumPy lacks are rounded."""
+    types = {port.name: DTYPES[port.dtype] for port in ports if is_carried(port)}
+    return {name: _bits(a, types[name]) if name in types else a for name, a in arrays.items()}
+
+
+def as_values(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
+    """The inverse of `as_taken`, for results too."""
+    types = {port.name: DTYPES[port.dtype] for port in ports if is_carried(port)}
+    return {name: _values(a, types[name]) if name in types else a for name, a in arrays.items()}
+
+
+def _bits(array: Array, dtype: DType) -> Array:
+    if array.dtype != dtype.carrier or not dtype.is_float:
+        return array
+    if dtype is not BF16:
+        return encode(array, dtype)
+    wide = np.ascontiguousarray(array).reshape(array.shape).view(np.uint32)
+    nearest = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
+    return np.where(np.isnan(array), 0x7FC0, nearest).astype(np.uint16)
+
+
+def _values(array: Array, dtype: DType) -> Array:
+    if array.dtype == dtype.carrier:
+        return array
+    if array.dtype.itemsize > 2 or array.dtype.kind not in "uiV":
+        return array  # of another type than the port's: the run says so
+    if dtype is BF16:
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return decode(array.view(np.uint8), dtype) if dtype.is_float else array.astype(dtype.carrier)
 
 
 def write_arrays(values: Mapping[str, Any], folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import numpy as np
 from tcc.artifact import find_weights, read_manifest, verify_weights
-from tcc.cli.arrays import make_inputs
+from tcc.cli.arrays import as_taken, as_values, is_carried, make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import compare
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
@@ -23,7 +23,9 @@ from tcc.cli.peer import Peer
 from tcc.cli.show import progress, say
 from tcc.driver import evaluate_model, load, model_inputs, precision_text
 from tcc.errors import UserError
+from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array
+from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES, read_options
 from tcc.runtime import Port
 
@@ -77,8 +79,9 @@ def verify(
 ) -> int:
     """Compares ARTIFACT (default: compiled now) with the ONNX file MODEL.
 
-    The reference is ONNX Runtime without optimisations if it is installed, else tcc's own
-    evaluator, which is slow.  The exit code is 1 if an output differs.
+    The reference is ONNX Runtime without optimisations if it is installed and takes the types of
+    inputs and outputs, else tcc's own evaluator, which is slow.  The exit code is 1 if an output
+    differs.
 
     \b
     Example:
@@ -117,11 +120,13 @@ def verify(
             if weights is not None:
                 verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
-        arrays = make_inputs(module.inputs, inputs, seed)
-        given = _as_the_model_takes(arrays, module.manifest)
-        got = module.run(arrays)
-    oracle, want = _expected(model, given)
-    allowed = _tolerance(module.manifest) if tolerance is None else tolerance
+        arrays = as_taken(make_inputs(module.inputs, inputs, seed), module.inputs)
+        values = as_values(arrays, module.inputs)
+        given = _as_the_model_takes(values, module.manifest)
+        got = as_values(module.run(arrays), module.outputs)
+    own = any(is_carried(port) for port in (*module.inputs, *module.outputs))
+    oracle, want = _expected(model, given, own)
+    allowed = _tolerance(module.manifest, module.outputs) if tolerance is None else tolerance
     found = [compare(name, got[name], want[name], allowed) for name in want]
     precision = precision_text(module.manifest)
     failed = [item for item in found if not item.ok]
@@ -213,10 +218,14 @@ def _size(text: str) -> int:
     return int(size)
 
 
-def _tolerance(manifest: Mapping[str, Any]) -> float:
-    """The larger of what the artifact's floats and its integer weights may cost."""
-    modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
-    return max(TOLERANCES[mode] for mode in modes if mode is not None)
+def _tolerance(manifest: Mapping[str, Any], outputs: Sequence[Port] = ()) -> float:
+    """The largest of what the artifact's floats, its integer weights and results of bf16 and
+    narrower floats, one step of them, may cost."""
+    modes = [manifest.get("precision", "f32"), manifest.get("quantized")]
+    modes += ["bf16" for port in outputs if port.dtype == "bf16"]
+    narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
+    steps = [2.0**-item.fraction for item in narrow if item is not None]
+    return max(*(TOLERANCES[mode] for mode in modes if mode is not None), *steps, 0.0)
 
 
 def _as_the_model_takes(
@@ -243,9 +252,11 @@ def _as_the_model_takes(
     return given
 
 
-def _expected(model: Path, inputs: Mapping[str, Array]) -> tuple[str, Mapping[str, Array]]:
-    """The oracle's name and its outputs."""
-    if find_spec("onnxruntime") is None:
+def _expected(
+    model: Path, inputs: Mapping[str, Array], own: bool
+) -> tuple[str, Mapping[str, Array]]:
+    """The oracle's name and its outputs: `own` where others do not take types that NumPy lacks."""
+    if own or find_spec("onnxruntime") is None:
         return "the reference evaluator", evaluate_model(model, inputs)
     with Peer("ort-plain", model, inputs, 1) as peer:
         return "ONNX Runtime", peer.outputs()

@@ -39,4 +39,12 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
             )
         if not info.st_size:
             raise UserError("the model file is empty", where=str(path), hint=hint)
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        try:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except OSError as error:  # files of the system's that are made up as they are read
+            raise UserError(
+                "the model cannot be read",
+                where=str(path),
+                why=error.strerror or str(error),
+                hint=hint,
+            ) from error

@@ -111,23 +111,24 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
         )
 
 
-def _check_text(message: Message, where: str) -> None:
-    """Raises `UserError` for a text in `message` that is no UTF-8: protobuf gives its bytes."""
-    tensor = isinstance(message, onnx.TensorProto)  # whose data would be copied
-    texts = [message.name] if tensor else []
-    parts = list(message.external_data) if tensor else []
-    for field, value in () if tensor else message.ListFields():
-        if field.type == FieldDescriptor.TYPE_STRING:
-            texts += value if field.is_repeated else (value,)
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            parts += value if field.is_repeated else (value,)
-    for text in texts:
-        if isinstance(text, bytes):
-            raise UserError(
-                "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
-            )
-    for part in parts:
-        _check_text(part, where)
+def _check_text(model: Message, where: str) -> None:
+    """Raises `UserError` for a text in `model` that is no UTF-8: protobuf gives its bytes."""
+    pending = [model]  # no recursion: models that were made in memory nest as deep as they like
+    while pending:
+        message = pending.pop()
+        tensor = isinstance(message, onnx.TensorProto)  # whose data would be copied
+        texts = [message.name] if tensor else []
+        pending += list(message.external_data) if tensor else []
+        for field, value in () if tensor else message.ListFields():
+            if field.type == FieldDescriptor.TYPE_STRING:
+                texts += value if field.is_repeated else (value,)
+            elif field.type == FieldDescriptor.TYPE_MESSAGE:
+                pending += value if field.is_repeated else (value,)
+        for text in texts:
+            if isinstance(text, bytes):
+                raise UserError(
+                    "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
+                )
 
 
 def check_opsets(entries: object, where: str) -> dict[str, int]:

@@ -22,7 +22,7 @@ import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
-from tcc.frontends.onnx_tensors import TensorReader
+from tcc.frontends.onnx_tensors import LARGEST_TENSOR, TensorReader, elements_of
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import Index, as_int, const, symbol
 from tcc.ir.lists import ListType
@@ -33,8 +33,6 @@ from tcc.ops.shapes import UnequalDimsError
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
-# Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
-_LARGEST_TENSOR = 1 << 38
 # Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
@@ -354,12 +352,13 @@ def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
             continue
         if any(size < 0 for size in sizes):
             raise UserError("a tensor has a negative size", where=loc, why=repr(type))
-        count = math.prod(sizes)
-        if count > _LARGEST_TENSOR:
+        count = elements_of(sizes)
+        if count > LARGEST_TENSOR:
             raise UserError(
                 "a tensor is too large",
                 where=loc,
-                why=f"{type!r} has {count} elements; {_LARGEST_TENSOR} are the most",
+                why=f"{type!r} has {count} elements{' but for its zeros' if 0 in sizes else ''}; "
+                f"{LARGEST_TENSOR} are the most",
                 hint="check the sizes that the model computes",
             )
 

@@ -66,6 +66,8 @@ _DATA_FIELDS = (
     "string_data",
 )  # fmt: skip
 _MAX_RANK = 64
+# Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
+LARGEST_TENSOR = 1 << 38
 _MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 
@@ -100,7 +102,7 @@ class TensorReader:
         """
         dtype = element_type(tensor.data_type, where)
         shape = tuple(tensor.dims)
-        if len(shape) > _MAX_RANK or any(dim < 0 for dim in shape):
+        if not _is_possible(shape):
             raise UserError("a tensor has an impossible shape", where=where, why=f"{shape}")
         count = math.prod(shape)
         if dtype is STRING:
@@ -141,10 +143,16 @@ class TensorReader:
         values, dtype = self.array(sparse.values, where)
         if dtype is STRING:
             raise UserError("sparse tensors of strings are not supported", where=where)
-        at, _ = self.array(sparse.indices, where)
+        at, kind = self.array(sparse.indices, where)
+        if kind is not DTYPES["i64"]:
+            raise UserError(
+                "a sparse tensor's indices have the wrong element type",
+                where=where,
+                why=f"they are {kind.name}; i64 is due",
+            )
         shape = tuple(sparse.dims)
         count = math.prod(shape)
-        if any(dim < 0 for dim in shape) or count * dtype.bytes > _MAX_DENSE:
+        if not _is_possible(shape) or count * dtype.bytes > _MAX_DENSE:
             raise UserError("a sparse tensor has an impossible shape", where=where, why=f"{shape}")
         if at.ndim == 2 and at.shape == (values.size, len(shape)):
             inside = np.all((at >= 0) & (at < np.array(shape, np.int64)))
@@ -202,6 +210,16 @@ class TensorReader:
             finally:
                 os.close(descriptor)
         return self._files[location]
+
+
+def elements_of(shape: Sequence[int]) -> int:
+    """The elements of a shape, sizes of zero apart: NumPy bounds those of empty arrays too."""
+    return math.prod(size or 1 for size in shape)
+
+
+def _is_possible(shape: tuple[int, ...]) -> bool:
+    fits = len(shape) <= _MAX_RANK and all(size >= 0 for size in shape)
+    return fits and elements_of(shape) <= LARGEST_TENSOR
 
 
 def _open_inside(folder: Path, location: str, where: str) -> int:

@@ -192,12 +192,14 @@ typedef struct tcc_api {
 
     /* Runs the model.  `inputs` and `outputs` are in port order and complete, but `outputs` may be
      * NULL with n_outputs 0 when there is an allocator.  An output with data == NULL comes from the
-     * allocator, and its data and ndim are filled in (its shape array is not).  An in-place output
-     * takes the address of its input: leave data NULL or pass that address.  Arrays need the
-     * alignment of one element.  `stream` is NULL on the CPU.  On a GPU it is a CUstream or
-     * hipStream_t of the model's device: the run's work goes there, and where all arrays are on the
-     * device it may return before that is done (failures of it appear later).  With NULL the run
-     * comes after what was begun on the process's default stream, and is done when it returns.
+     * allocator, and its data and ndim are filled in (its shape array is not); without an allocator
+     * it must have no elements.  An in-place output takes the address of its input: leave data NULL
+     * or pass that address.  Outputs, and inputs that are updated in place, share no memory with
+     * other arrays of the run.  Arrays need the alignment of one element.  `stream` is NULL on the
+     * CPU.  On a GPU it is a CUstream or hipStream_t of the model's device: the run's work goes
+     * there, and where all arrays are on the device it may return before that is done (failures of
+     * it appear later).  With NULL the run comes after what was begun on the process's default
+     * stream, and is done when it returns.
      * While the caller records the stream in a graph of its own, the work goes into that graph, which
      * uses the instance's memory at every replay: replays and other runs of the instance must not
      * overlap, and the instance must outlive the graph.  Such a run takes device arrays only, fails

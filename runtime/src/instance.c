@@ -20,6 +20,7 @@ static tcc_status set_threads(tcc_instance *instance) {
     int32_t threads = tcc_threads_resolve(wanted);
     /* whole pages, so that no two threads write to one cache line or huge page needlessly */
     size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
+    instance->threads = 0; /* without memory for the new ones there is none for the old ones */
     TCC_RETURN_IF_ERROR(reserve(instance, &instance->scratch, stride * (size_t)threads));
     instance->scratch_stride = stride;
     instance->threads = threads;

@@ -84,8 +84,8 @@ static tcc_status told_memory(const char *text, size_t *out_bytes) {
     static const char units[] = "KMGT";
     const char *unit = *end ? strchr(units, *end) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (end == text || *text == '-' || number == 0 || (*end && (!unit || end[1])) ||
-        number > SIZE_MAX >> shift)
+    if (*text < '0' || *text > '9' || number == 0 || (*end && (!unit || end[1])) ||
+        number >= SIZE_MAX >> shift)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "TCC_MEMORY is '%.64s': expected bytes, as in 512M or 4G", text);
     *out_bytes = (size_t)number << shift;

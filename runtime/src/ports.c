@@ -202,7 +202,7 @@ tcc_status tcc_ports_check_inputs(const tcc_run *run) {
 }
 
 static bool overlap(const char *a, int64_t a_size, const char *b, int64_t b_size) {
-    return (uintptr_t)a < (uintptr_t)b + (uintptr_t)b_size &&
+    return a_size && b_size && (uintptr_t)a < (uintptr_t)b + (uintptr_t)b_size &&
            (uintptr_t)b < (uintptr_t)a + (uintptr_t)a_size;
 }
 
@@ -243,11 +243,25 @@ static tcc_status check_given_output(tcc_run *run, int32_t index) {
     return TCC_OK;
 }
 
+/* What is updated in place must be no other input too: it would change while that is read. */
+static tcc_status check_updated(const tcc_run *run, int32_t state) {
+    const tcc_program *program = &run->instance->model->program;
+    const tcc_span *bound = run->instance->bound, own = bound[state];
+    for (int32_t i = 0; i < program->n_inputs; i++)
+        if (i != state && overlap(own.data, own.size, bound[i].data, bound[i].size))
+            return tcc_fail(TCC_INVALID_ARGUMENT,
+                            "input '%.128s' is updated in place and shares memory with input "
+                            "'%.128s': pass another array",
+                            program->inputs[state].port.name, program->inputs[i].port.name);
+    return TCC_OK;
+}
+
 tcc_status tcc_ports_bind_outputs(tcc_run *run) {
     const tcc_program *program = &run->instance->model->program;
     for (int32_t i = 0; i < program->n_outputs; i++) {
         int32_t state = program->outputs[i].port.state;
         run->instance->output_done[i] = state >= 0;
+        if (state >= 0) TCC_RETURN_IF_ERROR(check_updated(run, state));
         if (!run->outputs) continue;
         if (run->outputs[i].data) TCC_RETURN_IF_ERROR(check_given_output(run, i));
         if (state >= 0 && !run->outputs[i].data) {
@@ -319,7 +333,7 @@ tcc_status tcc_ports_allocate_output(tcc_run *run, int32_t index, int64_t size, 
                                 port->name, needed, got);
             }
         data = (char *)given->data + given->byte_offset;
-    } else {
+    } else if (bytes || run->allocator) { /* an empty array of the caller may be at NULL */
         tcc_tensor wanted = {.device = device, .ndim = port->ndim, .dtype = port->dtype,
                              .shape = shape};
         TCC_RETURN_IF_ERROR(tcc_ports_ask_allocator(run, index, &wanted, &data));

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcc.cli.arrays import make_inputs, write_arrays
+from tcc.cli.arrays import as_taken, as_values, make_inputs, write_arrays
 from tcc.errors import UserError
 from tcc.runtime import Port
+from tcc.runtime.abi import numpy_dtype, plain_dtype
 
 X = Port("x", "f32", (None, 3), "[n,3]")
 IDS = Port("ids", "i64", (2,), "[2]")
@@ -30,6 +31,37 @@ def test_files_are_taken_as_they_are(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array)
     made = make_inputs((X,), [f"x=@{tmp_path}/x.npy"], seed=0)
     np.testing.assert_array_equal(made["x"], array, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "bits", "value"),
+    [
+        ("bf16", "1.005", 0x3F81, 1.0078125),
+        ("bf16", "1.00390625", 0x3F80, 1.0),  # a tie goes to the even one
+        ("bf16", "nan", 0x7FC0, np.nan),
+        ("f8e4m3fn", "-1.5", 0xBC, -1.5),
+        ("f4e2m1", "100", 0x7, 6.0),
+    ],
+)
+def test_floats_that_numpy_lacks_are_taken_as_bits(
+    dtype: str, given: str, bits: int, value: float
+) -> None:
+    port = Port("x", dtype, (2,), "[2]")
+    made = make_inputs((port,), [f"x=2x{dtype}={given}"], seed=0)
+    taken = as_taken(made, (port,))
+    assert taken["x"].tolist() == [bits, bits]
+    assert taken["x"].dtype == plain_dtype(dtype)
+    np.testing.assert_array_equal(as_values(taken, (port,))["x"], np.full(2, value, np.float32))
+    extension = taken["x"].view(numpy_dtype(dtype)) if dtype != "f4e2m1" else taken["x"]
+    np.testing.assert_array_equal(as_values({"x": extension}, (port,))["x"], [value] * 2)
+
+
+def test_other_arrays_are_taken_as_they_are() -> None:
+    given = {"x": np.zeros(3), "i": np.array([1, 7], np.int8), "b": np.array([1], np.uint16)}
+    ports = [Port(n, t, (None,), "[n]") for n, t in zip("xib", ("f32", "i4", "bf16"), strict=True)]
+    taken = as_taken(given, ports)
+    assert all(taken[name] is array for name, array in given.items())
+    assert as_values({"x": np.zeros(3)}, [Port("x", "bf16", (3,), "[3]")])["x"].dtype == np.float64
 
 
 def test_random_values_depend_on_the_seed_alone() -> None:

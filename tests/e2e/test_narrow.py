@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +11,7 @@ import onnx
 import pytest
 import tcc
 from onnx import TensorProto, helper, numpy_helper
+from tcc import cli
 from tcc.errors import UserError
 
 INT4, FLOAT = TensorProto.INT4, TensorProto.FLOAT
@@ -104,3 +106,21 @@ def test_float8_in_and_out() -> None:
     wide = x.astype(np.float32)
     want = np.clip(wide * wide, -448, 448).astype(ml_dtypes.float8_e4m3fn)
     np.testing.assert_array_equal(module(x).view(np.uint8) & 0x7F, want.view(np.uint8) & 0x7F)
+
+
+@pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT8E4M3FN"])
+def test_commands_make_arrays_of_types_that_numpy_lacks(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dtype = TensorProto.DataType.Value(name)
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)]
+    nodes.append(helper.make_node("Identity", ["x"], ["z"]))
+    outputs = [("y", FLOAT, [2, 3]), ("z", dtype, [2, 3])]
+    model, artifact = str(tmp_path / "m.onnx"), str(tmp_path / "m.so")
+    onnx.save(_model(nodes, [("x", dtype, [2, 3])], outputs), model)
+    tcc.compile(model, jobs=1).save(artifact)
+    assert cli.execute(["run", artifact, "-i", "x=2x3=1.5"]) == 0
+    assert "least 1.5, largest 1.5" in capsys.readouterr().out
+    assert cli.execute(["verify", model, artifact]) == 0
+    assert cli.execute(["bench", artifact, "--rounds", "1", "--seconds", "0.01"]) == 0
+    assert cli.execute(["inspect", artifact, "--measure", "--runs", "1"]) == 0

@@ -190,6 +190,28 @@ def test_shapes_that_do_not_fit_the_model(shapes: dict[str, tuple[int, ...]], wh
     assert what in found.value.what
 
 
+@pytest.mark.parametrize("shape", ["{0, 4611686018427387904, 4}", "{1099511627776, 1}"])
+def test_tensors_that_no_machine_can_have(shape: str) -> None:
+    count = shape.count(",") + 1
+    model = model_of(
+        f"g () => (float[] y) {{ s = Constant <value = int64[{count}] {shape}> () "
+        "y = ConstantOfShape (s) }"
+    )
+    with pytest.raises(UserError, match="a tensor is too large"):
+        load_model(model)
+
+
+def test_models_that_nest_deeper_than_python_calls() -> None:
+    model = model_of("g (bool c) => (float[1] y) { y = Constant <value_floats = [1.0]> () }")
+    graph = model.graph
+    for _ in range(2000):
+        node = graph.node.add(op_type="If", input=["c"], output=["y"])
+        node.attribute.add(name="then_branch", type=onnx.AttributeProto.GRAPH)
+        graph = node.attribute[0].g
+    with pytest.raises(UserError):
+        load_model(model)
+
+
 def test_hostile_names_stay_names() -> None:
     model = model_of("g (float[n] x) => (float[n] y) { y = Neg (x) }")
     evil = '"; */ ../ %n \n'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +73,18 @@ def test_paths_that_cannot_be_read(kind: str, tmp_path: Path) -> None:
         read_model(path)
 
 
+def test_files_that_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    path = tmp_path / "m.onnx"
+    path.write_bytes(_bytes())
+    monkeypatch.setattr(mmap, "mmap", refuse)  # as for files of /sys
+    with pytest.raises(UserError, match="the model cannot be read") as found:
+        read_model(path)
+    assert found.value.why == "No such device"
+
+
 # ---- tensors -------------------------------------------------------------------------------------
 
 _ALL = ("float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool").split()
@@ -111,6 +125,7 @@ def _broken(change: Callable[[onnx.TensorProto], object]) -> onnx.TensorProto:
         lambda t: t.dims.__setitem__(0, 3),
         lambda t: t.dims.extend([1] * 100),
         lambda t: t.dims.extend([1 << 62, 4]),
+        lambda t: (t.dims.extend([0, 1 << 62, 4]), t.ClearField("raw_data")),
         lambda t: setattr(t, "raw_data", t.raw_data[:-1]),
         lambda t: t.float_data.append(1.0),
         lambda t: setattr(t, "data_type", 0),
@@ -133,6 +148,19 @@ def test_sparse_tensors_are_filled_in() -> None:
         sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices), [2, 3])
         with pytest.raises(UserError):
             TensorReader(None).dense(sparse, "w")
+    for wrong in (np.array([0.0, 1.0]), np.array([True, False]), np.array([1, 5], np.int32)):
+        sparse.indices.CopyFrom(numpy_helper.from_array(wrong))
+        with pytest.raises(UserError, match="wrong element type"):
+            TensorReader(None).dense(sparse, "w")
+
+
+@pytest.mark.parametrize("dims", [[0, 1 << 62, 4], [1] * 65, [2, -3], [1 << 31, 2]])
+def test_sparse_tensors_of_impossible_shapes(dims: list[int]) -> None:
+    sparse = onnx.SparseTensorProto(dims=dims)
+    sparse.values.CopyFrom(numpy_helper.from_array(np.zeros(0, np.float32), "w"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.zeros(0, np.int64)))
+    with pytest.raises(UserError, match="impossible shape"):
+        TensorReader(None).dense(sparse, "w")
 
 
 # ---- external data -------------------------------------------------------------------------------

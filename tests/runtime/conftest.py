@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tcc.runtime import Module, load
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import programs
 from op_library import Ops
+from programs import Builder
 from sanitized import Sanitized
 
 
@@ -27,3 +31,26 @@ def ops(tmp_path_factory: pytest.TempPathFactory) -> Ops:
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
     return Sanitized(tmp_path_factory.mktemp("sanitized"))
+
+
+@pytest.fixture(scope="module")
+def linked(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Module]:
+    def make(builder: Builder, **options: Any) -> Module:
+        out = tmp_path_factory.mktemp("module") / "m.so"
+        programs.link(builder.program(), kernels, out)
+        return load(out, **options)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def mlp_path(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program, weights = programs.mlp()
+    out = tmp_path_factory.mktemp("mlp") / "mini.so"
+    programs.link(program, kernels, out, weights=[weights])
+    return out
+
+
+@pytest.fixture(scope="module")
+def mlp(mlp_path: Path) -> Module:
+    return load(mlp_path, poison=True)

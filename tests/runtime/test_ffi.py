@@ -50,6 +50,10 @@ def test_run_into_writes_to_the_callers_memory(module: Any) -> None:
     out = np.zeros(5, np.float32)
     module["run_into"](x.numpy(), out)
     assert out.tolist() == [2, 3, 4, 5, 6]
+    assert torch.empty(0).data_ptr() == 0
+    module["run_into"](torch.empty(0), torch.empty(0))
+    with pytest.raises(ValueError, match="neither an array nor an allocator"):
+        module["run_into"](torch.ones(1), torch.empty(0))
 
 
 def test_strides_are_honoured_and_overlap_is_refused(module: Any) -> None:

@@ -134,8 +134,13 @@ def test_element_types_and_ports_that_cannot_be_are_refused(hostile: Path) -> No
 
 @pytest.mark.parametrize(
     "program",
-    [programs.mlp()[0], programs.handles(), handle_programs.growing(3)],
-    ids=["mlp", "handles", "growing"],
+    [
+        programs.mlp()[0],
+        replace(programs.mlp()[0], scratch=400),
+        programs.handles(),
+        handle_programs.growing(3),
+    ],
+    ids=["mlp", "scratch", "handles", "growing"],
 )
 def test_every_failing_allocation_is_reported_and_leaks_nothing(
     hostile: Path, program: Program

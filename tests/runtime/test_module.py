@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
-from programs import Builder
+from programs import Builder, expected_mlp
 from tcc import runtime
 from tcc.ir.program import (
     Alias,
@@ -34,38 +33,12 @@ from tcc.ir.program import (
     steps_of,
 )
 from tcc.ir.types import DTYPES
-from tcc.runtime import Module, load
+from tcc.runtime import Module, abi, load
+from tcc.runtime.arrays import view_of
 
 torch = pytest.importorskip("torch")
 
 Linker = Callable[..., Module]
-
-
-@pytest.fixture(scope="module")
-def linked(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Linker:
-    def make(builder: Builder, **options: Any) -> Module:
-        out = tmp_path_factory.mktemp("module") / "m.so"
-        programs.link(builder.program(), kernels, out)
-        return load(out, **options)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def mlp_path(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program, weights = programs.mlp()
-    out = tmp_path_factory.mktemp("mlp") / "mini.so"
-    programs.link(program, kernels, out, weights=[weights])
-    return out
-
-
-@pytest.fixture(scope="module")
-def mlp(mlp_path: Path) -> Module:
-    return load(mlp_path, poison=True)
-
-
-def expected_mlp(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.maximum(x, 0) + np.arange(1, len(x) + 1, dtype=np.float32)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 64])
@@ -96,6 +69,17 @@ def test_strided_and_misaligned_and_read_only_inputs(mlp: Module) -> None:
     assert np.array_equal(mlp(x), expected_mlp(x))
 
 
+class OnlyDlpack:
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
 def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
     x = torch.linspace(-1, 1, 8)
     y = mlp(x)
@@ -103,15 +87,7 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
     assert np.array_equal(y.numpy(), expected_mlp(x.numpy()))
     assert torch.equal(mlp(torch.stack([x, x], 1)[:, 0]), y)
     assert np.array_equal(mlp([1, -1, 2.5]), expected_mlp(np.array([1, -1, 2.5], np.float32)))
-
-    class OnlyDlpack:
-        def __dlpack__(self, **options: Any) -> Any:
-            return x.numpy().__dlpack__(**options)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return (1, 0)
-
-    assert np.array_equal(mlp(OnlyDlpack()), y.numpy())
+    assert np.array_equal(mlp(OnlyDlpack(x.numpy())), y.numpy())
 
 
 @pytest.mark.parametrize(
@@ -133,11 +109,24 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
         (lambda m: m([[1], [1, 2]]), "input 'x' cannot be used"),
         (lambda m: m(torch.zeros(2, dtype=torch.complex64)), "complex64 is not supported"),
         (lambda m: m(torch.zeros(2, device="meta")), "on the CPU"),
+        (lambda m: m(torch.nested.nested_tensor([torch.zeros(2)])), "dense tensor"),
+        (lambda m: m([1j]), "input 'x' cannot be used"),
+        (lambda m: m([1e300]), "the values do not fit in f32"),
+        (lambda m: m(OnlyDlpack(torch.zeros(2, dtype=torch.bfloat16))), "NumPy cannot read"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_wrong_inputs_are_named(mlp: Module, call: Callable[[Module], Any], pattern: str) -> None:
     with pytest.raises(RuntimeError, match=pattern):
         call(mlp)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn", "f4e2m1"])
+def test_numbers_are_no_bit_patterns(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    monkeypatch.setattr(abi, "numpy_dtype", abi.plain_dtype)  # as without ml_dtypes
+    with pytest.raises(TypeError, match=f"become {dtype} only once ml_dtypes"):
+        view_of([1.0, 2.0], dtype, False)
+    view_of(np.ones(2, abi.plain_dtype(dtype)), dtype, False)
 
 
 def test_errors_are_made_by_the_caller(mlp_path: Path) -> None:
@@ -313,6 +302,34 @@ def test_in_place_outputs_are_the_callers_arrays(linked: Linker) -> None:
         module([1.0], kept)
     with pytest.raises(RuntimeError, match="in place"):
         module([1.0], [1.0])
+    negated = torch.zeros(1, dtype=torch.complex64).conj().imag
+    with pytest.raises(RuntimeError, match="negated"):
+        module([1.0], negated)
+
+
+def test_arrays_that_are_updated_share_no_memory(linked: Linker) -> None:
+    b = Builder()
+    one, four = b.const(1), b.const(4)
+    b.input("x", "f32", [one], "[1]")
+    b.input("total", "f32", [one], "[1]")
+    b.input("other", "f32", [one], "[1]")
+    x = b.buffer(Input(0))
+    total = b.output("new_total", "f32", [one], "[1]", state=1)
+    other = b.output("new_other", "f32", [one], "[1]", state=2)
+    y = b.output("y", "f32", [one], "[1]")
+    b.allocate(y, four)
+    b.launch("accumulate", one, [x, total, y])
+    b.launch("accumulate", one, [x, other, y])
+    module = linked(b)
+    kept = np.full(2, 10, np.float32)
+    assert module([1.0], kept[:1], kept[1:])[2].item() == 11
+    with pytest.raises(RuntimeError, match="'total' is updated in place and shares memory with"):
+        module([1.0], kept[:1], kept[:1])
+    with pytest.raises(RuntimeError, match="shares memory with input 'x'"):
+        module(kept[1:], kept[:1], kept[1:])
+    with pytest.raises(RuntimeError, match="shares memory with input 'x'"):
+        module(torch.from_numpy(kept[:1]), torch.zeros(1), torch.from_numpy(kept)[:1])
+    assert kept.tolist() == [11, 11]
 
 
 def test_size_arithmetic_that_overflows_is_an_error(linked: Linker) -> None:
@@ -438,18 +455,6 @@ def test_threads_give_bitwise_equal_results_and_use_their_own_scratch(linked: Li
         assert module.statistics().threads == count
 
 
-def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
-    module = load(mlp_path, threads=2)
-    x = np.ones(64, np.float32)
-    assert np.array_equal(module(x), expected_mlp(x))
-    child = os.fork()
-    if child == 0:
-        good = all(np.array_equal(module(x), expected_mlp(x)) for _ in range(50))
-        os._exit(0 if good else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert np.array_equal(module(x), expected_mlp(x))
-
-
 def test_save_copies_a_working_artifact(mlp: Module, tmp_path: Path) -> None:
     mlp.save(tmp_path / "copy.so")
     x = np.ones(3, np.float32)
@@ -473,14 +478,6 @@ def test_weights_that_are_gone_are_a_clear_error(mlp_path: Path, tmp_path: Path)
     cut.write_bytes(mlp_path.read_bytes()[:-64])
     with pytest.raises(RuntimeError, match=r"weights of '.*cut.so' are missing"):
         load(cut)
-
-
-def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TCC_NUM_THREADS", raising=False)
-    assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
-    monkeypatch.setenv("TCC_NUM_THREADS", "3")
-    assert load(mlp_path).statistics().threads == 3
-    assert load(mlp_path, threads=1).statistics().threads == 1
 
 
 def test_statistics_count_what_is_held(mlp: Module) -> None:

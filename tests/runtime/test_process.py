@@ -1,0 +1,115 @@
+"""What is around a module: signals, forks, and the limits that its caller and environment set."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import expected_mlp
+from tcc.runtime import Module, load
+from tcc.runtime.blocks import Blocks
+from tcc.runtime.calls import Results
+from tcc.runtime.images import _IMAGES
+
+
+def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
+    module = load(mlp_path, threads=2)
+    x = np.ones(64, np.float32)
+    assert np.array_equal(module(x), expected_mlp(x))
+    child = os.fork()
+    if child == 0:
+        good = all(np.array_equal(module(x), expected_mlp(x)) for _ in range(50))
+        os._exit(0 if good else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.array_equal(module(x), expected_mlp(x))
+
+
+def _holding(*locks: Any) -> tuple[threading.Thread, threading.Event]:
+    """A thread that holds the locks from now until the event."""
+    held, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    return thread, end
+
+
+def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> None:
+    module = load(mlp_path, threads=1)
+    x = np.ones(64, np.float32)
+    thread, end = _holding(module._lock)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        same = np.array_equal(module(x), expected_mlp(x))
+        os._exit(0 if same else 1)
+    end.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    thread, end = _holding(_IMAGES.lock)
+    threading.Timer(0.2, end.set).start()  # the fork comes after what is in progress
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(load(mlp_path, threads=1)(x), expected_mlp(x)) else 1)
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def _interrupted(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_an_output_is_made_ends_the_call(
+    mlp: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Blocks, "array", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mlp(np.ones(2, np.float32))
+    assert mlp(np.ones(2, np.float32)).tolist() == [2, 3]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_ctypes_swallows_ends_the_call(
+    mlp: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Results, "_allocate", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mlp(np.ones(2, np.float32))
+
+
+def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TCC_NUM_THREADS", raising=False)
+    assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("TCC_NUM_THREADS", "3")
+    assert load(mlp_path).statistics().threads == 3
+    assert load(mlp_path, threads=1).statistics().threads == 1
+
+
+@pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])
+def test_what_is_no_number_of_threads(mlp_path: Path, threads: Any) -> None:
+    with pytest.raises(RuntimeError, match="threads"):
+        load(mlp_path, threads=threads)
+
+
+@pytest.mark.parametrize("text", [" -1", "+5", "-1", "0", "1KB", "1e9", "9" * 30, "17000000T"])
+def test_what_is_no_size_of_memory(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TCC_MEMORY", text)
+    with pytest.raises(RuntimeError, match="expected bytes, as in 512M or 4G"):
+        load(mlp_path)
