@@ -19,7 +19,7 @@ _IGNORED = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
-_OF_SIZES = ("aten.sym_size.", "aten.sym_numel.", "aten.sym_stride.")
+_OF_SIZES = ("aten.sym_size.", "aten.sym_numel.", "aten.sym_stride.", "aten.sym_storage_offset.")
 _OF_PYTHON = ("_operator.", "builtins.", "math.", "torch.sym_", "torch._sym_")
 GETITEM = "_operator.getitem"
 ASSERT_SCALAR = "aten._assert_scalar.default"

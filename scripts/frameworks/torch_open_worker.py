@@ -1,0 +1,106 @@
+"""Checks architectures of `architectures.py` exported with open sizes: one JSON line for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tcc
+import torch
+from answers import answer, brief
+from architectures import CASES, Case
+from tcc.errors import TccError, UserError
+from torch.export import Dim
+from torch_models_worker import build, compare, tensors
+
+Inputs = dict[str, torch.Tensor]
+
+
+def check(case: Case) -> tuple[str, str]:
+    """`pass`, `fixed` (torch fixes all sizes), `refused`, `mismatch` or `crash`, and why or how
+    near."""
+    torch.manual_seed(0)
+    try:
+        model, inputs = build(case), case.inputs()
+        named = {**inputs, **case.arguments, "return_dict": True}
+        with torch.no_grad():
+            model(**named)
+    except Exception as error:
+        return "no model", brief(error)
+    axes = tuple(_open_axes(x) for x in inputs.values())
+    try:
+        with torch.no_grad():
+            program = torch.export.export(
+                Positional(model, tuple(inputs), named),
+                tuple(inputs.values()),
+                dynamic_shapes=(axes,),
+                strict=False,
+            )
+    except Exception as error:
+        return "no program", brief(error)
+    try:
+        module = tcc.compile(program, jobs=1)
+    except UserError as error:
+        return "refused", brief(error)
+    except TccError as error:
+        return "crash", brief(error)
+    ports = {f"x_{number}": name for number, name in enumerate(inputs)}
+    return _compared(model, module, ports, inputs, named)
+
+
+class Positional(torch.nn.Module):
+    """A model whose inputs come in a row; `fixed` holds its other arguments."""
+
+    def __init__(self, model: Any, names: tuple[str, ...], fixed: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.names, self.fixed = model, names, dict(fixed)
+
+    def forward(self, *x: torch.Tensor) -> Any:
+        return self.model(**(self.fixed | dict(zip(self.names, x, strict=True))))
+
+
+def _open_axes(x: torch.Tensor) -> dict[int, Any]:
+    """Rows of numbers may be of any number and length, images and the like of any number."""
+    return dict.fromkeys(range(2 if x.ndim == 2 else 1), Dim.AUTO)
+
+
+def _compared(
+    model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, named: dict[str, Any]
+) -> tuple[str, str]:
+    """The results at the sizes of the export, and at others that model and program take."""
+    sizes = {ports[p.name]: p.shape for p in module.inputs}
+    axes = sum(size is None for shape in sizes.values() for size in shape)
+    if not axes:
+        return "fixed", ""
+    outcome, tried = ("pass", ""), 0
+    for batch, length in ((2, None), (3, 9), (1, 7), (5, 16)):
+        own = {name: _resized(inputs[name], size, batch, length) for name, size in sizes.items()}
+        try:
+            with torch.no_grad():
+                expected = tensors(model(**(named | own)))
+        except Exception:
+            continue  # not of these sizes
+        try:
+            found = list(module.run({p.name: own[ports[p.name]] for p in module.inputs}).values())
+        except UserError as error:
+            outcome = "refused", brief(error)
+            continue
+        outcome = compare(expected, found)
+        if outcome[0] != "pass":
+            return outcome[0], f"{batch}, {length}: {outcome[1]}"
+        tried += 1
+    if not tried:
+        return outcome
+    return "pass", f"{axes} axes, at {tried} sizes, {outcome[1]}"
+
+
+def _resized(x: torch.Tensor, sizes: Any, batch: int, length: int | None) -> torch.Tensor:
+    """`x` with rows of other numbers and lengths where its sizes are open."""
+    for axis, size in enumerate((batch, length)[: x.ndim]):
+        if size is not None and sizes[axis] is None:
+            x = x.index_select(axis, torch.arange(size) % x.shape[axis])
+    return x
+
+
+if __name__ == "__main__":
+    answer(CASES, CASES, check)
