@@ -75,8 +75,11 @@ def _dropout(ctx: NodeContext) -> Results:
     training = ctx.optional(2)
     if training is not None and ctx.truth(training) is not False:
         _without_draws(ctx, training, ctx.optional(1))
-    mask = ctx.expand(ctx.filled(True, BOOL), x.shape) if ctx.wants(1) else None
-    return [x, mask]
+    if not ctx.wants(1):
+        return [x]
+    # Before opset 12 a mask of inference is said not to be filled: it is zeros, as ONNX Runtime's.
+    kept = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
+    return [x, ctx.expand(kept, x.shape)]
 
 
 def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:

@@ -13,7 +13,7 @@ Results = Sequence["Operand | None"]
 
 def _outputs(ctx: NodeContext) -> int:
     """How many of the node's outputs are wanted, up to the last one named."""
-    return max(n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n))
+    return max((n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n)), default=1)
 
 
 def _batch_norm(ctx: NodeContext) -> Results:

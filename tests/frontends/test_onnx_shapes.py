@@ -118,6 +118,23 @@ def test_an_expansion_may_ask_for_no_axes() -> None:
     check(model, {"x": np.ones((2, 6), np.float32), "s": np.zeros(0, np.int64)})
 
 
+@pytest.mark.parametrize(("opset", "kind"), [(7, "float"), (10, "bool"), (12, "bool")])
+def test_masks_of_dropouts(opset: int, kind: str) -> None:
+    text = f"g (float[2, 6] x) => (float[2, 6] y, {kind}[2, 6] m) {{ y, m = Dropout (x) }}"
+    check(model_of(text, opset), {"x": np.ones((2, 6), np.float32)})
+
+
+def test_a_norm_whose_results_nobody_names() -> None:
+    model = model_of(
+        "g (float[2, 6] x, float[6] s) => (float[2, 6] y)"
+        " { m = LayerNormalization (x, s)  y = Identity (x) }"
+    )
+    model.graph.node[0].output[0] = ""
+    x = np.ones((2, 6), np.float32)
+    found = evaluate_graph(load_model(model), {"x": x, "s": x[0]})
+    np.testing.assert_array_equal(found["y"], x)
+
+
 @pytest.mark.parametrize("name", _RUN_TIME)
 def test_sizes_that_only_the_run_knows_become_symbols(name: str) -> None:
     operand, body, values = _RUN_TIME[name]
