@@ -55,7 +55,7 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
     match name:
         case "" | "Identity":
             return x
-        case "Relu" | "Sigmoid" | "Tanh":
+        case "Relu" | "Sigmoid" | "Tanh" | "Softplus" | "Softsign":
             return ctx.emit(name.lower(), x)
         case "LeakyRelu":
             return ctx.emit("leaky_relu", x, alpha=0.01 if first is None else first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -124,6 +125,8 @@ FUSED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (f32(3, 4), f32(5, 4), f32(5)),
         {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.2},
     ),
+    "gemm_softplus": ("FusedGemm", (f32(3, 4), f32(4, 5)), {"activation": "Softplus"}),
+    "gemm_softsign": ("FusedGemm", (f32(3, 4), f32(4, 5)), {"activation": "Softsign"}),
     "conv": (
         "FusedConv",
         (f32(1, 2, 5, 5), f32(3, 2, 3, 3), f32(3), f32(1, 3, 5, 5)),
@@ -264,7 +267,19 @@ def test_quantised(name: str) -> None:
 
 
 @pytest.mark.parametrize("points", [True, False])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_rows_of_blocks_of_small_integers(kind: Any, points: bool) -> None:
+    """Without zero points these are around 0, unlike levels in bytes."""
+    least = int(ml_dtypes.iinfo(kind).min)
+    levels, zeros = (RNG.integers(least, least + 16, s).astype(kind) for s in ((7, 64), (7, 4)))
+    scales = (f32(7, 4) ** 2 + 0.01).astype(np.float32)
+    operands = [levels, np.array([6, 0, 3], np.int64), scales, *([zeros] if points else [])]
+    fixed = (0, 2, 3) if points else (0, 2)
+    agrees("GatherBlockQuantized", *operands, constants=fixed, block_size=16)
+
+
+@pytest.mark.parametrize("points", [True, False])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_rows_of_blocks(bits: int, points: bool) -> None:
     data = u8(7, 64 * bits // 8)
     scales = (f32(7, 4) ** 2 + 0.01).astype(np.float32)
