@@ -318,7 +318,9 @@ class _Cache:
             self.places = ctx.expand(ctx.reshape(row, (1, length)), (batch, length))
             return
         last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
-        self.starts = ctx.emit("sub", last, ctx.size_scalar(length - 1))
+        # The first rows of a shorter sequence begin at 0 too: what is behind its end is padding.
+        start = ctx.emit("sub", last, ctx.size_scalar(length - 1))
+        self.starts = ctx.emit("max", start, ctx.filled(0, I64))
         row = ctx.reshape(positions(ctx, None, length), (1, length))
         self.places = ctx.emit("add", ctx.reshape(self.starts, (batch, 1)), row)
 

@@ -422,6 +422,30 @@ def test_shared_heads(more: dict[str, Any]) -> None:
     group_query(2, 1, 5, [6, 6], 6, **more)
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+def test_first_rows_of_sequences_of_different_lengths(turned: int) -> None:
+    """Shorter ones are padded behind; the model leaves the batch and the cache's length open."""
+    operands = [
+        f32(2, 6, 64), f32(2, 6, 32), f32(2, 6, 32), f32(2, 2, 0, 16), f32(2, 2, 0, 16),
+        np.array([3, 5], np.int32), np.array(6, np.int32), *(angles(24, 8) if turned else ()),
+    ]  # fmt: skip
+    attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": turned}
+    model, inputs = model_of("GroupQueryAttention", operands, ("y", "k", "v"), (), **attrs)
+    for value in model.graph.input[:6]:
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for value in model.graph.input[3:5]:
+        value.type.tensor_type.shape.dim[2].dim_param = "past"
+    for value in model.graph.input[:3]:
+        value.type.tensor_type.shape.dim[1].dim_param = "rows"
+    found = evaluate_graph(load_model(model), inputs)
+    want = dict(zip(("y", "k", "v"), session(model).run(["y", "k", "v"], inputs), strict=True))
+    for row, end in ((0, 4), (1, 6)):
+        np.testing.assert_allclose(found["y"][row, :end], want["y"][row, :end], atol=2e-5)
+        for name in ("k", "v"):
+            cache = found[name][row, :, :end]
+            np.testing.assert_allclose(cache, want[name][row, :, :end], atol=2e-5)
+
+
 def test_a_cache_of_final_length() -> None:
     """New rows go behind those of each sequence, in a cache that keeps its length."""
     model, inputs = model_of(
