@@ -266,6 +266,18 @@ def test_quantised(name: str) -> None:
     agrees(op, *map(np.asarray, operands), **attrs)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint16, np.int16])
+def test_levels_of_the_domain(kind: Any) -> None:
+    """What ONNX Runtime's quantiser wrote before ONNX had levels of 16 bits."""
+    scales, points = np.array([0.03, 0.1, 0.2], np.float32), np.array([1, 2, 3], kind)
+    levels = RNG.integers(0, 99, (2, 3, 4)).astype(kind)
+    one = (real(0.03), np.array(2, kind))
+    agrees("QuantizeLinear", X, *one)
+    agrees("QuantizeLinear", f32(2, 3, 4), scales, points, axis=1)
+    agrees("DequantizeLinear", levels, *one)
+    agrees("DequantizeLinear", levels, scales, points, axis=1)
+
+
 @pytest.mark.parametrize("points", [True, False])
 @pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
 def test_rows_of_blocks_of_small_integers(kind: Any, points: bool) -> None:
