@@ -125,6 +125,8 @@ def _embed_norm(ctx: NodeContext) -> Results:
 def _group_norm(ctx: NodeContext) -> Results:
     """Groups of channels, which are last by default; then SiLU where that is asked for."""
     x, scale, bias = (ctx.input(n) for n in range(3))
+    if x.rank < 2:
+        raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
     order = (0, x.rank - 1, *range(1, x.rank - 1))
     first = ctx.transpose(x, order) if last else x

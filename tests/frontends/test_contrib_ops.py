@@ -523,6 +523,22 @@ def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, 
         ("GroupNorm", (f32(1, 2, 5), f32(5), f32(5)), {"groups": 2, "activation": 0}, "2 groups"),
         ("FusedGemm", (f32(2, 2), f32(2, 2)), {"activation": "Elu"}, "Elu"),
         ("Inverse", (f32(2, 2),), {}, "Inverse"),
+        ("MultiHeadAttention", (Q3, K3, V3, f32(40)), {"num_heads": 2}, "are not all in f32[40]"),
+        ("MultiHeadAttention", (f32(2, 3, 0), K3, V3), {"num_heads": 2}, "width of a head"),
+        (
+            "MultiHeadAttention",
+            (Q3, K3, K3, None, None, None, f32(128), f32(128)),
+            {"num_heads": 2},
+            "f32[128] has 1 axes",
+        ),
+        ("Attention", (*WEIGHTS, None, f32(256)), {"num_heads": 2}, "f32[256] has 1 axes"),
+        ("RotaryEmbedding", (f32(9), i8(1), f32(9, 4), f32(9, 4)), {}, "3 or 4 are due"),
+        (
+            "GroupNorm",
+            (f32(6), f32(6), f32(6)),
+            {"groups": 2, "activation": 0, "channels_last": 0},
+            "no axis of channels",
+        ),
     ],
 )
 def test_others_are_refused_by_name(
