@@ -10,7 +10,7 @@ import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import GraphBuilder
-from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType
 from tcc.ops import OPS
 
@@ -179,6 +179,13 @@ class Emitter:
         """Demands that two sizes are equal; every run checks it."""
         attrs = OPS["require"].attrs(left, right, reason)
         self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
+
+    def holds(self, x: Operand, axis: int, count: int) -> Operand:
+        """`x`, of which every run checks that an axis of open size has so many elements."""
+        size = x.shape[axis]
+        if as_int(size) is None:
+            self.require(maximum(size, count), size, f"an axis holds {count} elements")
+        return x
 
     def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
         """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.

@@ -189,8 +189,8 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         width = as_int(x.shape[-1])
         bias = ctx.optional(3)
         if bias is not None and x.rank == 3 and width is not None:
-            own = ctx.slice_axis(ctx.ranked(bias, 1), 0, start, width)
-            x = ctx.emit("add", x, own)
+            bias = ctx.holds(ctx.ranked(bias, 1), 0, start + width)
+            x = ctx.emit("add", x, ctx.slice_axis(bias, 0, start, width))
         start += width or 0
         found.append(x if x.rank == 4 else _heads(ctx, x, count))
     return found
@@ -230,7 +230,7 @@ def _attended(
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
-        before = cache.shape[3]
+        cache, before = ctx.holds(cache, 0, 2), cache.shape[3]
         old = [ctx.reshape(ctx.slice_axis(cache, 0, n, 1), cache.shape[1:]) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
     present = None
