@@ -10,7 +10,7 @@ import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import GraphBuilder
-from tcc.ir.index import Index, IndexLike, as_index, const
+from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType
 from tcc.ops import OPS
 
@@ -81,6 +81,20 @@ class Emitter:
             operand.bound[lo] = tuple(symbols)
         return operand.bound[lo]
 
+    def size(self, operand: Operand, hint: str, lo: int = 0) -> Index:
+        """The only element of an integer scalar or vector, as `sizes` has it."""
+        found = self.sizes(operand, hint, lo)
+        if len(found) != 1:
+            raise self.fail(f"{hint} is one number, not {operand.type!r}")
+        return found[0]
+
+    def ranked(self, operand: Operand, *ranks: int) -> Operand:
+        """The operand; raises `UserError` where it has another number of axes."""
+        if operand.rank not in ranks:
+            due = " or ".join(map(str, ranks))
+            raise self.fail(f"{operand.type!r} has {operand.rank} axes; {due} are due")
+        return operand
+
     # ---- nodes
 
     def constant(self, array: Any, dtype: DType | None = None) -> Operand:
@@ -109,7 +123,11 @@ class Emitter:
         row = OPS.get(op)
         if row is None:
             raise self.fail(f"it needs the op {op}, which this tcc does not have")
-        return self.scope.emit(op, operands, row.attrs(**attrs), loc=self.loc, names=self.names)
+        try:
+            made = row.attrs(**attrs)
+        except ValueError as error:
+            raise self.fail(str(error)) from error
+        return self.scope.emit(op, operands, made, loc=self.loc, names=self.names)
 
     def emit(self, op: str, *operands: Operand | None, **attrs: Any) -> Operand:
         """The first result of a node of `op`."""
@@ -150,7 +168,7 @@ class Emitter:
         starts = [const(0)] * x.rank
         sizes = list(x.shape)
         starts[axis], sizes[axis] = as_index(start), as_index(size)
-        if tuple(sizes) == x.shape:
+        if tuple(sizes) == x.shape and not as_int(starts[axis]):
             return x
         return self.emit("slice", x, starts=tuple(starts), steps=(1,) * x.rank, sizes=tuple(sizes))
 
@@ -161,6 +179,13 @@ class Emitter:
         """Demands that two sizes are equal; every run checks it."""
         attrs = OPS["require"].attrs(left, right, reason)
         self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
+
+    def holds(self, x: Operand, axis: int, count: int) -> Operand:
+        """`x`, of which every run checks that an axis of open size has so many elements."""
+        size = x.shape[axis]
+        if as_int(size) is None:
+            self.require(maximum(size, count), size, f"an axis holds {count} elements")
+        return x
 
     def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
         """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.

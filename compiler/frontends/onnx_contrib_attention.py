@@ -49,7 +49,7 @@ def _attend(
     offset: Index | None = None,
 ) -> Operand:
     width = as_int(qkv[0].shape[3])
-    if width is None:
+    if not width:
         raise ctx.fail("the width of a head is not known")
     found = ctx.emit(
         "attention",
@@ -86,7 +86,7 @@ def _rotary(ctx: NodeContext) -> Results:
     heads = ctx.integer("num_heads", 0)
     if ctx.real("scale", 1.0) != 1:
         raise ctx.fail("a scale is not supported")
-    split = x
+    split = ctx.ranked(x, 3, 4)
     if x.rank == 3:
         half, width = as_int(cos.shape[-1]), as_int(x.shape[-1])
         if not heads and (not half or width is None or turned):
@@ -145,6 +145,12 @@ def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
     return found
 
 
+def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
+    """What is kept of earlier runs, of so many axes, where there is any."""
+    given = ctx.optional(number)
+    return None if given is None else ctx.ranked(given, rank)
+
+
 # ---- many heads ---------------------------------------------------------------------------------
 
 
@@ -153,7 +159,7 @@ def _multi_head(ctx: NodeContext) -> Results:
     if ctx.wants(3):
         raise ctx.fail("scores are not given")
     q, k, v = _projected(ctx, ctx.integer("num_heads"))
-    past = [ctx.optional(n) for n in (6, 7)]
+    past = [_cache(ctx, n, 4) for n in (6, 7)]
     before = const(0) if past[0] is None else past[0].shape[2]
     k, v = (x if p is None else ctx.concat([p, x], 2) for p, x in zip(past, (k, v), strict=True))
     padding = ctx.optional(4)
@@ -183,6 +189,7 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
         width = as_int(x.shape[-1])
         bias = ctx.optional(3)
         if bias is not None and x.rank == 3 and width is not None:
+            bias = ctx.holds(ctx.ranked(bias, 1), 0, start + width)
             x = ctx.emit("add", x, ctx.slice_axis(bias, 0, start, width))
         start += width or 0
         found.append(x if x.rank == 4 else _heads(ctx, x, count))
@@ -218,11 +225,12 @@ def _attended(
     if len(widths) != 3 or sum(widths) != width:
         raise ctx.fail(f"widths {widths} are not those of {made.type!r}")
     starts = (0, widths[0], widths[0] + widths[1])
+    made = ctx.ranked(made, 3)
     parts = [ctx.slice_axis(made, 2, s, w) for s, w in zip(starts, widths, strict=True)]
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
-    cache, before = ctx.optional(past), const(0)
+    cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
-        before = cache.shape[3]
+        cache, before = ctx.holds(cache, 0, 2), cache.shape[3]
         old = [ctx.reshape(ctx.slice_axis(cache, 0, n, 1), cache.shape[1:]) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
     present = None
@@ -286,7 +294,7 @@ def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
 
 def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
     """Queries or keys turned by the angles of their places."""
-    cos, sin, given = ctx.input(7), ctx.input(8), ctx.optional(9)
+    cos, sin, given = ctx.ranked(ctx.input(7), 2), ctx.input(8), ctx.optional(9)
     places = cache.places if given is None else given
     half = as_int(cos.shape[1])
     if half is None:
@@ -304,9 +312,9 @@ class _Cache:
     def __init__(self, ctx: NodeContext, k: Operand) -> None:
         self.ctx = ctx
         batch, _, length, _ = k.shape
-        past = ctx.optional(3)
+        past = _cache(ctx, 3, 4)
         self.before = const(0) if past is None else past.shape[2]
-        (total,) = ctx.sizes(ctx.input(6), "total_sequence_length")
+        total = ctx.size(ctx.input(6), "total_sequence_length")
         grown = self.before + length
         held = as_int(self.before)
         self.whole = bool(held) and total is not grown  # it has its final length
@@ -318,13 +326,15 @@ class _Cache:
             self.places = ctx.expand(ctx.reshape(row, (1, length)), (batch, length))
             return
         last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
-        self.starts = ctx.emit("sub", last, ctx.size_scalar(length - 1))
+        # The first rows of a shorter sequence begin at 0 too: what is behind its end is padding.
+        start = ctx.emit("sub", last, ctx.size_scalar(length - 1))
+        self.starts = ctx.emit("max", start, ctx.filled(0, I64))
         row = ctx.reshape(positions(ctx, None, length), (1, length))
         self.places = ctx.emit("add", ctx.reshape(self.starts, (batch, 1)), row)
 
     def present(self, rows: Operand, number: int) -> Operand:
         """The cache of input `number` with the run's rows."""
-        ctx, past = self.ctx, self.ctx.optional(number)
+        ctx, past = self.ctx, _cache(self.ctx, number, 4)
         if past is None:
             return rows
         if self.even:

@@ -55,7 +55,7 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
     match name:
         case "" | "Identity":
             return x
-        case "Relu" | "Sigmoid" | "Tanh":
+        case "Relu" | "Sigmoid" | "Tanh" | "Softplus" | "Softsign":
             return ctx.emit(name.lower(), x)
         case "LeakyRelu":
             return ctx.emit("leaky_relu", x, alpha=0.01 if first is None else first)
@@ -125,6 +125,8 @@ def _embed_norm(ctx: NodeContext) -> Results:
 def _group_norm(ctx: NodeContext) -> Results:
     """Groups of channels, which are last by default; then SiLU where that is asked for."""
     x, scale, bias = (ctx.input(n) for n in range(3))
+    if x.rank < 2:
+        raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
     order = (0, x.rank - 1, *range(1, x.rank - 1))
     first = ctx.transpose(x, order) if last else x

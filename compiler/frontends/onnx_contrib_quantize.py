@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tcc.frontends.onnx_context import Converter, NodeContext
-from tcc.frontends.onnx_contrib import unpacked
+from tcc.frontends.onnx_contrib import LEVELS, unpacked
 from tcc.frontends.onnx_reduce import along_axis
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_window import pool_attrs
 from tcc.ir.index import as_int
-from tcc.ir.types import F32, U4, U8
+from tcc.ir.types import F32, U8
 
 Results = Sequence["Operand | None"]
 
@@ -155,17 +155,22 @@ def _dynamic_matmul(ctx: NodeContext) -> Results:
 
 
 def _gather_blocks(ctx: NodeContext) -> Results:
-    """Rows of a table of levels, whose blocks have scales of their own."""
+    """Rows of a table of levels, whose blocks have scales of their own.
+
+    Bytes hold levels around the middle of their range, if not around given zero points; elements
+    of 4 bits are what they are."""
     data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     bits, axis = ctx.integer("bits", 4), ctx.axis(ctx.integer("quantize_axis", 1), data.rank)
     block = ctx.integer("block_size", 128)
-    if data.dtype is U8 and bits == 4:
-        data = unpacked(ctx, 0, "the table")
-        zero = None if zero is None else unpacked(ctx, 3, "the zero points")
-    if data.dtype is U8 and bits != 8:
-        raise ctx.fail(f"levels of {bits} bits are not supported")
-    if data.dtype in (U8, U4) and zero is None:
-        zero = ctx.expand(ctx.filled(1 << (bits - 1), data.dtype), scale.shape)
+    if data.dtype is U8:
+        dtype = LEVELS.get(bits)
+        if dtype is None:
+            raise ctx.fail(f"levels of {bits} bits are not supported")
+        if dtype.is_packed:
+            data = unpacked(ctx, 0, "the table", dtype)
+            zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
+        if zero is None:
+            zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
         zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
     operands = [data, scale] if zero is None else [data, scale, zero]

@@ -75,8 +75,11 @@ def _dropout(ctx: NodeContext) -> Results:
     training = ctx.optional(2)
     if training is not None and ctx.truth(training) is not False:
         _without_draws(ctx, training, ctx.optional(1))
-    mask = ctx.expand(ctx.filled(True, BOOL), x.shape) if ctx.wants(1) else None
-    return [x, mask]
+    if not ctx.wants(1):
+        return [x]
+    # Before opset 12 a mask of inference is said not to be filled: it is zeros, as ONNX Runtime's.
+    kept = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
+    return [x, ctx.expand(kept, x.shape)]
 
 
 def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:
@@ -279,7 +282,8 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     count = as_int(shape.shape[0]) if shape.rank == 1 else None
     if count is None:
         raise ctx.fail("the number of dimensions of the result is not known")
-    own = ctx.size_vector([*[const(1)] * (count - x.rank), *x.shape][-count:], shape.dtype)
+    dims = [*[const(1)] * (count - x.rank), *x.shape]
+    own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = ctx.emit("equal", shape, ctx.filled(1, shape.dtype))
     return ctx.emit("where", is_one, own, shape)
 
@@ -378,7 +382,9 @@ def _slice(ctx: NodeContext) -> Results:
         steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
         dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
         starts = _positions(ctx, ctx.input(1), dims)
-        ends = _positions(ctx, ctx.input(2), dims)
+        # Going backwards, an end before the first element is one.
+        least = [-1 if step < 0 else 0 for step in steps]
+        ends = _positions(ctx, ctx.input(2), dims, least)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ctx.fail("starts, ends, axes and steps differ in number")
     begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
@@ -411,8 +417,11 @@ def _length(ctx: NodeContext, operand: Operand) -> int:
     return count
 
 
-def _positions(ctx: NodeContext, operand: Operand, dims: Sequence[Index]) -> tuple[Index, ...]:
-    """Starts or ends; where the sign is not known the run adds the axis to negative ones."""
+def _positions(
+    ctx: NodeContext, operand: Operand, dims: Sequence[Index], least: Sequence[int] = ()
+) -> tuple[Index, ...]:
+    """Starts or ends; where the sign is not known the run adds the axis to negative ones, and none
+    is below its entry of `least`, which is 0 where there are none."""
     known = operand.known
     if known is not None:
         values = tuple(known.reshape(-1))
@@ -421,8 +430,9 @@ def _positions(ctx: NodeContext, operand: Operand, dims: Sequence[Index]) -> tup
     own = ctx.size_vector(dims, operand.dtype)
     negative = ctx.emit("less", operand, ctx.filled(0, operand.dtype))
     shifted = ctx.emit("where", negative, ctx.emit("add", operand, own), operand)
-    clamped = ctx.emit("max", ctx.emit("min", shifted, own), ctx.filled(0, operand.dtype))
-    return ctx.sizes(clamped, "positions")
+    low = ctx.size_vector(least, operand.dtype) if any(least) else ctx.filled(0, operand.dtype)
+    clamped = ctx.emit("max", ctx.emit("min", shifted, own), low)
+    return ctx.sizes(clamped, "positions", lo=min(least, default=0))
 
 
 def _has_sign(index: Index) -> bool:

@@ -13,7 +13,7 @@ Results = Sequence["Operand | None"]
 
 def _outputs(ctx: NodeContext) -> int:
     """How many of the node's outputs are wanted, up to the last one named."""
-    return max(n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n))
+    return max((n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n)), default=1)
 
 
 def _batch_norm(ctx: NodeContext) -> Results:
@@ -36,6 +36,8 @@ def inference_norm(ctx: NodeContext) -> Results:
 def _training_norm(ctx: NodeContext) -> Results:
     """BatchNormalization by the moments of the batch, and the running ones moved towards these."""
     x, scale, bias = (ctx.input(n) for n in range(3))
+    if x.rank < 2:
+        raise ctx.fail(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
     mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
     apart = ctx.emit("sub", x, mean)

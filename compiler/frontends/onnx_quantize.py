@@ -78,6 +78,8 @@ def _qlinear_conv(ctx: NodeContext) -> Results:
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("", "QuantizeLinear"): _quantize,
     ("", "DequantizeLinear"): _dequantize,
+    ("com.microsoft", "QuantizeLinear"): _quantize,  # for 16 bits before ONNX had these
+    ("com.microsoft", "DequantizeLinear"): _dequantize,
     ("", "ConvInteger"): _conv_integer,
     ("", "QLinearConv"): _qlinear_conv,
 }

@@ -69,10 +69,14 @@ def _activation(
 # ---- one direction -------------------------------------------------------------------------------
 
 
-def _direction(ctx: NodeContext, operand: Operand, number: int) -> Operand:
-    """The part of a weight that belongs to one direction."""
+def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Operand:
+    """The part of an operand of so many axes that belongs to one direction."""
+    count = as_int(ctx.ranked(operand, rank).shape[0])
+    if count is not None and number >= count:
+        raise ctx.fail(f"{operand.type!r} has nothing for direction {number + 1}")
     if operand.array is not None:
         return ctx.part_of(operand, operand.array[number])
+    operand = ctx.holds(operand, 0, number + 1)
     return ctx.reshape(ctx.slice_axis(operand, 0, number, 1), operand.shape[1:])
 
 
@@ -105,14 +109,15 @@ class _Layer:
 def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     """The direction's cell and its projected input [time, batch, gates * hidden]."""
     kind, hidden = layer.kind, layer.hidden
-    weight, recurrence = (_direction(ctx, ctx.input(n), number) for n in (1, 2))
+    weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
     linear_before = ctx.flag("linear_before_reset") if ctx.node.op_type == "GRU" else True
+    weight = ctx.holds(weight, 0, kind.gates * hidden)
     projected = ctx.emit("matmul", layer.x, _transposed(ctx, weight))
     late = None
     given = ctx.optional(3)
     if given is not None:
-        both = _direction(ctx, given, number)
         width = kind.gates * hidden
+        both = ctx.holds(_direction(ctx, given, number, 2), 0, 2 * width)
         own = ctx.slice_axis(both, 0, 0, width)
         other = ctx.slice_axis(both, 0, width, width)
         if ctx.node.op_type == "GRU" and linear_before:
@@ -140,7 +145,7 @@ def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...
     given = ctx.optional(7) if ctx.node.op_type == "LSTM" else None
     if given is None:
         return ()
-    own = _direction(ctx, given, number)
+    own = ctx.holds(_direction(ctx, given, number, 2), 0, 3 * hidden)
     return tuple(ctx.slice_axis(own, 0, n * hidden, hidden) for n in range(3))
 
 
@@ -149,7 +154,7 @@ def _run_direction(
 ) -> tuple[Operand, ...]:
     """(rows [time, batch, hidden], last states [batch, hidden]...) of one direction."""
     cell, projected = _cell(ctx, layer, number)
-    states = [_direction(ctx, initial, number) for initial in layer.initial]
+    states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)
 
 

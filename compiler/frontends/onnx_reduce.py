@@ -82,7 +82,7 @@ def _top_k(ctx: NodeContext) -> Results:
     if ctx.opset < 10:
         (k,) = ctx.size_vector([ctx.integer("k")]).known  # type: ignore[misc]
     else:
-        (k,) = ctx.sizes(ctx.input(1), "k")
+        k = ctx.size(ctx.input(1), "k")
     largest = ctx.flag("largest", True) if ctx.opset >= 11 else True
     in_order = ctx.flag("sorted", True) if ctx.opset >= 11 else True
     return ctx.emit_all("top_k", [x], axis=axis, k=k, largest=largest, sorted=in_order)
@@ -92,6 +92,8 @@ def _cumulative(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
         x = ctx.input(0)
         options = {"exclusive": ctx.flag("exclusive"), "reverse": ctx.flag("reverse")}
+        if ctx.input(1).type.static_shape not in ((), (1,)):
+            raise ctx.fail(f"the axis is one number, not {ctx.input(1).type!r}")
         if ctx.input(1).array is None:
             (late,) = run_axes(ctx, ctx.input(1), x.rank)
             found = ctx.emit(op, around(ctx, x, late), axis=1, **options)

@@ -12,19 +12,24 @@ import numpy as np
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
-from tcc.ir.types import F64, I64
+from tcc.ir.types import F32, F64, I64, DType
 
 Results = Sequence["Operand | None"]
 Scales = tuple["float | None", ...]
 
 
 def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index:
-    """`floor(dim * scale)`, of a symbolic size by the fraction that the f32 scale stands for."""
+    """`floor(dim * scale)` in f32, as ONNX's own shape inference has it; of a symbolic size by the
+    fraction that the f32 scale stands for."""
     if not math.isfinite(scale) or scale <= 0:
         raise ctx.fail(f"a scale is {scale}")
     size = as_int(dim)
     if size is not None:
-        return const(math.floor(size * scale))
+        with np.errstate(over="ignore"):
+            product = float(np.float32(size) * np.float32(scale))
+        if not math.isfinite(product):
+            raise ctx.fail(f"scale {scale} of {size} elements is too large")
+        return const(math.floor(product))
     fraction = Fraction(scale).limit_denominator(1 << 12)
     if np.float32(fraction.numerator / fraction.denominator) != np.float32(scale):
         raise ctx.fail(f"scale {scale} of the unknown size {dim.key} is no simple fraction")
@@ -191,16 +196,16 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
 def _scaled_late(ctx: NodeContext, x: Operand, axes: Sequence[int], given: Operand) -> _Target:
     """By scales that only the run knows; the sizes too are then known to it alone."""
     scales = _every_axis(ctx, x, axes, given, (1.0,))
-    return _Target(_rounded_sizes(ctx, x, axes, scales, 0.0), (None,) * x.rank, scales)
+    return _Target(_rounded_sizes(ctx, x, axes, scales, F32, 0.0), (None,) * x.rank, scales)
 
 
 def _rounded_sizes(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, more: float
+    ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
-    """`floor(size * scale + more)` of the axes that are scaled."""
-    own = ctx.cast(ctx.size_vector(x.shape), F64)
-    product = ctx.emit("mul", own, scales)
-    whole = ctx.emit("floor", ctx.emit("add", product, ctx.filled(more, F64)))
+    """`floor(size * scale + more)` of the axes that are scaled, computed in `dtype`."""
+    own = ctx.cast(ctx.size_vector(x.shape), dtype)
+    product = ctx.emit("mul", own, ctx.cast(scales, dtype))
+    whole = ctx.emit("floor", ctx.emit("add", product, ctx.filled(more, dtype)))
     bound = ctx.sizes(ctx.cast(whole, I64), "sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
 
@@ -236,7 +241,7 @@ def _kept_late(
     fold = "reduce_min" if policy == "not_larger" else "reduce_max"
     scale = ctx.emit(fold, ratios, axes=(0,), keepdims=True)
     scales = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
-    return _Target(_rounded_sizes(ctx, x, axes, scales, 0.5), (None,) * x.rank, scales)
+    return _Target(_rounded_sizes(ctx, x, axes, scales, F64, 0.5), (None,) * x.rank, scales)
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

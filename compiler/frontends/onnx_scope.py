@@ -298,8 +298,11 @@ class Scope:
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
             return None
-        with np.errstate(all="ignore"):
-            results = OPS[op].reference(arrays, attrs)
+        try:
+            with np.errstate(all="ignore"):
+                results = OPS[op].reference(arrays, attrs)
+        except IndexError:  # an index outside of its axis, which compiling refuses by name
+            return None
         hints = [*names, *(op for _ in results[len(names) :])]
         return tuple(
             self.constant(np.asarray(a), t.dtype, n)

@@ -66,7 +66,7 @@ def _one_hot(ctx: NodeContext) -> Results:
     axis = ctx.axis(ctx.integer("axis", -1), indices.rank + 1)
     if depth.known is None:
         depth = ctx.cast(depth, I64)
-    (size,) = ctx.sizes(depth, "the depth")
+    size = ctx.size(depth, "the depth")
     return [ctx.emit("one_hot", indices, values, axis=axis, depth=size)]
 
 
@@ -94,7 +94,7 @@ def _scatter_nd(ctx: NodeContext) -> Results:
 def _trilu(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     given = ctx.optional(1)
-    k = const(0) if given is None else ctx.sizes(given, "k", lo=-LARGEST)[0]
+    k = const(0) if given is None else ctx.size(given, "k", lo=-LARGEST)
     return [ctx.emit("trilu", x, upper=ctx.flag("upper", True), k=k)]
 
 

@@ -36,7 +36,7 @@ def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
     inverse, onesided = ctx.flag("inverse"), ctx.flag("onesided")
     wanted = ctx.optional(1)
     if wanted is not None:
-        (length,) = ctx.sizes(wanted, "dft_length")
+        length = ctx.size(wanted, "dft_length")
     elif inverse and onesided:
         length = (x.shape[axis] - 1) * 2
     else:
@@ -46,9 +46,9 @@ def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
 
 def _stft(ctx: NodeContext) -> Results:
     x, window = ctx.input(0), ctx.optional(2)
-    (step,) = ctx.sizes(ctx.input(1), "frame_step", lo=1)
+    step = ctx.size(ctx.input(1), "frame_step", lo=1)
     if ctx.optional(3) is not None:
-        (length,) = ctx.sizes(ctx.input(3), "frame_length", lo=1)
+        length = ctx.size(ctx.input(3), "frame_length", lo=1)
     elif window is not None:
         length = window.shape[0]
     else:
@@ -61,7 +61,7 @@ def _stft(ctx: NodeContext) -> Results:
 
 
 def _mel_weights(ctx: NodeContext) -> Results:
-    (bins,), (length,) = (ctx.sizes(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
+    bins, length = (ctx.size(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
     scalars = [ctx.reshape(ctx.cast(ctx.input(n), F64), ()) for n in range(2, 5)]
     to = ctx.dtype("output_datatype", F32)
     return [ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)]

@@ -188,6 +188,13 @@ def _slice_infer(types: Types, attrs: SliceAttrs) -> tuple[TensorType, ...]:
     counts = {len(attrs.starts), len(attrs.steps), len(attrs.sizes), x.rank}
     require(len(counts) == 1, f"slice needs one start, step and size for each axis of {x}")
     require(0 not in attrs.steps, "slice steps must not be zero")
+    for axis, step in enumerate(attrs.steps):
+        parts = (attrs.starts[axis], attrs.sizes[axis], x.shape[axis])
+        start, size, extent = map(as_int, parts)
+        if start is not None and extent is not None and size:
+            ends = (start, start + (size - 1) * step)
+            inside = min(ends) >= 0 and max(ends) < extent
+            require(inside, f"elements {ends[0]} to {ends[1]} of axis {axis} are not all in {x}")
     return (TensorType(x.dtype, attrs.sizes),)
 
 

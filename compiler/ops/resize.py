@@ -27,6 +27,7 @@ COORDINATES = (
     "pytorch_half_pixel",
     "align_corners",
     "asymmetric",
+    "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -157,6 +158,8 @@ def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
             return _unscaled(at, axis)
         case "half_pixel":
             return half
+        case "tf_half_pixel_for_nn":
+            return _unscaled(fn("add", at, 0.5), axis)
         case "pytorch_half_pixel":
             return choose(several, half, 0.0)
         case "half_pixel_symmetric":
@@ -196,6 +199,8 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
     half = (f(o) + f(0.5)) * over / under - f(0.5)
     if mode == "asymmetric":
         return f(o) * over / under
+    if mode == "tf_half_pixel_for_nn":
+        return (f(o) + f(0.5)) * over / under
     if mode == "half_pixel" or (mode == "pytorch_half_pixel" and m > 1):
         return f(half)
     if mode == "half_pixel_symmetric":
@@ -333,7 +338,8 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
     mode, rounding = attrs.coordinate_mode, attrs.nearest_mode
     # (o + 1/2) / s - 1/2 lies less than 1/2 from o // s, so both ways of rounding find it.
     half = mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
-    found = rounding.startswith("round") if half else (mode, rounding) == ("asymmetric", "floor")
+    from_floor = mode in ("asymmetric", "tf_half_pixel_for_nn") and rounding == "floor"
+    found = rounding.startswith("round") if half else from_floor
     return int(scale) if found else None
 
 
@@ -512,6 +518,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for rounding in NEAREST:
         chosen = attrs(9, 4, nearest_mode=rounding, coordinate_mode="asymmetric")
         yield Sample((x,), chosen, rounding)
+    first = attrs(9, 4, nearest_mode="floor", coordinate_mode="tf_half_pixel_for_nn")
+    yield Sample((x,), first, "tensorflow")
     up = attrs(10, 21, scales=(1.0, 1.0, 2.0, 3.0))
     yield Sample((x,), up, "whole")
     yield Sample((x,), replace(up, coordinate_mode="asymmetric", nearest_mode="floor"), "yolo")

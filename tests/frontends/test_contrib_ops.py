@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -124,6 +125,8 @@ FUSED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (f32(3, 4), f32(5, 4), f32(5)),
         {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.2},
     ),
+    "gemm_softplus": ("FusedGemm", (f32(3, 4), f32(4, 5)), {"activation": "Softplus"}),
+    "gemm_softsign": ("FusedGemm", (f32(3, 4), f32(4, 5)), {"activation": "Softsign"}),
     "conv": (
         "FusedConv",
         (f32(1, 2, 5, 5), f32(3, 2, 3, 3), f32(3), f32(1, 3, 5, 5)),
@@ -263,8 +266,32 @@ def test_quantised(name: str) -> None:
     agrees(op, *map(np.asarray, operands), **attrs)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.uint16, np.int16])
+def test_levels_of_the_domain(kind: Any) -> None:
+    """What ONNX Runtime's quantiser wrote before ONNX had levels of 16 bits."""
+    scales, points = np.array([0.03, 0.1, 0.2], np.float32), np.array([1, 2, 3], kind)
+    levels = RNG.integers(0, 99, (2, 3, 4)).astype(kind)
+    one = (real(0.03), np.array(2, kind))
+    agrees("QuantizeLinear", X, *one)
+    agrees("QuantizeLinear", f32(2, 3, 4), scales, points, axis=1)
+    agrees("DequantizeLinear", levels, *one)
+    agrees("DequantizeLinear", levels, scales, points, axis=1)
+
+
 @pytest.mark.parametrize("points", [True, False])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_rows_of_blocks_of_small_integers(kind: Any, points: bool) -> None:
+    """Without zero points these are around 0, unlike levels in bytes."""
+    least = int(ml_dtypes.iinfo(kind).min)
+    levels, zeros = (RNG.integers(least, least + 16, s).astype(kind) for s in ((7, 64), (7, 4)))
+    scales = (f32(7, 4) ** 2 + 0.01).astype(np.float32)
+    operands = [levels, np.array([6, 0, 3], np.int64), scales, *([zeros] if points else [])]
+    fixed = (0, 2, 3) if points else (0, 2)
+    agrees("GatherBlockQuantized", *operands, constants=fixed, block_size=16)
+
+
+@pytest.mark.parametrize("points", [True, False])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_rows_of_blocks(bits: int, points: bool) -> None:
     data = u8(7, 64 * bits // 8)
     scales = (f32(7, 4) ** 2 + 0.01).astype(np.float32)
@@ -322,6 +349,13 @@ HEADS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def test_many_heads(name: str) -> None:
     operands, attrs = HEADS[name]
     agrees("MultiHeadAttention", *operands, num_heads=2, **attrs)
+
+
+def test_a_bias_of_open_length_is_long_enough() -> None:
+    model, inputs = model_of("MultiHeadAttention", (Q3, K3, V3, f32(40)), ("y",), (), num_heads=2)
+    model.graph.input[3].type.tensor_type.shape.dim[0].dim_param = "n"
+    with pytest.raises(UserError, match="40"):
+        evaluate_graph(load_model(model), inputs)
 
 
 WEIGHTS = (f32(2, 3, 12), f32(12, 48, scale=0.3), f32(48))
@@ -407,6 +441,30 @@ def test_shared_heads(more: dict[str, Any]) -> None:
     group_query(2, 1, 5, [6, 6], 6, **more)
 
 
+@pytest.mark.parametrize("turned", [0, 1])
+def test_first_rows_of_sequences_of_different_lengths(turned: int) -> None:
+    """Shorter ones are padded behind; the model leaves the batch and the cache's length open."""
+    operands = [
+        f32(2, 6, 64), f32(2, 6, 32), f32(2, 6, 32), f32(2, 2, 0, 16), f32(2, 2, 0, 16),
+        np.array([3, 5], np.int32), np.array(6, np.int32), *(angles(24, 8) if turned else ()),
+    ]  # fmt: skip
+    attrs = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": turned}
+    model, inputs = model_of("GroupQueryAttention", operands, ("y", "k", "v"), (), **attrs)
+    for value in model.graph.input[:6]:
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    for value in model.graph.input[3:5]:
+        value.type.tensor_type.shape.dim[2].dim_param = "past"
+    for value in model.graph.input[:3]:
+        value.type.tensor_type.shape.dim[1].dim_param = "rows"
+    found = evaluate_graph(load_model(model), inputs)
+    want = dict(zip(("y", "k", "v"), session(model).run(["y", "k", "v"], inputs), strict=True))
+    for row, end in ((0, 4), (1, 6)):
+        np.testing.assert_allclose(found["y"][row, :end], want["y"][row, :end], atol=2e-5)
+        for name in ("k", "v"):
+            cache = found[name][row, :, :end]
+            np.testing.assert_allclose(cache, want[name][row, :, :end], atol=2e-5)
+
+
 def test_a_cache_of_final_length() -> None:
     """New rows go behind those of each sequence, in a cache that keeps its length."""
     model, inputs = model_of(
@@ -472,6 +530,22 @@ def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, 
         ("GroupNorm", (f32(1, 2, 5), f32(5), f32(5)), {"groups": 2, "activation": 0}, "2 groups"),
         ("FusedGemm", (f32(2, 2), f32(2, 2)), {"activation": "Elu"}, "Elu"),
         ("Inverse", (f32(2, 2),), {}, "Inverse"),
+        ("MultiHeadAttention", (Q3, K3, V3, f32(40)), {"num_heads": 2}, "are not all in f32[40]"),
+        ("MultiHeadAttention", (f32(2, 3, 0), K3, V3), {"num_heads": 2}, "width of a head"),
+        (
+            "MultiHeadAttention",
+            (Q3, K3, K3, None, None, None, f32(128), f32(128)),
+            {"num_heads": 2},
+            "f32[128] has 1 axes",
+        ),
+        ("Attention", (*WEIGHTS, None, f32(256)), {"num_heads": 2}, "f32[256] has 1 axes"),
+        ("RotaryEmbedding", (f32(9), i8(1), f32(9, 4), f32(9, 4)), {}, "3 or 4 are due"),
+        (
+            "GroupNorm",
+            (f32(6), f32(6), f32(6)),
+            {"groups": 2, "activation": 0, "channels_last": 0},
+            "no axis of channels",
+        ),
     ],
 )
 def test_others_are_refused_by_name(

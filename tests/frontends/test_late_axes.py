@@ -13,6 +13,8 @@ from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
 
+from .oracle import check
+
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 
@@ -91,6 +93,23 @@ def test_resize_by_scales() -> None:
     x = X[None]
     found = run("Resize", x, np.float32([]), np.float32([1, 1, 2, 3]), mode="nearest")
     np.testing.assert_array_equal(found, x.repeat(2, 2).repeat(3, 3))
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("scale", "size"), [(0.7, 7), (2.3, 23), (0.6, 6), (1 / 3, 3)])
+def test_scaled_sizes_are_rounded_in_f32(scale: float, size: int, late: bool) -> None:
+    """As ONNX's shape inference and ONNX Runtime do: of 10 elements 0.7 leaves 7."""
+    x = np.arange(10, dtype=np.float32)
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="nearest")
+    scales = np.float32([scale])
+    types = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [10])]
+    types += [onnx.helper.make_tensor_value_info("s", onnx.TensorProto.FLOAT, [1])] * late
+    fixed = [] if late else [onnx.numpy_helper.from_array(scales, "s")]
+    graph = helper.make_graph([node], "g", types, [onnx.ValueInfoProto(name="y")], fixed)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    check(model, {"x": x, "s": scales} if late else {"x": x})
+    found = evaluate_graph(load_model(model), {"x": x, "s": scales} if late else {"x": x})["y"]
+    assert found.shape == (size,)
 
 
 @pytest.mark.parametrize(

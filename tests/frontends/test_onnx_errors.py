@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx
 import pytest
+import tcc
 from onnx import helper
 from tcc.errors import UserError
 from tcc.frontends import load_model
@@ -144,6 +145,14 @@ def test_broken_graphs_are_explained(
         "{ y = Conv <strides = [0, 0]> (x, x) }",
         '{ y = Einsum <equation = "ij,jk"> (x) }',
         "{ s = Constant <value = int64[1] {9}> ()  y, i = TopK (x, s) }",
+        "{ s = Constant <value = int64[2] {1, 2}> ()  y, i = TopK (x, s) }",
+        "{ a = Constant <value = int64[2] {0, 1}> ()  y = CumSum (x, a) }",
+        "{ d = Constant <value = int64[2] {3, 4}> ()  v = Constant <value = float[2] {0.0, 1.0}> ()"
+        "  y = OneHot (x, d, v) }",
+        "{ t = ArgMax <axis = 1, keepdims = 0> (x)"
+        '  y = SoftmaxCrossEntropyLoss <reduction = "x"> (x, t) }',
+        "{ v = Constant <value = float[2] {0.0, 1.0}> ()"
+        "  y, a, b = BatchNormalization <training_mode = 1> (v, v, v, v, v) }",
         "{ s = Constant <value = int64[2] {1, 2}> ()  y, z = Split (x, s) }",
         "{ y = MatMul (x, x) }",
     ],
@@ -152,6 +161,15 @@ def test_values_an_operator_cannot_take(body: str) -> None:
     error = _refused(model_of(f"g (float[2, 3] x) => (float[a, b] y) {body}"))
     assert error.where
     assert error.why
+
+
+def test_an_index_outside_of_constants_is_refused() -> None:
+    model = model_of(
+        "g (float[2] x) => (float[2] y) { c = Constant <value = float[2] {1.0, 2.0}> ()"
+        "  i = Constant <value = int64 {7}> ()  d = Gather (c, i)  y = Add (x, d) }"
+    )
+    with pytest.raises(UserError, match="outside of its axis"):
+        tcc.compile(model)
 
 
 def test_calls_and_bodies_nest_only_so_deep() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tcc.errors import UserError
+from tcc.frontends import load_model
 
 from .oracle import check
 
@@ -115,3 +117,12 @@ def test_time_and_batch_may_be_symbols(op: str) -> None:
 def test_variants(op: str, attributes: dict[str, Any], optional: set[str]) -> None:
     model, feeds = _model(op, attributes, optional, symbolic=False)
     check(model, feeds)
+
+
+@pytest.mark.parametrize(("name", "cut"), [("B", np.s_[:, :8]), ("P", np.s_[0]), ("W", np.s_[:0])])
+def test_operands_that_are_too_small(name: str, cut: Any) -> None:
+    model, _ = _model("LSTM", {}, {"B", "P"}, False)
+    (weight,) = (t for t in model.graph.initializer if t.name == name)
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[cut], name))
+    with pytest.raises(UserError):
+        load_model(model)

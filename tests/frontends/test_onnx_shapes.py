@@ -83,10 +83,17 @@ def test_a_slice_from_the_end_has_the_size_it_asks_for() -> None:
 _RUN_TIME = {
     "reshape": ("int64[2] s", "y = Reshape (x, s)", [[3, 4], [0, -1], [-1, 3], [2, 0]]),
     "expand": ("int64[3] s", "y = Expand (x, s)", [[1, 1, 1], [5, 1, 6], [1, 2, 6]]),
+    "expand to less": ("int64[1] s", "y = Expand (x, s)", [[1], [6]]),
     "slice": (
         "int64[2] s",
         "e = Constant <value = int64[2] {5, 9}> ()  y = Slice (x, s, e)",
         [[0, 0], [-1, 2], [1, -4], [7, 0]],
+    ),
+    "slice back": (
+        "int64[2] s",
+        "b = Constant <value = int64[2] {0, -1}> ()  a = Constant <value = int64[2] {0, 1}> ()"
+        "  t = Constant <value = int64[2] {1, -1}> ()  y = Slice (x, b, s, a, t)",
+        [[2, -7], [1, -(1 << 63)], [2, 0], [2, 3], [-1, -6], [0, 9]],
     ),
     "range": (
         "int64[3] s",
@@ -104,6 +111,28 @@ _RUN_TIME = {
     "constant_of_shape": ("int64[2] s", "y = ConstantOfShape (s)", [[2, 3], [0, 4]]),
     "top_k": ("int64[1] s", "y, i = TopK (x, s)", [[1], [3], [6]]),
 }
+
+
+def test_an_expansion_may_ask_for_no_axes() -> None:
+    model = model_of("g (float[2, 6] x, int64[0] s) => (float[2, 6] y) { y = Expand (x, s) }")
+    check(model, {"x": np.ones((2, 6), np.float32), "s": np.zeros(0, np.int64)})
+
+
+@pytest.mark.parametrize(("opset", "kind"), [(7, "float"), (10, "bool"), (12, "bool")])
+def test_masks_of_dropouts(opset: int, kind: str) -> None:
+    text = f"g (float[2, 6] x) => (float[2, 6] y, {kind}[2, 6] m) {{ y, m = Dropout (x) }}"
+    check(model_of(text, opset), {"x": np.ones((2, 6), np.float32)})
+
+
+def test_a_norm_whose_results_nobody_names() -> None:
+    model = model_of(
+        "g (float[2, 6] x, float[6] s) => (float[2, 6] y)"
+        " { m = LayerNormalization (x, s)  y = Identity (x) }"
+    )
+    model.graph.node[0].output[0] = ""
+    x = np.ones((2, 6), np.float32)
+    found = evaluate_graph(load_model(model), {"x": x, "s": x[0]})
+    np.testing.assert_array_equal(found["y"], x)
 
 
 @pytest.mark.parametrize("name", _RUN_TIME)

@@ -96,6 +96,11 @@ def _resize(s: Sample) -> OnnxNode:
         "exclude_outside": int(a.exclude_outside),
         "extrapolation_value": a.extrapolation_value,
     }
+    if a.coordinate_mode == "tf_half_pixel_for_nn":  # opset 11 alone has it
+        del attrs["antialias"]
+        return OnnxNode(
+            "Resize", (x, np.float32([]), np.float32([]), i64(*a.sizes)), attrs, opset=11
+        )
     roi = np.array([*(r[0] for r in a.roi), *(r[1] for r in a.roi)], np.float32)
     roi = roi if given is None else np.float32(given)
     if scales is None and None not in a.scales:
