@@ -3,8 +3,9 @@
     %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
 
 Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
-is where the values are known.  Requires nothing.  Establishes that each gather whose indices are
-neither constant nor places of another op's making has its checks before it.
+is where the values are known.  Requires nothing.  Establishes that each gather, and each turn by
+angles of a table, whose indices are neither constant nor places of another op's making has its
+checks before it.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def check_indices(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    if not node.op.name.startswith("gather") or inputs[0] is None or inputs[1] is None:
+    source, indices = _chosen(node, inputs)
+    if source is None or indices is None:
         return None
-    indices, known = inputs[1], b.array(inputs[1])
-    added = False
-    for attrs in _axes(node, inputs[0], indices):
+    known, added = b.array(indices), False
+    for attrs in _axes(node, source, indices):
         if known is not None:
             _check_known(known, attrs, node.loc)
         elif not _is_place(b, indices, attrs.size):
@@ -46,8 +47,20 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
 
 
+def _chosen(node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
+    """What a node reads at places that data give, and these."""
+    if node.op.name.startswith("gather"):
+        return inputs[0], inputs[1]
+    if node.op.name == "rotary_embedding" and len(inputs) > 3:
+        return inputs[1], inputs[3]
+    return None, None
+
+
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
-    """What each index of a gather counts along."""
+    """What each index counts along."""
+    if node.op.name == "rotary_embedding":
+        yield CheckIndicesAttrs(x.type.shape[0])
+        return
     if node.op.name != "gather_nd":
         yield CheckIndicesAttrs(x.type.shape[node.attrs.axis])
         return

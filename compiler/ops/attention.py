@@ -185,6 +185,7 @@ def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> tuple[TensorType
         require(cache.rank == rank, f"cache {cache} should have rank {rank}")
         agree(cache.shape[-1], const(turned // 2), "the angles of a cache")
     if positions is not None:
+        agree(cos.shape[0], sin.shape[0], "the rows of both caches")
         require(positions.dtype is I64 and positions.rank == 2, f"positions are i64: {positions}")
     return (x,)
 

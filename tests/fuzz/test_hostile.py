@@ -85,6 +85,18 @@ def test_indices_outside_of_their_axis_name_their_node() -> None:
         module.run({"x": x, "i": good, "j": pairs + np.int32(4)})
 
 
+def test_positions_beyond_a_table_of_angles_name_their_node() -> None:
+    module = _module(
+        "g (float[1,2,3,4] x, int64[1,3] p, float[n,2] c, float[n,2] s) => (float[a,b,c,d] y) "
+        "{ [turned] y = com.microsoft.RotaryEmbedding (x, p, c, s) }"
+    )
+    table = np.ones((3, 2), np.float32)
+    inputs = {"x": np.ones((1, 2, 3, 4), np.float32), "c": table, "s": table}
+    module.run(inputs | {"p": np.array([[0, 1, 2]])})
+    with pytest.raises(Exception, match=r"turned \(RotaryEmbedding\): an index is outside"):
+        module.run(inputs | {"p": np.array([[0, 1, 3]])})
+
+
 def test_a_reshape_to_sizes_that_do_not_fit_is_refused() -> None:
     module = _module("g (float[n] x, int64[2] s) => (float[a,b] y) { y = Reshape (x, s) }")
     x = np.arange(6, dtype=np.float32)
