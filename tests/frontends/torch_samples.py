@@ -176,6 +176,7 @@ SPECIAL = (
     lambda x, y: torch.special.shifted_chebyshev_polynomial_w(x, (y * 5).round()),
     lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
 )  # fmt: skip
+STAIRS = 9 * torch.arange(-4, 4)[:, None]  # the last rows of a mask hold nowhere
 WINDOWS = (
     lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
     lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
@@ -197,6 +198,10 @@ WINDOWS = (
     lambda x, w: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2),
     lambda x, w: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     lambda x, w: F.scaled_dot_product_attention(x[0], x[0], x[0], x[0, :, :, :8] > 0),
+    lambda x, w: F.scaled_dot_product_attention(x, x, x, x[:, :1] > STAIRS),
+    lambda x, w: F.scaled_dot_product_attention(
+        x[0], x[0], x[0], torch.where(x[0] > STAIRS, 0.5, -torch.inf)
+    ),
     lambda x, w: F.grid_sample(x, torch.tanh(w[:2, :, :2, :].transpose(1, 3))[..., :2]),
 )
 
