@@ -73,6 +73,19 @@ def test_windows() -> None:
     agree(Call(lambda x, w: [function(x, w) for function in WINDOWS]), x, w)
 
 
+def test_numbers_beyond_f16() -> None:
+    """Torch multiplies and divides in f32, so that a number of f32 is no infinity."""
+
+    def factors(x: Any) -> Any:
+        count = torch.tensor(70000)
+        return [
+            (1 - x) * -1e9, x * 70000.0, x / 1e5, x / 1e-9, 1e5 / x, x * count,
+            x / count.float(), torch.div(x * 9, 1e5, rounding_mode="floor"),
+        ]  # fmt: skip
+
+    agree(Call(factors), torch.tensor([0.0, 1.0, 0.5, -2.0]).half())
+
+
 def test_constants_are_the_programs_memory() -> None:
     network = Network()
     graph = load_model(export(network, torch.randn(3, 6)))

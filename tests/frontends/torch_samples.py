@@ -34,6 +34,8 @@ POINTWISE = (
     lambda x, y: x + 2 * y,
     lambda x, y: torch.add(x, y, alpha=3),
     lambda x, y: 1.5 - x,
+    lambda x, y: torch.rsub(x, y, alpha=2),
+    lambda x, y: torch.maximum(x > 0, y > 0) ^ torch.minimum(x > y, y > 0),
     lambda x, y: torch.div(x, y, rounding_mode="floor"),
     lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     lambda x, y: torch.remainder(x, y),
