@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tcc
 import torch
+import torch.nn.functional as F
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.frontends.torch_calls import Formula
@@ -300,6 +301,34 @@ def test_every_result_of_native_norms(tmp_path: Path) -> None:
         )
 
     agree(tmp_path, norms, torch.randn(3, 4, 5, 6), torch.randn(4))
+
+
+def test_moments_of_narrow_types(tmp_path: Path) -> None:
+    """Squares and sums of f16 overflow; torch computes moments in f32."""
+
+    def moments(x: Any) -> Any:
+        return (
+            x.var(-1), x.std(-1, correction=0), *torch.var_mean(x, -1), *torch.std_mean(x),
+            torch.linalg.vector_norm(x, 3, dim=-1), F.batch_norm(x, None, None, training=True),
+            F.layer_norm(x, (64,)), F.rms_norm(x / 1e6, (64,)),
+        )  # fmt: skip
+
+    x = torch.randn(8, 64)
+    for dtype, scale in ((torch.float16, 120), (torch.bfloat16, 1e4)):
+        given = (x * scale).to(dtype)
+        program = samples.export(samples.Call(moments), given)
+        torch.export.save(program, tmp_path / "traced.pt2")
+        torch.export.save(program.run_decompositions(), tmp_path / "core.pt2")
+        for name in ("traced.pt2", "core.pt2"):
+            graph = load_model(tmp_path / name)
+            (key,) = (value.name for value in graph.inputs)
+            carried = given.float().numpy() if dtype is torch.bfloat16 else given.numpy()
+            found = evaluate_graph(graph, {key: carried})
+            for have, want in zip(found.values(), moments(given), strict=True):
+                near = torch.finfo(dtype).eps * 4
+                torch.testing.assert_close(
+                    torch.as_tensor(have).to(dtype), want, rtol=near, atol=near
+                )
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
