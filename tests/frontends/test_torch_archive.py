@@ -141,6 +141,36 @@ def test_what_shares_memory_is_known() -> None:
     assert taken - VIEWS - DOUBTFUL == set()
 
 
+def test_what_writes_into_its_arguments_has_no_converter() -> None:
+    """The program would go on with what those held before."""
+    taken = set()
+    for schema in torch._C._jit_get_all_schemas():
+        name = schema.name.replace("::", ".")
+        target = f"{name}.{schema.overload_name or 'default'}"
+        writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+        if (
+            writes
+            and name.startswith("aten.")
+            and (converter_of(target) is not None or complex_converter_of(target) is not None)
+        ):
+            taken.add(target.removeprefix("aten."))
+    lists = {name for name in taken if name.startswith("sort.")}
+    assert taken - lists == {"_native_batch_norm_legit.default"}  # only where it does not learn
+
+
+def test_results_into_given_tensors_are_refused(tmp_path: Path) -> None:
+    def into(x: Any) -> Any:
+        values, places, total = torch.zeros(4, 2), torch.zeros(4, 2).long(), torch.zeros(4, 6)
+        torch.topk(x, 2, out=(values, places))
+        torch.add(x, 1, out=total)
+        return values, places, total
+
+    with pytest.raises(UserError) as caught:
+        load_model(saved(tmp_path, samples.Call(into), torch.randn(4, 6)))
+    assert "aten.topk.values" in str(caught.value)
+    assert "aten.add.out" in str(caught.value)
+
+
 class Cache(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
