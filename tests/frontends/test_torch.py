@@ -148,6 +148,11 @@ def test_shapes_are_fixed_by_name() -> None:
         load_model(program, {"z": (5, 3)})
 
 
+def test_views_as_another_type_are_refused() -> None:
+    with pytest.raises(UserError, match="reads the bits of elements"):
+        load_model(export(Call(lambda x: x.view(torch.int32) >> 23), torch.randn(3)))
+
+
 def test_unsupported_operators_are_named_together() -> None:
     program = export(
         Call(lambda x: torch.linalg.eigvals(x).abs() + torch.rand(2)), torch.randn(2, 2)
