@@ -52,6 +52,7 @@ POINTWISE = (
     lambda x, y: F.relu((x * 10).int()) - (-(x.abs() * 10).to(torch.uint8)),
 )
 MOVEMENT = (
+    lambda x, y: x[0].gather(0, torch.tensor(2)) + x[0].scatter(0, torch.tensor(1), y[0, 0]),
     lambda x, y: x.reshape(-1, 3)[1:, ::2].transpose(0, 1),
     lambda x, y: torch.stack([x, y], 1).flip(1).roll(1, -1),
     lambda x, y: torch.cat([x, y.repeat(2, 1)], 0).unfold(1, 3, 2),
