@@ -25,14 +25,14 @@ def unary(op: str, **attrs: Any) -> Converter:
     return convert
 
 
-def _binary(op: str, of_truths: str = "", **attrs: Any) -> Converter:
-    """The row `op` of the first two arguments; of truth values it may have another name."""
+def _binary(op: str, of_truths: str) -> Converter:
+    """The row `op` of the first two arguments, of truth values another one."""
 
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.result_dtype()
         left, right = list(ctx.arguments)[:2]
-        row = of_truths if of_truths and dtype is BOOL else op
-        return ctx.emit(row, ctx.operand(left, dtype), ctx.operand(right, dtype), **attrs)
+        row = of_truths if dtype is BOOL else op
+        return ctx.emit(row, ctx.operand(left, dtype), ctx.operand(right, dtype))
 
     return convert
 
@@ -173,9 +173,17 @@ def _div(ctx: CallContext) -> Operand:
     return ctx.cast(found, ctx.result_dtype())
 
 
-def _floor_divide(ctx: CallContext) -> Operand:
+def _divided_type(ctx: CallContext) -> DType:
+    """The type that rests and whole quotients are computed in; that of integers which are updated
+    in place may be narrower."""
     dtype = ctx.result_dtype()
-    return _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    return ctx.promoted("self", "other") if dtype.is_integer else dtype
+
+
+def _floor_divide(ctx: CallContext) -> Operand:
+    dtype = _divided_type(ctx)
+    found = _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    return ctx.cast(found, ctx.result_dtype())
 
 
 def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
@@ -203,14 +211,20 @@ def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
 
 def _remainder(ctx: CallContext) -> Operand:
     """The remainder with the sign of the divisor."""
-    dtype = ctx.result_dtype()
+    dtype = _divided_type(ctx)
     x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
     if not dtype.is_float:
-        return ctx.emit("mod", x, y, fmod=False)
+        return ctx.cast(ctx.emit("mod", x, y, fmod=False), ctx.result_dtype())
     rest, zero = ctx.emit("mod", x, y, fmod=True), ctx.scalar(0, x)
     is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
     apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
     return ctx.where(ctx.emit("and", is_rest, apart), ctx.emit("add", rest, y), rest)
+
+
+def _fmod(ctx: CallContext) -> Operand:
+    dtype = _divided_type(ctx)
+    found = ctx.emit("mod", ctx.operand("self", dtype), ctx.operand("other", dtype), fmod=True)
+    return ctx.cast(found, ctx.result_dtype())
 
 
 def _pow(ctx: CallContext) -> Operand:
@@ -391,7 +405,7 @@ CONVERTERS: dict[str, Converter] = {
     "true_divide": _div,
     "floor_divide": _floor_divide,
     "remainder": _remainder,
-    "fmod": _binary("mod", fmod=True),
+    "fmod": _fmod,
     "pow": _pow,
     **{name: _binary("max", "or") for name in ("maximum", "max.other")},
     **{name: _binary("min", "and") for name in ("minimum", "min.other")},

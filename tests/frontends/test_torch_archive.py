@@ -112,10 +112,24 @@ def test_updates_in_place(tmp_path: Path) -> None:
         z.chunk(2, 1)[1].mul_(y[:, :3])
         z.unbind(1)[4].lt_(0.5)
         z.narrow(1, 2, 2).neg_()
+        z.narrow(1, -2, 2).mul_(2)
         z.t_().mT.select(1, 2).add_(1)
-        return z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
+        held = z > 0
+        held &= z < 1
+        held[0] |= y[:, 0] > 0
+        return held, z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
 
     agree(tmp_path, updates, torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_updates_of_narrow_integers(tmp_path: Path) -> None:
+    """Torch divides in the wider type."""
+
+    def updates(x: Any) -> Any:
+        large = torch.tensor([300, -7, 301])
+        return x.clone().remainder_(large), x.clone().fmod_(large), x.clone().floor_divide_(large)
+
+    agree(tmp_path, updates, torch.tensor([1, -2, 100], dtype=torch.int8))
 
 
 def test_updates_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
