@@ -19,12 +19,14 @@ import torch
 import torch.nn.functional as F
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.torch_calls import Formula
+from tcc.frontends.torch_calls import Block, Fixed, Formula, Program, Ref, Tensor
 from tcc.frontends.torch_complex import complex_converter_of
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_formulas import read_formula
+from tcc.frontends.torch_import import import_program
 from tcc.frontends.torch_mutation import DOUBTFUL, VIEWS
 from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.types import F32
 
 from tests.fuzz.hostile_archives import members, packed, program, tensor
 
@@ -389,6 +391,71 @@ def test_formulas() -> None:
     for bad in ("", "Integer()", "f(", "1 2", "a.b", "f(x", "'text", "Symbol(1)", "f('a')", "[1]"):
         with pytest.raises(ValueError, match=r"."):
             read_formula(bad)
+
+
+def parts(x: Any, y: Any) -> Any:
+    """Only for some sizes what torch writes down of it."""
+    return x.view(2, -1, 3), int(x.shape[0] / 2) * x, y if y.shape[0] != 5 else -y
+
+
+def test_sizes_that_the_program_is_not_for_are_refused(tmp_path: Path) -> None:
+    auto = torch.export.Dim.AUTO
+    given = torch.randn(4, 6), torch.randn(3)
+    shapes = (({0: auto}, {0: auto}),)
+    program = samples.export(samples.Call(parts), *given, shapes=shapes)
+    torch.export.save(program, tmp_path / "m.pt2")
+    for model in (program, tmp_path / "m.pt2"):
+        graph = load_model(model)
+        names = [value.name for value in graph.inputs]
+        for sizes, right in (((4, 3), True), ((4, 6), True), ((6, 3), False), ((4, 5), False)):
+            inputs = torch.randn(sizes[0], 6), torch.randn(sizes[1])
+            arrays = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+            if right:
+                for have, want in zip(
+                    evaluate_graph(graph, arrays).values(), parts(*inputs), strict=True
+                ):
+                    torch.testing.assert_close(torch.as_tensor(have), want)
+            else:
+                with pytest.raises(UserError, match="the program asserts"):
+                    evaluate_graph(graph, arrays)
+    with pytest.raises(UserError, match="which does not hold"):
+        load_model(program, {names[0]: (6, 6)})
+
+
+def test_guards_that_are_odd_are_refused() -> None:
+    block = Block((("x", Tensor("float32", (4, 6))), ("n", None)), (), (Ref("x"),))
+    for text, why in (
+        ("L['x'].size()[0] == 4", ""),
+        ("L['x'].size()[1] > 2 * L['n']", ""),
+        ("L['x'].size()[0] % 2 == 1", "does not hold"),
+        ("L['x'].size()[0] != 4", "does not hold"),
+        ("L['y'].size()[0] == 4", "no input"),
+        ("L['x'].size()[2] == 4", "no input"),
+        ("L['x'].size()[0] == L['x'].size()[0].bit_length()", "no size"),
+        ("__import__('os').system('false') == 0", "no size"),
+        ("L['x'].size()[0]", "no comparison"),
+        ("1 == 2 == 3", "no comparison"),
+        ("(" * 300 + "1" + ")" * 300 + " == 1", "no expression"),
+        ("1 == " + "9" * 20000, "characters"),
+        (f"L['x'].size()[0] == {1 << 70}", "no size"),
+        ("?", "no expression"),
+    ):
+        odd = Program(
+            block,
+            {"n": Fixed(2)},
+            (),
+            ("y",),
+            {},
+            {},
+            (text,),
+            lambda name: (np.zeros(1), F32),
+            True,
+        )
+        if why:
+            with pytest.raises(UserError, match=why):
+                import_program(odd)
+        else:
+            import_program(odd)
 
 
 # ---- damaged programs ----------------------------------------------------------------------------
