@@ -26,9 +26,10 @@ _ARITHMETIC: dict[type, str] = {
     ast.Div: "IntTrueDiv", ast.Pow: "Pow",
 }  # fmt: skip
 _FUNCTIONS = {
-    "math.trunc": "FloorToInt",  # sizes are not negative
+    "math.trunc": "TruncToInt",
     "math.floor": "FloorToInt",
     "math.ceil": "CeilToInt",
+    "torch.sym_float": "ToFloat",
     "max": "Max",
     "min": "Min",
 }
@@ -86,6 +87,8 @@ class _Reader:
         match node:
             case ast.Constant(value=int() as value) if type(value) is int and value < _LARGEST:
                 return value
+            case ast.Constant(value=float() as real):
+                return real
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return Formula("Mul", (-1, self._term(inner)))
             case ast.BinOp(op=ast.Sub()):

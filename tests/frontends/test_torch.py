@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tcc
 import torch
+import torch.nn.functional as F
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
@@ -130,6 +131,19 @@ def test_related_sizes_are_checked() -> None:
     torch.testing.assert_close(module(x, y), x.reshape(-1, 2, 3).sum(1) + y)
     with pytest.raises(TccError):
         module(x, y[:5])
+
+
+def test_open_sizes_times_fractions() -> None:
+    def resized(x: Any) -> Any:
+        return [F.interpolate(x, scale_factor=factor) for factor in (1.5, 0.25, 2.0)]
+
+    auto = torch.export.Dim.AUTO
+    graph = load_model(export(Call(resized), torch.randn(1, 2, 12), shapes=(({2: auto},),)))
+    for size in (12, 19, 31):
+        x = torch.randn(1, 2, size)
+        found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
+        for have, want in zip(found.values(), resized(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(have), want)
 
 
 def test_sizes_that_data_decide() -> None:

@@ -439,6 +439,11 @@ def test_guards_that_are_odd_are_refused() -> None:
         ("1 == " + "9" * 20000, "characters"),
         (f"L['x'].size()[0] == {1 << 70}", "no size"),
         ("?", "no expression"),
+        ("math.trunc(1e999 * L['x'].size()[0]) == 1", "no short fraction"),
+        ("math.trunc(-0.5 * L['x'].size()[0]) == 1", "may be negative"),
+        ("L['x'].size()[0] // 0 == 1", "not supported"),
+        ("L['x'].size()[0] % 0 == 1", "not supported"),
+        ("math.floor(1 / (L['x'].size()[0] - 4)) == 1", "not supported"),
     ):
         odd = Program(
             block,
