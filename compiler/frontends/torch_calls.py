@@ -138,9 +138,10 @@ class Program:
     `owned` says which inputs of the block the caller does not give, by name.  The first outputs of
     the block are new values of `updates`, names of inputs of the block; the others have
     `output_names`.  `ranges` are the least and largest value of symbols, `symbol_names` what their
-    author calls them, where known.  `contents` gives the elements of a constant.  `trusted` is a
-    program that torch itself made in this process: its calls are sound, and a contradiction is a
-    fault of the import.
+    author calls them, where known.  `guards` are conditions on sizes of its inputs, as torch writes
+    them, under which the program is right.  `contents` gives the elements of a constant.
+    `trusted` is a program that torch itself made in this process: its calls are sound, and a
+    contradiction is a fault of the import.
     """
 
     block: Block
@@ -149,5 +150,6 @@ class Program:
     output_names: tuple[str, ...]
     ranges: Mapping[str, tuple[int | None, int | None]]
     symbol_names: Mapping[str, str]
+    guards: tuple[str, ...]
     contents: Callable[[str], tuple[Array, DType]]
     trusted: bool

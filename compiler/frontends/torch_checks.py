@@ -11,7 +11,7 @@ from tcc.frontends.torch_calls import Call, Formula, Known, Number, Size, Tensor
 from tcc.frontends.torch_complex import Complex, real_part
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import element_type
-from tcc.ir.index import Index, as_int, bounds, minimum
+from tcc.ir.index import Index, as_int, bounds, const, maximum, minimum
 from tcc.ops import OPS
 
 
@@ -65,6 +65,11 @@ def require_condition(scope: Scope, symbols: Symbols, call: Call, given: Any) ->
         if not condition:
             raise UserError("the program asserts what never holds", where=where)
         return
+    require_formula(scope, symbols, condition, where)
+
+
+def require_formula(scope: Scope, symbols: Symbols, condition: Any, where: str) -> None:
+    """A comparison of sizes that must hold: every run checks what is not known to hold."""
     if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
         raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
     left, right = (symbols.index(side, where) for side in condition.args)
@@ -80,6 +85,8 @@ def require_condition(scope: Scope, symbols: Symbols, call: Call, given: Any) ->
 def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) -> None:
     if left is right:
         return
+    if not left.terms and not right.terms:
+        raise UserError(f"the program asserts {reason}, which does not hold", where=where)
     attrs = OPS["require"].attrs(left, right, f"the program asserts {reason}")
     scope.builder.add(OPS["require"], (), attrs, loc=where)
 
@@ -87,6 +94,7 @@ def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) ->
 # Each condition as `low + gap <= high`; without a gap, as an equality.
 _CONDITIONS: dict[str, Any] = {
     "Equality": lambda a, b: (a, b, None),
+    "Unequality": lambda a, b: (const(0), maximum(a - b, b - a), 1),
     "LessThan": lambda a, b: (a, b, 0),
     "StrictLessThan": lambda a, b: (a, b, 1),
     "GreaterThan": lambda a, b: (b, a, 0),

@@ -14,7 +14,7 @@ from typing import Any
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch_context import CallContext, Converter
-from tcc.frontends.torch_converters import by_name, converter_of
+from tcc.frontends.torch_converters import by_name, converter_of, is_writing
 from tcc.frontends.torch_scalar_functions import angle_of
 from tcc.frontends.torch_tensors import element_type
 from tcc.ir.index import Index, as_int, const
@@ -360,6 +360,8 @@ _CONVERTERS: dict[str, ComplexConverter] = {
 
 def complex_converter_of(target: str) -> ComplexConverter | None:
     """The converter of an overload for complex tensors, None where there is none."""
+    if is_writing(target):
+        return None
     name = target.removeprefix("aten.")
     own = _CONVERTERS.get(name)
     return own if own is not None else _CONVERTERS.get(name.rpartition(".")[0])

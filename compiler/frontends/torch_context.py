@@ -14,7 +14,7 @@ from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import computed_type, element_type
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const
 from tcc.ir.op import Array
-from tcc.ir.types import BOOL, F64, I64, DType
+from tcc.ir.types import BOOL, F32, F64, I64, DType
 
 _MOST_NODES = 20_000  # of one call
 
@@ -213,6 +213,10 @@ class CallContext(Emitter):
     def scalar(self, value: float, like: Operand) -> Operand:
         """A number in the element type of `like`."""
         return self.filled(value, like.dtype)
+
+    def widened(self, x: Operand) -> Operand:
+        """`x` in f32 where it is of a narrower floating type, whose squares and sums overflow."""
+        return self.cast(x, F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
     def where(self, condition: Operand, x: Operand, y: Operand) -> Operand:
         return self.emit("where", condition, x, y)

@@ -97,7 +97,24 @@ def _attention(ctx: CallContext) -> Operand:
         softcap=0.0,
         offset=const(0),
     )
+    if mask is not None:
+        found = _without_masked_rows(ctx, found, mask)
     return ctx.reshape(found, (*batch, *found.shape[-2:]))
+
+
+def _without_masked_rows(ctx: CallContext, found: Operand, mask: Operand) -> Operand:
+    """Attention with zeros where the mask leaves a query no key; the row gives NaN there."""
+    if mask.array is not None:
+        held = mask.array if mask.dtype is BOOL else mask.array > -np.inf
+        if held.any(-1).all():
+            return found
+    low = (
+        ctx.emit("not", mask)
+        if mask.dtype is BOOL
+        else ctx.emit("is_inf", mask, detect_positive=False, detect_negative=True)
+    )
+    none = ctx.emit("reduce_min", low, axes=(mask.rank - 1,), keepdims=True)
+    return ctx.where(none, ctx.scalar(0, found), found)
 
 
 def _distances(ctx: CallContext) -> Operand:

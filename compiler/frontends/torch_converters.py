@@ -80,14 +80,29 @@ _ALIASES = MappingProxyType(
 )
 
 
+# Overloads that write into tensors they are given, which their names do not end with.
+_WRITING = frozenset(
+    (
+        "L OutScalar_Other OutScalar_Self OutTensor U X a eigenvalues inverse out_mode result sign "
+        "values values_stable"
+    ).split()
+)
+
+
+def is_writing(target: str) -> bool:
+    """Whether an overload writes its results into tensors that it is given; what else reads these
+    would not see it."""
+    overload = target.rpartition(".")[2]
+    return overload.endswith("out") or overload in _WRITING
+
+
 def converter_of(target: str) -> Converter | None:
     """The converter of an overload (`aten.add.Tensor`), None where there is none.
 
     An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names are ATen's;
     those of other libraries have the library before them.
     """
-    name = target.removeprefix("aten.")
-    return None if name.endswith((".out", "_out")) else _found(name)
+    return None if is_writing(target) else _found(target.removeprefix("aten."))
 
 
 def _found(name: str) -> Converter | None:

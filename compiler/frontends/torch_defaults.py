@@ -15,10 +15,7 @@ _embedding_bag_forward_only.default per_sample_weights=None include_last_offset=
 _embedding_bag_forward_only.default scale_grad_by_freq=False mode=0 sparse=False
 _grouped_mm.default offs=None bias=None out_dtype=None
 _linalg_eigh.default UPLO='L' compute_v=True
-_linalg_eigh.eigenvalues UPLO='L' compute_v=True
 _linalg_solve_ex.default left=True check_errors=False
-_linalg_solve_ex.result left=True check_errors=False
-_linalg_svd.U full_matrices=False compute_uv=True driver=None
 _linalg_svd.default full_matrices=False compute_uv=True driver=None
 _pdist_forward.default p=2.0
 _safe_softmax.default dtype=None
@@ -33,9 +30,7 @@ _upsample_nearest_exact1d.default scales=None
 _upsample_nearest_exact2d.default scales_h=None scales_w=None
 _upsample_nearest_exact3d.default scales_d=None scales_h=None scales_w=None
 add.Scalar alpha=1
-add.Scalar_out alpha=1
 add.Tensor alpha=1
-add.out alpha=1
 addbmm.default beta=1 alpha=1
 addcdiv.default value=1
 addcmul.default value=1
@@ -71,7 +66,6 @@ blackman_window.default dtype=None
 blackman_window.periodic dtype=None
 bucketize.Tensor out_int32=False right=False
 cat.default dim=0
-cat.out dim=0
 cdist.default p=2.0 compute_mode=None
 celu.default alpha=1.0
 cholesky.default upper=False
@@ -85,7 +79,6 @@ clip.default min=None max=None
 concat.default dim=0
 concatenate.default dim=0
 constant_pad_nd.default value=0
-constant_pad_nd.out value=0
 conv1d.default bias=None stride=[1] padding=[0] dilation=[1] groups=1
 conv1d.padding bias=None stride=[1] padding='valid' dilation=[1] groups=1
 conv2d.default bias=None stride=[1,1] padding=[0,0] dilation=[1,1] groups=1
@@ -102,7 +95,6 @@ count_nonzero.default dim=None
 cross_entropy_loss.default weight=None reduction=1 ignore_index=-100 label_smoothing=0.0
 cumprod.default dtype=None
 cumsum.default dtype=None
-cumsum.out dtype=None
 diagonal.default offset=0 dim1=0 dim2=1
 diagonal_copy.default offset=0 dim1=0 dim2=1
 diagonal_scatter.default offset=0 dim1=0 dim2=1
@@ -121,46 +113,27 @@ expand_copy.default implicit=False
 eye.default dtype=None
 eye.m dtype=None
 fft_fft.default n=None dim=-1 norm=None
-fft_fft.out n=None dim=-1 norm=None
 fft_fft2.default s=None dim=[-2,-1] norm=None
-fft_fft2.out s=None dim=[-2,-1] norm=None
 fft_fftn.default s=None dim=None norm=None
-fft_fftn.out s=None dim=None norm=None
 fft_hfft.default n=None dim=-1 norm=None
-fft_hfft.out n=None dim=-1 norm=None
 fft_hfft2.default s=None dim=[-2,-1] norm=None
-fft_hfft2.out s=None dim=[-2,-1] norm=None
 fft_hfftn.default s=None dim=None norm=None
-fft_hfftn.out s=None dim=None norm=None
 fft_ifft.default n=None dim=-1 norm=None
-fft_ifft.out n=None dim=-1 norm=None
 fft_ifft2.default s=None dim=[-2,-1] norm=None
-fft_ifft2.out s=None dim=[-2,-1] norm=None
 fft_ifftn.default s=None dim=None norm=None
-fft_ifftn.out s=None dim=None norm=None
 fft_ihfft.default n=None dim=-1 norm=None
-fft_ihfft.out n=None dim=-1 norm=None
 fft_ihfft2.default s=None dim=[-2,-1] norm=None
-fft_ihfft2.out s=None dim=[-2,-1] norm=None
 fft_ihfftn.default s=None dim=None norm=None
-fft_ihfftn.out s=None dim=None norm=None
 fft_irfft.default n=None dim=-1 norm=None
-fft_irfft.out n=None dim=-1 norm=None
 fft_irfft2.default s=None dim=[-2,-1] norm=None
-fft_irfft2.out s=None dim=[-2,-1] norm=None
 fft_irfftn.default s=None dim=None norm=None
-fft_irfftn.out s=None dim=None norm=None
 fft_rfft.default n=None dim=-1 norm=None
-fft_rfft.out n=None dim=-1 norm=None
 fft_rfft2.default s=None dim=[-2,-1] norm=None
-fft_rfft2.out s=None dim=[-2,-1] norm=None
 fft_rfftn.default s=None dim=None norm=None
-fft_rfftn.out s=None dim=None norm=None
 flatten.using_ints start_dim=0 end_dim=-1
 full.default dtype=None
 full_like.default dtype=None
 gather.default sparse_grad=False
-gather.out sparse_grad=False
 gelu.default approximate='none'
 glu.default dim=-1
 group_norm.default weight=None bias=None eps=1e-05 cudnn_enabled=True
@@ -177,14 +150,11 @@ index_reduce.default include_self=True
 isclose.default rtol=1e-05 atol=1e-08 equal_nan=False
 kl_div.default reduction=1 log_target=False
 kthvalue.default dim=-1 keepdim=False
-kthvalue.values dim=-1 keepdim=False
 l1_loss.default reduction=1
 layer_norm.default weight=None bias=None eps=1e-05 cudnn_enable=True
 leaky_relu.default negative_slope=0.01
-linalg_cholesky_ex.L upper=False check_errors=False
 linalg_cholesky_ex.default upper=False check_errors=False
 linalg_inv_ex.default check_errors=False
-linalg_inv_ex.inverse check_errors=False
 linalg_lu.default pivot=True
 linalg_lu_factor_ex.default pivot=True check_errors=False
 linalg_lu_solve.default left=True adjoint=False
@@ -215,12 +185,9 @@ max_pool3d.default stride=[] padding=[0,0,0] dilation=[1,1,1] ceil_mode=False
 max_pool3d_with_indices.default stride=[] padding=[0,0,0] dilation=[1,1,1] ceil_mode=False
 mean.default dtype=None
 mean.dim keepdim=False dtype=None
-mean.dtype_out dtype=None
-mean.out keepdim=False dtype=None
 median.dim keepdim=False
 min.dim keepdim=False
 mode.default dim=-1 keepdim=False
-mode.values dim=-1 keepdim=False
 mse_loss.default reduction=1
 nanmedian.dim keepdim=False
 new_empty.default dtype=None
@@ -246,7 +213,6 @@ repeat_interleave.Tensor output_size=None
 repeat_interleave.self_int dim=None output_size=None
 rms_norm.default weight=None eps=None
 roll.default dims=[]
-roll.out dims=[]
 rsub.Scalar alpha=1
 rsub.Tensor alpha=1
 scalar_tensor.default dtype=None
@@ -260,7 +226,6 @@ slice.str start=None end=None step=1
 slice.t start=None end=None step=1
 slice_copy.Tensor dim=0 start=None end=None step=1
 slice_scatter.default dim=0 start=None end=None step=1
-slice_scatter.out dim=0 start=None end=None step=1
 smooth_l1_loss.default reduction=1 beta=1.0
 soft_margin_loss.default reduction=1
 softmax.int dtype=None
@@ -274,8 +239,6 @@ sort.float reverse=False
 sort.int reverse=False
 sort.stable dim=-1 descending=False
 sort.str reverse=False
-sort.values dim=-1 descending=False
-sort.values_stable dim=-1 descending=False
 special_logsumexp.default keepdim=False
 special_round.default decimals=0
 special_softmax.default dtype=None
@@ -287,7 +250,6 @@ split_copy.Tensor dim=0
 split_with_sizes.default dim=0
 split_with_sizes_copy.default dim=0
 stack.default dim=0
-stack.out dim=0
 std.correction dim=None correction=None keepdim=False
 std.default unbiased=True
 std.dim unbiased=True keepdim=False
@@ -295,34 +257,25 @@ std_mean.correction dim=None correction=None keepdim=False
 std_mean.default unbiased=True
 std_mean.dim unbiased=True keepdim=False
 sub.Scalar alpha=1
-sub.Scalar_out alpha=1
 sub.Tensor alpha=1
-sub.out alpha=1
 subtract.Scalar alpha=1
 subtract.Tensor alpha=1
-sum.IntList_out keepdim=False dtype=None
 sum.default dtype=None
 sum.dim_IntList keepdim=False dtype=None
-sum.out dtype=None
 tensor_split.indices dim=0
 tensor_split.sections dim=0
 tensor_split.tensor_indices_or_sections dim=0
 to.device copy=False
 to.dtype copy=False
-to.dtype_layout dtype=None copy=False
 to.other copy=False
 to.prim_Device dtype=None copy=False
 to.prim_dtype dtype=None copy=False
 to.prim_other copy=False
 topk.default dim=-1 largest=True sorted=True
-topk.values dim=-1 largest=True sorted=True
-triangular_solve.X upper=True transpose=False unitriangular=False
 triangular_solve.default upper=True transpose=False unitriangular=False
 tril.default diagonal=0
-tril.out diagonal=0
 tril_indices.default offset=0 dtype=4
 triu.default diagonal=0
-triu.out diagonal=0
 triu_indices.default offset=0 dtype=4
 unbind.int dim=0
 unbind_copy.int dim=0

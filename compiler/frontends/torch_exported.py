@@ -98,6 +98,7 @@ def described(program: Any) -> Program:
         _output_names(program),
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
         _symbol_names(inputs),
+        tuple(getattr(program, "_guards_code", ())),
         lambda name: contents(_owned_tensor(program, name), f"constant {name}"),
         trusted=True,
     )

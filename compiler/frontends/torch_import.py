@@ -14,6 +14,7 @@ from tcc.frontends.torch_checks import check_results, require_condition
 from tcc.frontends.torch_complex import ComplexContext, complex_converter_of, has_complex
 from tcc.frontends.torch_context import CallContext, Names
 from tcc.frontends.torch_converters import converter_of
+from tcc.frontends.torch_guards import require_guards
 from tcc.frontends.torch_inputs import define_inputs
 from tcc.frontends.torch_outputs import finish_program
 from tcc.frontends.torch_reals import real_size
@@ -42,6 +43,7 @@ def import_program(
     scope = Scope(session, GraphBuilder("model"), {})
     symbols = Symbols(session, program.ranges)
     values = define_inputs(scope, symbols, program, shapes or {})
+    require_guards(scope, symbols, program)
     results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))
     return finish_program(scope, program, results, values)
 

@@ -40,7 +40,8 @@ def _gather(ctx: CallContext) -> Operand:
         return ctx.reshape(ctx.emit("gather", ctx.reshape(x, (1,)), flat, axis=0), at.shape)
     if element_count(at.shape).key == "0":
         return ctx.expand(ctx.scalar(0, x), at.shape)
-    return ctx.emit("gather_elements", x, at, axis=axis)
+    line = at if at.rank else ctx.reshape(at, (1,))
+    return ctx.reshape(ctx.emit("gather_elements", x, line, axis=axis), at.shape)
 
 
 def _take(ctx: CallContext) -> Operand:

@@ -18,7 +18,10 @@ def _same(ctx: CallContext) -> Operand:
 
 
 def _view(ctx: CallContext) -> Operand:
-    return ctx.reshape(ctx.operand("self"), ctx.result_shape())
+    x = ctx.operand("self")
+    if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
+        raise ctx.fail("it reads the bits of elements as those of another type")
+    return ctx.reshape(x, ctx.result_shape())
 
 
 def _permute(ctx: CallContext) -> Operand:

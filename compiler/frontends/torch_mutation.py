@@ -12,6 +12,7 @@ read later are taken again.  Inputs that were updated are named in the program's
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,6 +56,10 @@ _RESHAPES = frozenset(
     f"aten.{name}_" for name in "t transpose swapaxes swapdims squeeze unsqueeze".split()
 )
 _OVERLOADS = {"aten.transpose_": "int"}
+# Python's operators that assign, and those whose result they take over.
+_ASSIGNING = {
+    f"aten.__i{name}__": f"aten.__{name}__" for name in "and or xor lshift rshift".split()
+}
 _HINT = "save what program.run_decompositions() gives"
 
 
@@ -146,8 +151,9 @@ class _Rewriter:
         if packet == "aten.narrow":
             start, length = (call.arguments.get(name) for name in ("start", "length"))
             if isinstance(start, int) and isinstance(length, int):
-                axis = call.arguments.get("dim", 0)
-                return _slice_of(call, _source(call), axis, start, start + length)
+                axis, end = call.arguments.get("dim", 0), start + length
+                end = end if end or start >= 0 else sys.maxsize  # 0 is not behind the last one
+                return _slice_of(call, _source(call), axis, start, end)
         return call if packet in VIEWS else None
 
     def _relate(self, name: str, other: str) -> None:
@@ -204,7 +210,7 @@ class _Rewriter:
         root = self._views[name].root
         self._check_kin(root, call, number)
         packet, _, overload = call.target.rpartition(".")
-        target = f"{packet[:-1]}.{overload}"
+        target = f"{_ASSIGNING.get(packet, packet[:-1])}.{overload}"
         given = {**DEFAULTS.get(target, {}), **self._arguments(call)}
         ordered = {key: given[key] for key in dict.fromkeys((*call.arguments, *given))}
         new = self._emit(replace(call, target=target, arguments=ordered))
@@ -317,7 +323,8 @@ def _first(call: Call) -> Any:
 
 def _is_update(call: Call) -> bool:
     packet = call.target.rpartition(".")[0]
-    return packet.startswith("aten.") and packet.endswith("_") and not packet.endswith("__")
+    named = packet.startswith("aten.") and packet.endswith("_") and not packet.endswith("__")
+    return named or packet in _ASSIGNING
 
 
 def _last_reads(block: Block) -> dict[str, int]:

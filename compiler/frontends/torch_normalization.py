@@ -8,6 +8,7 @@ import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.ir.index import Index, as_int
+from tcc.ir.types import F64
 
 
 def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
@@ -38,7 +39,12 @@ def _layer_norm(ctx: CallContext) -> Operand:
 
 def _native_layer_norm(ctx: CallContext) -> Sequence[Operand]:
     """The normalised tensor, its means and its inverse deviations."""
-    return _layer_norm_outputs(ctx, 3)
+    return _typed_results(ctx, _layer_norm_outputs(ctx, 3))
+
+
+def _typed_results(ctx: CallContext, found: Sequence[Operand]) -> Sequence[Operand]:
+    """Results in the types that torch gives them; moments are computed in f32 or wider."""
+    return [ctx.cast(part, ctx.result_dtype(n)) for n, part in enumerate(found)]
 
 
 def _rms_norm(ctx: CallContext) -> Operand:
@@ -47,7 +53,8 @@ def _rms_norm(ctx: CallContext) -> Operand:
     weight = ctx.optional("weight", x.dtype)
     if weight is None:
         weight = _ones(ctx, x, x.shape[axis:])
-    epsilon = ctx.real("eps") if ctx.has("eps") else float(np.finfo(x.dtype.carrier).eps)
+    computed = np.float64 if x.dtype is F64 else np.float32  # of f16 too, whose own is larger
+    epsilon = ctx.real("eps") if ctx.has("eps") else float(np.finfo(computed).eps)
     return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon, outputs=1)
 
 
@@ -73,7 +80,8 @@ def _channel_axes(x: Operand) -> tuple[int, ...]:
 
 
 def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
-    """The mean and the variance over axes."""
+    """The mean and the variance over axes, in f32 or wider."""
+    x = ctx.widened(x)
     mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
     gap = ctx.emit("sub", x, mean)
     variance = ctx.emit("reduce_mean", ctx.emit("mul", gap, gap), axes=axes, keepdims=False)
@@ -87,7 +95,7 @@ def _native_batch_norm(ctx: CallContext) -> Sequence[Operand]:
         empty = ctx.constant(np.zeros(0, x.dtype.carrier), x.dtype)
         return [found, empty, empty]
     mean, variance = _moments(ctx, x, _channel_axes(x))
-    return [found, mean, _inverse_deviation(ctx, variance)]
+    return _typed_results(ctx, [found, mean, _inverse_deviation(ctx, variance)])
 
 
 def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
@@ -117,7 +125,8 @@ def _native_group_norm(ctx: CallContext) -> Sequence[Operand]:
     x, groups = ctx.operand("input"), ctx.integer("group")
     apart = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     mean, variance = _moments(ctx, apart, tuple(range(2, apart.rank)))
-    return [_in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)]
+    found = [_in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)]
+    return _typed_results(ctx, found)
 
 
 def _instance_norm(ctx: CallContext) -> Operand:

@@ -3,12 +3,17 @@ torch computes in, numbers become scalars."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
-from tcc.ir.types import BOOL, U8, Kind
+from tcc.ir.index import Index
+from tcc.ir.types import BOOL, F16, F32, U8, DType, Kind
+
+_SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
 
 
 def unary(op: str, **attrs: Any) -> Converter:
@@ -20,11 +25,14 @@ def unary(op: str, **attrs: Any) -> Converter:
     return convert
 
 
-def _binary(op: str, **attrs: Any) -> Converter:
+def _binary(op: str, of_truths: str) -> Converter:
+    """The row `op` of the first two arguments, of truth values another one."""
+
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.result_dtype()
         left, right = list(ctx.arguments)[:2]
-        return ctx.emit(op, ctx.operand(left, dtype), ctx.operand(right, dtype), **attrs)
+        row = of_truths if dtype is BOOL else op
+        return ctx.emit(row, ctx.operand(left, dtype), ctx.operand(right, dtype))
 
     return convert
 
@@ -87,7 +95,7 @@ def _shift(direction: str) -> Converter:
 # ---- arithmetic ----------------------------------------------------------------------------------
 
 
-def _sum(op: str, swapped: bool = False) -> Converter:
+def _sum(op: str) -> Converter:
     """Sums and differences, the second operand times `alpha`."""
 
     def convert(ctx: CallContext) -> Operand:
@@ -97,15 +105,45 @@ def _sum(op: str, swapped: bool = False) -> Converter:
             return ctx.emit("or", x, y)
         if ctx.real("alpha") != 1:
             y = ctx.emit("mul", y, ctx.operand("alpha", dtype))
-        return ctx.emit(op, y, x) if swapped else ctx.emit(op, x, y)
+        return ctx.emit(op, x, y)
 
     return convert
 
 
-def _mul(ctx: CallContext) -> Operand:
+def _rsub(ctx: CallContext) -> Operand:
+    """The second operand less the first one times `alpha`."""
     dtype = ctx.result_dtype()
     x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
-    return ctx.emit("and" if dtype is BOOL else "mul", x, y)
+    if ctx.real("alpha") != 1:
+        x = ctx.emit("mul", x, ctx.operand("alpha", dtype))
+    return ctx.emit("sub", y, x)
+
+
+def _factor_type(ctx: CallContext) -> DType:
+    """The type that a product or quotient is computed in: that of the result, or a wider one where
+    a number is beyond f16, as torch does."""
+    dtype = ctx.result_dtype()
+    given = [ctx.arguments[name] for name in ("self", "other")]
+    return F32 if dtype is F16 and any(map(_is_beyond_f16, given)) else dtype
+
+
+def _is_beyond_f16(value: Any) -> bool:
+    """Whether f16 may have an operand only as zero, a denormal or infinity.  Integers with axes
+    are of f16 before torch computes."""
+    if isinstance(value, Operand):
+        scalar = value.rank == 0 and value.dtype.is_integer
+        return scalar or (value.dtype.is_float and value.dtype is not F16)
+    if isinstance(value, Index):
+        return True
+    if not isinstance(value, int | float) or value == 0 or math.isinf(value):
+        return False
+    return abs(value) < _SMALLEST_F16 or abs(value) > _LARGEST_F16
+
+
+def _mul(ctx: CallContext) -> Operand:
+    dtype = _factor_type(ctx)
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    return ctx.cast(ctx.emit("and" if dtype is BOOL else "mul", x, y), ctx.result_dtype())
 
 
 def _neg(ctx: CallContext) -> Operand:
@@ -124,18 +162,28 @@ def truncated(ctx: CallContext, x: Operand) -> Operand:
 
 
 def _div(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
+    dtype = _factor_type(ctx)
     x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
     mode = ctx.arguments.get("rounding_mode")
     if mode == "floor":
-        return _floor_quotient(ctx, x, y)
-    quotient = ctx.emit("div", x, y)
-    return truncated(ctx, quotient) if mode == "trunc" else quotient
+        found = _floor_quotient(ctx, x, y)
+    else:
+        found = ctx.emit("div", x, y)
+        found = truncated(ctx, found) if mode == "trunc" else found
+    return ctx.cast(found, ctx.result_dtype())
+
+
+def _divided_type(ctx: CallContext) -> DType:
+    """The type that rests and whole quotients are computed in; that of integers which are updated
+    in place may be narrower."""
+    dtype = ctx.result_dtype()
+    return ctx.promoted("self", "other") if dtype.is_integer else dtype
 
 
 def _floor_divide(ctx: CallContext) -> Operand:
-    dtype = ctx.result_dtype()
-    return _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    dtype = _divided_type(ctx)
+    found = _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    return ctx.cast(found, ctx.result_dtype())
 
 
 def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
@@ -163,14 +211,20 @@ def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
 
 def _remainder(ctx: CallContext) -> Operand:
     """The remainder with the sign of the divisor."""
-    dtype = ctx.result_dtype()
+    dtype = _divided_type(ctx)
     x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
     if not dtype.is_float:
-        return ctx.emit("mod", x, y, fmod=False)
+        return ctx.cast(ctx.emit("mod", x, y, fmod=False), ctx.result_dtype())
     rest, zero = ctx.emit("mod", x, y, fmod=True), ctx.scalar(0, x)
     is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
     apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
     return ctx.where(ctx.emit("and", is_rest, apart), ctx.emit("add", rest, y), rest)
+
+
+def _fmod(ctx: CallContext) -> Operand:
+    dtype = _divided_type(ctx)
+    found = ctx.emit("mod", ctx.operand("self", dtype), ctx.operand("other", dtype), fmod=True)
+    return ctx.cast(found, ctx.result_dtype())
 
 
 def _pow(ctx: CallContext) -> Operand:
@@ -345,16 +399,16 @@ CONVERTERS: dict[str, Converter] = {
     **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},
     "add": _sum("add"),
     "sub": _sum("sub"),
-    "rsub": _sum("sub", swapped=True),
+    "rsub": _rsub,
     "mul": _mul,
     "div": _div,
     "true_divide": _div,
     "floor_divide": _floor_divide,
     "remainder": _remainder,
-    "fmod": _binary("mod", fmod=True),
+    "fmod": _fmod,
     "pow": _pow,
-    **{name: _binary("max") for name in ("maximum", "max.other")},
-    **{name: _binary("min") for name in ("minimum", "min.other")},
+    **{name: _binary("max", "or") for name in ("maximum", "max.other")},
+    **{name: _binary("min", "and") for name in ("minimum", "min.other")},
     "square": lambda ctx: ctx.emit("mul", ctx.operand("self"), ctx.operand("self")),
     "fmax": _extremum("max"),
     "fmin": _extremum("min"),

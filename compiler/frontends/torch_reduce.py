@@ -106,8 +106,8 @@ def _count(ctx: CallContext, x: Operand, axes: Sequence[int]) -> Operand:
 
 
 def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
-    """The variance and the mean."""
-    x = ctx.operand("self")
+    """The variance and the mean, in f32 or wider."""
+    x = ctx.widened(ctx.operand("self"))
     axes, keepdim = _axes(ctx, x.rank), _keepdim(ctx)
     correction = _correction(ctx)
     mean = _over(ctx, "reduce_mean", x, axes, True)
@@ -125,20 +125,20 @@ def _correction(ctx: CallContext) -> float:
 
 
 def _var(ctx: CallContext) -> Operand:
-    return _variance(ctx)[0]
+    return ctx.cast(_variance(ctx)[0], ctx.result_dtype())
 
 
 def _std(ctx: CallContext) -> Operand:
-    return ctx.emit("sqrt", _variance(ctx)[0])
+    return ctx.cast(ctx.emit("sqrt", _variance(ctx)[0]), ctx.result_dtype())
 
 
 def _var_mean(ctx: CallContext) -> Sequence[Operand]:
-    return _variance(ctx)
+    return [ctx.cast(part, ctx.result_dtype(0)) for part in _variance(ctx)]
 
 
 def _std_mean(ctx: CallContext) -> Sequence[Operand]:
     variance, mean = _variance(ctx)
-    return ctx.emit("sqrt", variance), mean
+    return [ctx.cast(part, ctx.result_dtype(0)) for part in (ctx.emit("sqrt", variance), mean)]
 
 
 def _log_sum_exp(ctx: CallContext) -> Operand:
@@ -163,9 +163,10 @@ def _norm(order: str) -> Converter:
             return _over(ctx, "reduce_sum", apart, axes, keepdim)
         if p in (1, 2):
             return _over(ctx, f"reduce_l{int(p)}", x, axes, keepdim) if axes else size
-        power = ctx.emit("pow", size, ctx.scalar(p, x))
+        size = ctx.widened(size)
+        power = ctx.emit("pow", size, ctx.scalar(p, size))
         total = _over(ctx, "reduce_sum", power, axes, keepdim)
-        return ctx.emit("pow", total, ctx.scalar(1 / p, x))
+        return ctx.cast(ctx.emit("pow", total, ctx.scalar(1 / p, size)), dtype)
 
     return convert
 

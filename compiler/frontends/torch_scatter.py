@@ -28,6 +28,8 @@ def _scattered(ctx: CallContext, x: Operand, at: Operand, source: Operand, how: 
     if not x.rank:
         x, at, source = (ctx.reshape(o, (1,)) for o in (x, at, source))
         return ctx.reshape(ctx.emit("scatter_elements", x, at, source, axis=0, reduction=how), ())
+    if not at.rank:
+        at, source = (ctx.reshape(o, (1,)) for o in (at, source))
     if source.rank and source.shape != at.shape:
         for n, (have, want) in enumerate(zip(source.shape, at.shape, strict=True)):
             if have is not want:

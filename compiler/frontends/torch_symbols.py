@@ -11,7 +11,7 @@ from typing import Any
 from tcc.errors import UserError
 from tcc.frontends.onnx_scope import LARGEST_SIZE, Session
 from tcc.frontends.torch_calls import Formula, Number, Size
-from tcc.ir.index import Index, ceildiv, const, floordiv, maximum, minimum, mod
+from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
 
 
 def _power(base: Index, exponent: Index) -> Index:
@@ -27,6 +27,12 @@ def _quotient(num: Index, den: Index) -> Index:
     return floordiv(num, den)
 
 
+def _rest(num: Index, den: Index) -> Index:
+    if not den.terms and not den.const:
+        raise ValueError("a size is divided by zero")
+    return mod(num, den)
+
+
 # The functions that torch's symbolic integers are made of, by their names in its expressions.
 _FUNCTIONS: Mapping[str, Callable[..., Index]] = MappingProxyType(
     {
@@ -37,17 +43,33 @@ _FUNCTIONS: Mapping[str, Callable[..., Index]] = MappingProxyType(
         "FloorDiv": _quotient,
         "CleanDiv": _quotient,
         "CeilDiv": ceildiv,
-        "Mod": mod,
-        "PythonMod": mod,
-        "ModularIndexing": lambda base, by, size: mod(floordiv(base, by), size),
+        "Mod": _rest,
+        "PythonMod": _rest,
+        "ModularIndexing": lambda base, by, size: _rest(floordiv(base, by), size),
         "Max": lambda *values: reduce(maximum, values),
         "Min": lambda *values: reduce(minimum, values),
         "Identity": lambda value: value,
     }
 )
+
+
+def _truncated(num: Index, den: Index) -> Index:
+    least = bounds(num)[0]
+    if least is None or least < 0:
+        raise ValueError("what may be negative is rounded towards zero")
+    return _quotient(num, den)
+
+
 _ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = MappingProxyType(
-    {"FloorToInt": _quotient, "floor": _quotient, "CeilToInt": ceildiv, "ceiling": ceildiv}
+    {
+        "FloorToInt": _quotient,
+        "floor": _quotient,
+        "TruncToInt": _truncated,
+        "CeilToInt": ceildiv,
+        "ceiling": ceildiv,
+    }
 )
+_FINEST = 1 << 10  # of fractions that reals stand for; their products with sizes are exact
 
 
 class Symbols:
@@ -92,7 +114,7 @@ class Symbols:
         formula = size.value if isinstance(size, Number) else size
         try:
             return self._read(formula)
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:
             raise UserError(
                 f"the size {str(formula)[:200]} is not supported", where=where, why=str(error)
             ) from error
@@ -119,10 +141,18 @@ class Symbols:
 
     def _ratio(self, formula: Any) -> tuple[Index, Index]:
         """A fraction of sizes as numerator and denominator."""
+        if isinstance(formula, float):
+            short = abs(formula) <= _FINEST
+            top, bottom = formula.as_integer_ratio() if short else (0, 0)
+            if not short or bottom > _FINEST:
+                raise ValueError(f"{formula} is no short fraction")
+            return const(top), const(bottom)
         if not isinstance(formula, Formula):
             return self._read(formula), const(1)
         args = formula.args
         match formula.head:
+            case "ToFloat":
+                return self._read(args[0]), const(1)
             case "Rational" | "IntTrueDiv":
                 return self._read(args[0]), self._read(args[1])
             case "Pow" if isinstance(args[1], int) and args[1] < 0:

@@ -70,9 +70,18 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
         _output_names(module, len(fixed) - len(updates)),
         {name: _range(ends) for name, ends in ranges.items()},
         {},  # archives do not hold the names that authors give sizes
+        _guards(content),
         contents,
         trusted=False,
     )
+
+
+def _guards(content: Any) -> tuple[str, ...]:
+    """The conditions of the program; those of older torch have none."""
+    found = member(content, "guards_code", list) if "guards_code" in content else []
+    if not all(isinstance(text, str) for text in found):
+        raise ValueError("a condition is no text")
+    return tuple(found)
 
 
 # ---- pieces of JSON ------------------------------------------------------------------------------

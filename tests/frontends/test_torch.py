@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tcc
 import torch
+import torch.nn.functional as F
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
@@ -73,6 +74,19 @@ def test_windows() -> None:
     agree(Call(lambda x, w: [function(x, w) for function in WINDOWS]), x, w)
 
 
+def test_numbers_beyond_f16() -> None:
+    """Torch multiplies and divides in f32, so that a number of f32 is no infinity."""
+
+    def factors(x: Any) -> Any:
+        count = torch.tensor(70000)
+        return [
+            (1 - x) * -1e9, x * 70000.0, x / 1e5, x / 1e-9, 1e5 / x, x * count,
+            x / count.float(), torch.div(x * 9, 1e5, rounding_mode="floor"),
+        ]  # fmt: skip
+
+    agree(Call(factors), torch.tensor([0.0, 1.0, 0.5, -2.0]).half())
+
+
 def test_constants_are_the_programs_memory() -> None:
     network = Network()
     graph = load_model(export(network, torch.randn(3, 6)))
@@ -119,6 +133,19 @@ def test_related_sizes_are_checked() -> None:
         module(x, y[:5])
 
 
+def test_open_sizes_times_fractions() -> None:
+    def resized(x: Any) -> Any:
+        return [F.interpolate(x, scale_factor=factor) for factor in (1.5, 0.25, 2.0)]
+
+    auto = torch.export.Dim.AUTO
+    graph = load_model(export(Call(resized), torch.randn(1, 2, 12), shapes=(({2: auto},),)))
+    for size in (12, 19, 31):
+        x = torch.randn(1, 2, size)
+        found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
+        for have, want in zip(found.values(), resized(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(have), want)
+
+
 def test_sizes_that_data_decide() -> None:
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0], [3.0, 4.0]])
     agree(Call(lambda x: (torch.nonzero(x), x[x > 1])), x)
@@ -133,6 +160,11 @@ def test_shapes_are_fixed_by_name() -> None:
         load_model(program, {"inputs_0": (5, 3)})
     with pytest.raises(UserError, match="no input 'z'"):
         load_model(program, {"z": (5, 3)})
+
+
+def test_views_as_another_type_are_refused() -> None:
+    with pytest.raises(UserError, match="reads the bits of elements"):
+        load_model(export(Call(lambda x: x.view(torch.int32) >> 23), torch.randn(3)))
 
 
 def test_unsupported_operators_are_named_together() -> None:

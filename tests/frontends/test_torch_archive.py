@@ -16,14 +16,17 @@ import numpy as np
 import pytest
 import tcc
 import torch
+import torch.nn.functional as F
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.torch_calls import Formula
+from tcc.frontends.torch_calls import Block, Fixed, Formula, Program, Ref, Tensor
 from tcc.frontends.torch_complex import complex_converter_of
 from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_formulas import read_formula
+from tcc.frontends.torch_import import import_program
 from tcc.frontends.torch_mutation import DOUBTFUL, VIEWS
 from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.types import F32
 
 from tests.fuzz.hostile_archives import members, packed, program, tensor
 
@@ -111,10 +114,24 @@ def test_updates_in_place(tmp_path: Path) -> None:
         z.chunk(2, 1)[1].mul_(y[:, :3])
         z.unbind(1)[4].lt_(0.5)
         z.narrow(1, 2, 2).neg_()
+        z.narrow(1, -2, 2).mul_(2)
         z.t_().mT.select(1, 2).add_(1)
-        return z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
+        held = z > 0
+        held &= z < 1
+        held[0] |= y[:, 0] > 0
+        return held, z, flat, part, turned, torch.nn.functional.relu(z + 1, inplace=True)
 
     agree(tmp_path, updates, torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_updates_of_narrow_integers(tmp_path: Path) -> None:
+    """Torch divides in the wider type."""
+
+    def updates(x: Any) -> Any:
+        large = torch.tensor([300, -7, 301])
+        return x.clone().remainder_(large), x.clone().fmod_(large), x.clone().floor_divide_(large)
+
+    agree(tmp_path, updates, torch.tensor([1, -2, 100], dtype=torch.int8))
 
 
 def test_updates_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
@@ -138,6 +155,36 @@ def test_what_shares_memory_is_known() -> None:
             aliases.add(name)
     taken = {name for name in aliases if converter_of(f"{name}.default") is not None}
     assert taken - VIEWS - DOUBTFUL == set()
+
+
+def test_what_writes_into_its_arguments_has_no_converter() -> None:
+    """The program would go on with what those held before."""
+    taken = set()
+    for schema in torch._C._jit_get_all_schemas():
+        name = schema.name.replace("::", ".")
+        target = f"{name}.{schema.overload_name or 'default'}"
+        writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+        if (
+            writes
+            and name.startswith("aten.")
+            and (converter_of(target) is not None or complex_converter_of(target) is not None)
+        ):
+            taken.add(target.removeprefix("aten."))
+    lists = {name for name in taken if name.startswith("sort.")}
+    assert taken - lists == {"_native_batch_norm_legit.default"}  # only where it does not learn
+
+
+def test_results_into_given_tensors_are_refused(tmp_path: Path) -> None:
+    def into(x: Any) -> Any:
+        values, places, total = torch.zeros(4, 2), torch.zeros(4, 2).long(), torch.zeros(4, 6)
+        torch.topk(x, 2, out=(values, places))
+        torch.add(x, 1, out=total)
+        return values, places, total
+
+    with pytest.raises(UserError) as caught:
+        load_model(saved(tmp_path, samples.Call(into), torch.randn(4, 6)))
+    assert "aten.topk.values" in str(caught.value)
+    assert "aten.add.out" in str(caught.value)
 
 
 class Cache(torch.nn.Module):
@@ -302,6 +349,34 @@ def test_every_result_of_native_norms(tmp_path: Path) -> None:
     agree(tmp_path, norms, torch.randn(3, 4, 5, 6), torch.randn(4))
 
 
+def test_moments_of_narrow_types(tmp_path: Path) -> None:
+    """Squares and sums of f16 overflow; torch computes moments in f32."""
+
+    def moments(x: Any) -> Any:
+        return (
+            x.var(-1), x.std(-1, correction=0), *torch.var_mean(x, -1), *torch.std_mean(x),
+            torch.linalg.vector_norm(x, 3, dim=-1), F.batch_norm(x, None, None, training=True),
+            F.layer_norm(x, (64,)), F.rms_norm(x / 1e6, (64,)),
+        )  # fmt: skip
+
+    x = torch.randn(8, 64)
+    for dtype, scale in ((torch.float16, 120), (torch.bfloat16, 1e4)):
+        given = (x * scale).to(dtype)
+        program = samples.export(samples.Call(moments), given)
+        torch.export.save(program, tmp_path / "traced.pt2")
+        torch.export.save(program.run_decompositions(), tmp_path / "core.pt2")
+        for name in ("traced.pt2", "core.pt2"):
+            graph = load_model(tmp_path / name)
+            (key,) = (value.name for value in graph.inputs)
+            carried = given.float().numpy() if dtype is torch.bfloat16 else given.numpy()
+            found = evaluate_graph(graph, {key: carried})
+            for have, want in zip(found.values(), moments(given), strict=True):
+                near = torch.finfo(dtype).eps * 4
+                torch.testing.assert_close(
+                    torch.as_tensor(have).to(dtype), want, rtol=near, atol=near
+                )
+
+
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
@@ -316,6 +391,76 @@ def test_formulas() -> None:
     for bad in ("", "Integer()", "f(", "1 2", "a.b", "f(x", "'text", "Symbol(1)", "f('a')", "[1]"):
         with pytest.raises(ValueError, match=r"."):
             read_formula(bad)
+
+
+def parts(x: Any, y: Any) -> Any:
+    """Only for some sizes what torch writes down of it."""
+    return x.view(2, -1, 3), int(x.shape[0] / 2) * x, y if y.shape[0] != 5 else -y
+
+
+def test_sizes_that_the_program_is_not_for_are_refused(tmp_path: Path) -> None:
+    auto = torch.export.Dim.AUTO
+    given = torch.randn(4, 6), torch.randn(3)
+    shapes = (({0: auto}, {0: auto}),)
+    program = samples.export(samples.Call(parts), *given, shapes=shapes)
+    torch.export.save(program, tmp_path / "m.pt2")
+    for model in (program, tmp_path / "m.pt2"):
+        graph = load_model(model)
+        names = [value.name for value in graph.inputs]
+        for sizes, right in (((4, 3), True), ((4, 6), True), ((6, 3), False), ((4, 5), False)):
+            inputs = torch.randn(sizes[0], 6), torch.randn(sizes[1])
+            arrays = {n: x.numpy() for n, x in zip(names, inputs, strict=True)}
+            if right:
+                for have, want in zip(
+                    evaluate_graph(graph, arrays).values(), parts(*inputs), strict=True
+                ):
+                    torch.testing.assert_close(torch.as_tensor(have), want)
+            else:
+                with pytest.raises(UserError, match="the program asserts"):
+                    evaluate_graph(graph, arrays)
+    with pytest.raises(UserError, match="which does not hold"):
+        load_model(program, {names[0]: (6, 6)})
+
+
+def test_guards_that_are_odd_are_refused() -> None:
+    block = Block((("x", Tensor("float32", (4, 6))), ("n", None)), (), (Ref("x"),))
+    for text, why in (
+        ("L['x'].size()[0] == 4", ""),
+        ("L['x'].size()[1] > 2 * L['n']", ""),
+        ("L['x'].size()[0] % 2 == 1", "does not hold"),
+        ("L['x'].size()[0] != 4", "does not hold"),
+        ("L['y'].size()[0] == 4", "no input"),
+        ("L['x'].size()[2] == 4", "no input"),
+        ("L['x'].size()[0] == L['x'].size()[0].bit_length()", "no size"),
+        ("__import__('os').system('false') == 0", "no size"),
+        ("L['x'].size()[0]", "no comparison"),
+        ("1 == 2 == 3", "no comparison"),
+        ("(" * 300 + "1" + ")" * 300 + " == 1", "no expression"),
+        ("1 == " + "9" * 20000, "characters"),
+        (f"L['x'].size()[0] == {1 << 70}", "no size"),
+        ("?", "no expression"),
+        ("math.trunc(1e999 * L['x'].size()[0]) == 1", "no short fraction"),
+        ("math.trunc(-0.5 * L['x'].size()[0]) == 1", "may be negative"),
+        ("L['x'].size()[0] // 0 == 1", "not supported"),
+        ("L['x'].size()[0] % 0 == 1", "not supported"),
+        ("math.floor(1 / (L['x'].size()[0] - 4)) == 1", "not supported"),
+    ):
+        odd = Program(
+            block,
+            {"n": Fixed(2)},
+            (),
+            ("y",),
+            {},
+            {},
+            (text,),
+            lambda name: (np.zeros(1), F32),
+            True,
+        )
+        if why:
+            with pytest.raises(UserError, match=why):
+                import_program(odd)
+        else:
+            import_program(odd)
 
 
 # ---- damaged programs ----------------------------------------------------------------------------

@@ -34,6 +34,8 @@ POINTWISE = (
     lambda x, y: x + 2 * y,
     lambda x, y: torch.add(x, y, alpha=3),
     lambda x, y: 1.5 - x,
+    lambda x, y: torch.rsub(x, y, alpha=2),
+    lambda x, y: torch.maximum(x > 0, y > 0) ^ torch.minimum(x > y, y > 0),
     lambda x, y: torch.div(x, y, rounding_mode="floor"),
     lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     lambda x, y: torch.remainder(x, y),
@@ -50,6 +52,7 @@ POINTWISE = (
     lambda x, y: F.relu((x * 10).int()) - (-(x.abs() * 10).to(torch.uint8)),
 )
 MOVEMENT = (
+    lambda x, y: x[0].gather(0, torch.tensor(2)) + x[0].scatter(0, torch.tensor(1), y[0, 0]),
     lambda x, y: x.reshape(-1, 3)[1:, ::2].transpose(0, 1),
     lambda x, y: torch.stack([x, y], 1).flip(1).roll(1, -1),
     lambda x, y: torch.cat([x, y.repeat(2, 1)], 0).unfold(1, 3, 2),
@@ -176,6 +179,7 @@ SPECIAL = (
     lambda x, y: torch.special.shifted_chebyshev_polynomial_w(x, (y * 5).round()),
     lambda x, y: torch.special.chebyshev_polynomial_u(torch.tensor([1.0, -1.0]), torch.tensor(5)),
 )  # fmt: skip
+STAIRS = 9 * torch.arange(-4, 4)[:, None]  # the last rows of a mask hold nowhere
 WINDOWS = (
     lambda x, w: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
     lambda x, w: F.interpolate(x, scale_factor=0.6, mode="bicubic", antialias=True),
@@ -197,6 +201,10 @@ WINDOWS = (
     lambda x, w: F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2),
     lambda x, w: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     lambda x, w: F.scaled_dot_product_attention(x[0], x[0], x[0], x[0, :, :, :8] > 0),
+    lambda x, w: F.scaled_dot_product_attention(x, x, x, x[:, :1] > STAIRS),
+    lambda x, w: F.scaled_dot_product_attention(
+        x[0], x[0], x[0], torch.where(x[0] > STAIRS, 0.5, -torch.inf)
+    ),
     lambda x, w: F.grid_sample(x, torch.tanh(w[:2, :, :2, :].transpose(1, 3))[..., :2]),
 )
 

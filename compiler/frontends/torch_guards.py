@@ -1,0 +1,134 @@
+"""Guards of an exported program: what torch found to hold for its sizes while it traced, such as
+`(L['x'].size()[0] % 2) == 0`.  A program is wrong where they do not hold.
+
+They are text, in Python's syntax; nothing of it is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.onnx_scope import Scope
+from tcc.frontends.torch_calls import Fixed, Formula, Program, Tensor
+from tcc.frontends.torch_checks import require_formula
+from tcc.frontends.torch_symbols import Symbols
+
+_LONGEST, _LARGEST = 1 << 14, 1 << 62
+_COMPARISONS: dict[type, str] = {
+    ast.Eq: "Equality", ast.NotEq: "Unequality", ast.LtE: "LessThan", ast.Lt: "StrictLessThan",
+    ast.GtE: "GreaterThan", ast.Gt: "StrictGreaterThan",
+}  # fmt: skip
+_ARITHMETIC: dict[type, str] = {
+    ast.Add: "Add", ast.Mult: "Mul", ast.FloorDiv: "FloorDiv", ast.Mod: "PythonMod",
+    ast.Div: "IntTrueDiv", ast.Pow: "Pow",
+}  # fmt: skip
+_FUNCTIONS = {
+    "math.trunc": "TruncToInt",
+    "math.floor": "FloorToInt",
+    "math.ceil": "CeilToInt",
+    "torch.sym_float": "ToFloat",
+    "max": "Max",
+    "min": "Min",
+}
+
+
+def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
+    """Every run checks the guards that are not known to hold.
+
+    Raises `UserError` where one never holds, or is not understood.
+    """
+    for text in program.guards:
+        where = f"guard {text[:200]}"
+        try:
+            formula = _Reader(program).condition(_parsed(text))
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise UserError(
+                "a condition on the sizes of the program is not supported",
+                where=where,
+                why=str(error),
+                hint="export it with the sizes that it is about fixed",
+            ) from error
+        if formula is not True:
+            require_formula(scope, symbols, formula, where)
+
+
+def _parsed(text: str) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise ValueError(f"it has {len(text)} characters")
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError("it is no expression") from error
+
+
+class _Reader:
+    """Reads the guards of a program as formulas of its symbols."""
+
+    def __init__(self, program: Program) -> None:
+        self._known = dict(program.block.inputs)
+        self._owned = program.owned
+
+    def condition(self, node: ast.expr) -> Any:
+        """The formula of a comparison; True where it compares no sizes and holds."""
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+            raise ValueError("it is no comparison")
+        left, right = self._term(node.left), self._term(node.comparators[0])
+        head = _COMPARISONS.get(type(node.ops[0]))
+        if head is None:
+            raise ValueError("it is no comparison of sizes")
+        if head == "Equality" and left == right:
+            return True
+        return Formula(head, (left, right))
+
+    def _term(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=int() as value) if type(value) is int and value < _LARGEST:
+                return value
+            case ast.Constant(value=float() as real):
+                return real
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return Formula("Mul", (-1, self._term(inner)))
+            case ast.BinOp(op=ast.Sub()):
+                less = Formula("Mul", (-1, self._term(node.right)))
+                return Formula("Add", (self._term(node.left), less))
+            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                terms = self._term(node.left), self._term(node.right)
+                return Formula(_ARITHMETIC[type(node.op)], terms)
+            case ast.Call(args=given) if (name := ast.unparse(node.func)) in _FUNCTIONS:
+                return Formula(_FUNCTIONS[name], tuple(map(self._term, given)))
+            case ast.Subscript(
+                value=ast.Call(func=ast.Attribute(value=source, attr="size"), args=[]),
+                slice=ast.Constant(value=int() as axis),
+            ):
+                return self._size(source, axis)
+        return self._fixed(node)
+
+    def _size(self, source: ast.expr, axis: int) -> Any:
+        tensor = self._known.get(_input_name(source))
+        if not isinstance(tensor, Tensor) or not 0 <= axis < len(tensor.shape):
+            raise ValueError(f"{ast.unparse(source)} is no input of it")
+        return tensor.shape[axis]
+
+    def _fixed(self, source: ast.expr) -> int:
+        owner = self._owned.get(_input_name(source))
+        if not isinstance(owner, Fixed) or not isinstance(owner.value, int):
+            raise ValueError(f"{ast.unparse(source)[:80]} is no size")
+        return owner.value
+
+
+def _input_name(source: ast.expr) -> str:
+    """The name that torch gives the input at a place: `L['x'][0]` is `x_0`."""
+    steps: list[str] = []
+    while not isinstance(source, ast.Name):
+        match source:
+            case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
+                steps.append(str(key))
+            case ast.Attribute(value=inner, attr=key):
+                steps.append(key)
+            case _:
+                raise ValueError(f"{ast.unparse(source)[:80]} is no size")
+        source = inner
+    return re.sub("[^a-zA-Z0-9]", "_", "_".join(reversed(steps)).lower())
