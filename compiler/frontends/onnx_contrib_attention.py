@@ -17,7 +17,7 @@ from tcc.frontends.onnx_contrib_fused import positions
 from tcc.frontends.onnx_contrib_quantize import scaled_sums
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int, const
-from tcc.ir.types import I64
+from tcc.ir.types import BOOL, I64
 
 Results = Sequence["Operand | None"]
 
@@ -247,10 +247,10 @@ def _attended(
 
 
 def _group_query(ctx: NodeContext) -> Results:
-    _refuse(ctx, 11, 12, 13, sliding_window_cache=0, qk_output=0, causal=1)
+    _refuse(ctx, 12, 13, sliding_window_cache=0, qk_output=0, causal=1)
     _refuse(ctx, k_quant_type="NONE", v_quant_type="NONE")
-    if ctx.integer("smooth_softmax", -1) > 0 or ctx.wants(3):
-        raise ctx.fail("smooth softmax and scores are not supported")
+    if ctx.wants(3):
+        raise ctx.fail("scores are not given")
     many, few = ctx.integer("num_heads"), ctx.integer("kv_num_heads")
     q, k, v = (
         _heads(ctx, x, n) for x, n in zip(_apart(ctx, many, few), (many, few, few), strict=True)
@@ -263,14 +263,47 @@ def _group_query(ctx: NodeContext) -> Results:
     k, v = cache.present(k, 3), cache.present(v, 4)
     mask = ctx.optional(10)
     window = ctx.integer("local_window_size", -1)
-    if cache.even and window < 0:
+    sink = _sink(ctx, many)
+    if cache.even and window < 0 and sink is None:
         y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)
         return [y, k, v]
     shown = cache.shown(k.shape[2], window)
     if mask is not None:
         lowest = ctx.filled(float("-inf"), mask.dtype)
         shown = ctx.emit("where", shown, mask, lowest)
-    return [_attend(ctx, (q, k, v), mask=shown), k, v]
+    if sink is None:
+        return [_attend(ctx, (q, k, v), mask=shown), k, v]
+    shown, *longer = _sunk(ctx, shown, sink, (k, v))
+    return [_attend(ctx, (q, *longer), mask=shown), k, v]
+
+
+def _sink(ctx: NodeContext, heads: int) -> Operand | None:
+    """What each head's softmax has as one more score, which goes to no key; `[heads]`."""
+    given = ctx.optional(11)
+    if given is not None:
+        return ctx.holds(ctx.ranked(given, 1), 0, heads)
+    smooth = ctx.integer("smooth_softmax", -1) > 0
+    return ctx.expand(ctx.filled(0, ctx.input(0).dtype), (const(heads),)) if smooth else None
+
+
+def _sunk(
+    ctx: NodeContext, shown: Operand, sink: Operand, caches: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    """The scores' mask with one more key of no value, and the caches with it."""
+    dtype = caches[0].dtype
+    if shown.dtype is BOOL:
+        lowest = ctx.filled(float("-inf"), dtype)
+        shown = ctx.emit("where", shown, ctx.filled(0, dtype), lowest)
+    batch, _, length, total = shown.shape
+    heads = sink.shape[0]
+    own = ctx.reshape(ctx.cast(sink, dtype), (1, heads, 1, 1))
+    columns = (
+        ctx.expand(shown, (batch, heads, length, total)),
+        ctx.expand(own, (batch, heads, length, const(1))),
+    )
+    rows = (ctx.expand(ctx.filled(0, dtype), (*c.shape[:2], const(1), c.shape[3])) for c in caches)
+    longer = (ctx.concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
+    return ctx.concat(list(columns), 3), *longer
 
 
 def _apart(ctx: NodeContext, many: int, few: int) -> list[Operand]:

@@ -83,8 +83,10 @@ _ALIASES = MappingProxyType(
 # Overloads that write into tensors they are given, which their names do not end with.
 _WRITING = frozenset(
     (
-        "L OutScalar_Other OutScalar_Self OutTensor U X a eigenvalues inverse out_mode result sign "
-        "values values_stable"
+        "_linalg_det.result _linalg_eigh.eigenvalues _linalg_slogdet.sign _linalg_solve_ex.result "
+        "_linalg_svd.U div.out_mode divide.out_mode geqrf.a kthvalue.values linalg_cholesky_ex.L "
+        "linalg_inv_ex.inverse mode.values sort.values sort.values_stable topk.values "
+        "triangular_solve.X xlogy.OutScalar_Other xlogy.OutScalar_Self xlogy.OutTensor"
     ).split()
 )
 
@@ -92,8 +94,7 @@ _WRITING = frozenset(
 def is_writing(target: str) -> bool:
     """Whether an overload writes its results into tensors that it is given; what else reads these
     would not see it."""
-    overload = target.rpartition(".")[2]
-    return overload.endswith("out") or overload in _WRITING
+    return target.endswith((".out", "_out")) or target.removeprefix("aten.") in _WRITING
 
 
 def converter_of(target: str) -> Converter | None:

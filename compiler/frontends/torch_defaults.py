@@ -267,6 +267,7 @@ tensor_split.sections dim=0
 tensor_split.tensor_indices_or_sections dim=0
 to.device copy=False
 to.dtype copy=False
+to.dtype_layout dtype=None copy=False
 to.other copy=False
 to.prim_Device dtype=None copy=False
 to.prim_dtype dtype=None copy=False

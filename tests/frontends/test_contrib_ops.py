@@ -417,7 +417,9 @@ def group_query(
     caches = [f32(batch, 2, past, 16) for _ in range(2)]
     ends = np.asarray(lengths, np.int32) - 1
     operands = [*qkv, *caches, ends, np.array(total, np.int32)]
-    operands += [*angles(24, 8)] if turned else []
+    sink = more.pop("sink", None)
+    operands += [*angles(24, 8)] if turned else [None, None] if sink else []
+    operands += [None, None, np.asarray(sink, np.float32)] if sink else []
     agrees(
         "GroupQueryAttention", *operands, constants=(6,), outputs=("y", "k", "v"),
         num_heads=4, kv_num_heads=2, **more,
@@ -432,6 +434,9 @@ def group_query(
         {"do_rotary": 1, "rotary_interleaved": 1},
         {"softcap": 2.0, "scale": 0.5},
         {"local_window_size": 3},
+        {"sink": [0.5, -1.0, 3.0, 0.0]},
+        {"sink": [0.5, 4.0, 0.25, 1.0], "local_window_size": 3, "do_rotary": 1},
+        {"smooth_softmax": 1, "softcap": 2.0},
     ],
     ids=str,
 )
