@@ -21,7 +21,7 @@ def check(case: Case) -> tuple[str, str]:
     near."""
     torch.manual_seed(0)
     try:
-        model, inputs = build(case), case.inputs()
+        model, inputs = build(case), {n: _several(x) for n, x in case.inputs().items()}
         named = {**inputs, **case.arguments, "return_dict": True}
         with torch.no_grad():
             model(**named)
@@ -57,6 +57,11 @@ class Positional(torch.nn.Module):
 
     def forward(self, *x: torch.Tensor) -> Any:
         return self.model(**(self.fixed | dict(zip(self.names, x, strict=True))))
+
+
+def _several(x: torch.Tensor) -> torch.Tensor:
+    """Two rows of one: torch takes a size of one for a fixed one."""
+    return torch.cat([x, x]) if x.shape[0] == 1 else x
 
 
 def _open_axes(x: torch.Tensor) -> dict[int, Any]:
