@@ -155,13 +155,16 @@ def test_inspect_tells_what_each_kernel_does_and_takes(
     measured = [row["measured"] for row in rows]
     assert measured == sorted(measured, reverse=True)
     assert all(0 < t < 1 for t in measured)
-    kernels = [row for row in rows if row["flops"] is not None]
+    assert all(row["flops"] is row["share"] is None for row in rows)  # its sizes are open
+    predicted = json.loads(inspected(capsys, str(artifact), "--kernels", "--json"))
+    kernels = [row for row in predicted if row["flops"] is not None]
     assert len(kernels) == read_manifest(artifact)["variants"][0]["kernel_count"]
     assert all(row["predicted"] > 0 and row["bytes"] > 0 for row in kernels)
     table = inspected(capsys, str(artifact), "--kernels").splitlines()
     assert table[0].startswith("kernel")
-    assert table[-2].startswith("all")
-    assert table[-1].startswith("contractions: ")
+    assert table[-3].startswith("all")
+    assert table[-2].startswith("contractions: ")
+    assert table[-1].startswith("open sizes: ")
 
 
 def test_kept_ir_is_shown_and_becomes_assembly(
