@@ -68,8 +68,11 @@ def _check_known(indices: Array, attrs: CheckIndicesAttrs, loc: str) -> None:
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
-    """Whether the indices are places in an axis of the same size."""
+    """Whether the indices are places in an axis of the same size: the last result of what finds
+    them, for `top_k` gives the elements themselves before."""
     made = b.producer(indices)
     if made is None or made.op.name not in _PLACES or made.inputs[0] is None:
+        return False
+    if indices is not made.outputs[-1]:
         return False
     return made.inputs[0].type.shape[made.attrs.axis] is size
