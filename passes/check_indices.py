@@ -35,15 +35,24 @@ def check_indices(graph: Graph) -> Graph:
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     if not node.op.name.startswith("gather") or inputs[0] is None or inputs[1] is None:
         return None
-    indices, known = inputs[1], b.array(inputs[1])
-    added = False
-    for attrs in _axes(node, inputs[0], indices):
-        if known is not None:
-            _check_known(known, attrs, node.loc)
-        elif not _is_place(b, indices, attrs.size):
-            b.add(OPS["check_indices"], [indices], attrs, loc=node.loc)
-            added = True
-    return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
+    axes = _axes(node, inputs[0], inputs[1])
+    added = [add_check(b, inputs[1], attrs, node.loc) for attrs in axes]
+    return b.add(node.op, inputs, node.attrs, loc=node.loc) if any(added) else None
+
+
+def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: str) -> bool:
+    """Adds a check of indices if they need one; whether they did.
+
+    Raises `UserError` for constant ones outside of their axis.
+    """
+    known = b.array(indices)
+    if known is not None:
+        _check_known(known, attrs, loc)
+        return False
+    if _is_place(b, indices, attrs.size):
+        return False
+    b.add(OPS["check_indices"], [indices], attrs, loc=loc)
+    return True
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
