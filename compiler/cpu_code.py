@@ -58,7 +58,8 @@ class CpuCode:
             self.asked += (WEIGHT_PRODUCTS, split)
             self.asked += () if options.numerics == "strict" else (REQUANTISE,)
         if self.planner.pricer is not None:
-            self.asked += (grouped_products(GroupPrices(self.planner, _TILES).tile_of),)
+            tile_of = GroupPrices(self.planner, _TILES).tile_of
+            self.asked += (grouped_products(tile_of, checks=True),)
 
     @property
     def limits(self) -> Limits | None:

@@ -37,14 +37,24 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     source, indices = _chosen(node, inputs)
     if source is None or indices is None:
         return None
-    known, added = b.array(indices), False
-    for attrs in _axes(node, source, indices):
-        if known is not None:
-            _check_known(known, attrs, node.loc)
-        elif not _is_place(b, indices, attrs.size):
-            b.add(OPS["check_indices"], [indices], attrs, loc=node.loc)
-            added = True
-    return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
+    axes = _axes(node, source, indices)
+    added = [add_check(b, indices, attrs, node.loc) for attrs in axes]
+    return b.add(node.op, inputs, node.attrs, loc=node.loc) if any(added) else None
+
+
+def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: str) -> bool:
+    """Adds a check of indices if they need one; whether they did.
+
+    Raises `UserError` for constant ones outside of their axis.
+    """
+    known = b.array(indices)
+    if known is not None:
+        _check_known(known, attrs, loc)
+        return False
+    if _is_place(b, indices, attrs.size):
+        return False
+    b.add(OPS["check_indices"], [indices], attrs, loc=loc)
+    return True
 
 
 def _chosen(node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
@@ -81,8 +91,11 @@ def _check_known(indices: Array, attrs: CheckIndicesAttrs, loc: str) -> None:
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
-    """Whether the indices are places in an axis of the same size."""
+    """Whether the indices are places in an axis of the same size: the last result of what finds
+    them, for `top_k` gives the elements themselves before."""
     made = b.producer(indices)
     if made is None or made.op.name not in _PLACES or made.inputs[0] is None:
+        return False
+    if indices is not made.outputs[-1]:
         return False
     return made.inputs[0].type.shape[made.attrs.axis] is size

@@ -23,6 +23,8 @@ from tcc.ir.types import TensorType, element_count
 from tcc.ops import OPS
 from tcc.ops.movement import ReshapeAttrs, TransposeAttrs
 from tcc.ops.shapes import AxisAttrs, broadcasts_to
+from tcc.ops.sizes import CheckIndicesAttrs
+from tcc.passes.check_indices import add_check
 from tcc.passes.group_forms import Grouping, from_tiles, places, rows, to_tiles
 
 
@@ -75,13 +77,15 @@ class _Chosen:
     source: Value
     index: Value
     swapped: bool
+    loc: str
 
 
-def group_products(graph: Graph, tile_of: TileOf) -> Graph:
-    """`graph` with products by tiles where `tile_of` says of how many rows."""
+def group_products(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
+    """`graph` with products by tiles where `tile_of` says of how many rows; with `checks` of the
+    indices, which no gather is left to read."""
     if not any(node.op.name == "gather" for node in graph.nodes):
         return graph
-    return rewritten(graph, _Grouper(tile_of).visit)
+    return rewritten(graph, _Grouper(tile_of, checks).visit)
 
 
 def tiled_product(
@@ -127,6 +131,7 @@ class _Grouper:
     """Rewrites nodes in order; what is known of values is known of the new graph's."""
 
     tile_of: TileOf
+    checks: bool
     tiled: dict[Value, _Tiled] = field(default_factory=dict)
     orders: dict[tuple[GraphBuilder, Value], Order] = field(default_factory=dict)
 
@@ -169,7 +174,7 @@ class _Grouper:
             order, tiles = known.order, known.tiles
         else:
             product = Product(plain, chosen.source.type, chosen.index.type, swapped)
-            found = self._order(b, product, chosen.index, node.loc)
+            found = self._order(b, product, chosen, node.loc)
             if found is None:
                 return None
             order = found
@@ -178,16 +183,19 @@ class _Grouper:
         rank = node.outputs[0].type.rank
         return [self._shown(b, node, made, order, rank - 1 - turned)]
 
-    def _order(self, b: GraphBuilder, product: Product, index: Value, loc: str) -> Order | None:
+    def _order(self, b: GraphBuilder, product: Product, chosen: _Chosen, loc: str) -> Order | None:
         """The order of an index tensor, with tiles as the first product of it wants them."""
+        index, count = chosen.index, product.matrices.shape[0]
         if (b, index) not in self.orders:
             tile = self.tile_of(product)
             if tile is None:
                 return None
-            grouping = Grouping(product.index, product.matrices.shape[0], tile)
+            if self.checks:
+                add_check(b, index, CheckIndicesAttrs(count), chosen.loc)
+            grouping = Grouping(product.index, count, tile)
             self.orders[b, index] = ordered(b, index, grouping, loc)
         found = self.orders[b, index]
-        return found if found.grouping.matrices is product.matrices.shape[0] else None
+        return found if found.grouping.matrices is count else None
 
     def _shown(
         self, b: GraphBuilder, node: Node, tiles: Value, order: Order, axis: int, number: int = 0
@@ -278,7 +286,7 @@ def _chosen(b: GraphBuilder, value: Value | None) -> _Chosen | None:
     if node is None or node.inputs[0] is None:
         return None
     if node.op.name == "gather" and node.attrs.axis == 0 and node.inputs[1] is not None:
-        return _Chosen(node.inputs[0], node.inputs[1], False)
+        return _Chosen(node.inputs[0], node.inputs[1], False, node.loc)
     found = _chosen(b, node.inputs[0]) if node.op.name in ("transpose", "reshape") else None
     if found is None:
         return None

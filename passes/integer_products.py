@@ -175,11 +175,11 @@ def _product(
 ) -> Value | None:
     if left is None or right is None or left.axis is not None:
         return None
-    if weights and not _admitted(b, node, left, right):
-        return None
     rank = right.value.type.rank
     length = as_int(left.value.type.shape[-1]) if left.value.type.rank > 1 else None
     if rank < 2 or length is None or length > _LONGEST or right.axis not in (None, rank - 1):
+        return None
+    if weights and not _admitted(b, node, left, right):
         return None
     wide = _sums(b, node, left, right)
     if wide is None:

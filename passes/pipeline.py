@@ -67,9 +67,10 @@ FEW_LARGEST = Pass("few-largest", few_largest)
 EXPRESS_CALLS = Pass("express-calls", express_calls)
 
 
-def grouped_products(tile_of: TileOf) -> Pass:
-    """Products with matrices that data choose row by row become such of tiles of rows."""
-    grouped = partial(group_products, tile_of=tile_of)
+def grouped_products(tile_of: TileOf, *, checks: bool = False) -> Pass:
+    """Products with matrices that data choose row by row become such of tiles of rows; `checks`
+    for targets that ask for `CHECK_INDICES`, which no longer sees the rows' own."""
+    grouped = partial(group_products, tile_of=tile_of, checks=checks)
     return Pass("group-products", grouped, Kind.PROPOSING, level=2)
 
 

@@ -212,7 +212,7 @@ def _sums(
     signed = b.constant(weights.array, w[0].name, I8, b.sources(w[0]))
     if conv is None:
         (sums,) = b.add(OPS["matmul_integer"], [value, signed], NoAttrs(), loc=node.loc)
-        wide = weights.array.sum(-2, dtype=np.int32, keepdims=weights.array.ndim > 1)
+        wide = weights.array.sum(-2, dtype=np.int32, keepdims=value.type.rank > 1)
     else:
         border = 0 if known is None else known + half
         attrs = ConvIntegerAttrs(

@@ -4,9 +4,9 @@
     p[i, k] = e[i, k] * (1 / l[i])          ->     s[i, j] = sum(k) e[i, k] * v[k, j]
     o[i, j] = sum(k) p[i, k] * v[k, j]             o[i, j] = s[i, j] * (1 / l[i])
 
-Only weights that are divided by their own sum over the same loop qualify: no sum of theirs exceeds
-the total by more than the other factor, so that nothing overflows that did not before.  It saves a
-pass over the weights, and the sums no longer wait for the total.
+Only weights exp(x - max x) that are divided by their own sum over the same loop qualify: the
+largest is 1 and the total at least that, so that nothing overflows or vanishes that did not before.
+It saves a pass over the weights, and the sums no longer wait for the total.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar
 def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | None:
     """A sum's body without the total of its weights, and the factor that follows it instead."""
     for weight, other in _weights(stages, number):
+        over = stages[number].reduce[0]
         for part, factor in _quotient(_element(weight, stages)):
-            if _is_total(factor, part, stages, stages[number].reduce[0]):
+            if _is_total(factor, part, stages, over) and _below_one(part, stages, over):
                 return apply("mul", part, other), factor
     return None
 
@@ -129,11 +130,11 @@ def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
     part = _element(part, stages)
     if not isinstance(part, Apply) or part.function != "exp":
         return False
-    (power,) = part.args
+    power = _element(part.args[0], stages)
     if not isinstance(power, Apply) or power.function != "sub":
         return False
     x, top = power.args
-    return _reduces(top, x, stages, over, "max")
+    return _reduces(_element(top, stages), x, stages, over, "max")
 
 
 def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:

@@ -97,6 +97,17 @@ def test_positions_beyond_a_table_of_angles_name_their_node() -> None:
         module.run(inputs | {"p": np.array([[0, 1, 3]])})
 
 
+def test_elements_that_were_sorted_are_no_places() -> None:
+    module = _module(
+        "g (float[9,4] x, int64[9] i) => (float[3,4] y) "
+        "{ k = Constant <value_ints = [3]> () v, p = TopK (i, k) [rows] y = Gather (x, v) }"
+    )
+    x = np.arange(36, dtype=np.float32).reshape(9, 4)
+    np.testing.assert_array_equal(module.run({"x": x, "i": np.arange(9)})["y"], x[[8, 7, 6]])
+    with pytest.raises(Exception, match=r"rows \(Gather\): an index is outside of its axis"):
+        module.run({"x": x, "i": np.arange(9) + 1})
+
+
 def test_a_reshape_to_sizes_that_do_not_fit_is_refused() -> None:
     module = _module("g (float[n] x, int64[2] s) => (float[a,b] y) { y = Reshape (x, s) }")
     x = np.arange(6, dtype=np.float32)

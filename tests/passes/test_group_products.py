@@ -126,6 +126,18 @@ def test_another_index_has_an_order_of_its_own(agree: Agree) -> None:
     agree(graph, made, tolerance=1e-6)
 
 
+def test_indices_are_checked_once_where_that_is_asked(agree: Agree) -> None:
+    m = Layer("checked")
+    graph = m.finish(m.op("relu", m.product(m.x, DEPTH, WIDTH)))
+    assert "check_indices" not in ops(group_products(graph, tile_of_four))
+    made = group_products(graph, tile_of_four, checks=True)
+    (check,) = (n for n in made.nodes if n.op.name == "check_indices")
+    (index,) = check.inputs
+    assert index is not None
+    assert (index.name, check.attrs.size) == (m.index.name, const(EXPERTS))
+    agree(graph, made, tolerance=1e-6)
+
+
 def test_prices_take_tiles_where_matrices_would_be_read_often() -> None:
     machine = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
     prices = GroupPrices(KernelPlanner(TYPICAL_CORE, Pricer(machine, 1 << 26)), (16, 32))

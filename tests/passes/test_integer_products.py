@@ -14,7 +14,7 @@ from tcc.ir.types import I8, U8
 from tcc.ops.contract import GemmAttrs
 from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.integer_products import integer_products
+from tcc.passes.integer_products import integer_products, weight_products
 from tcc.passes.lower_model import lower_for_gpu
 from tcc.passes.pipeline import INTEGER_PRODUCTS, run_pipeline
 from tcc.passes.precision import FULL
@@ -112,7 +112,8 @@ def rows() -> Graph:
     small = m.op("quantize_linear", x, scale, attrs=QuantizeAttrs(U8))
     left = m.op("dequantize_linear", small, scale, attrs=DequantizeAttrs())
     weights = m.builder.constant(np.ones((K, N), np.int8), "w")
-    right = m.op("dequantize_linear", weights, m.weight(K), attrs=DequantizeAttrs(axis=0))
+    zeros = m.builder.constant(np.zeros(K, np.int8), "zeros")
+    right = m.op("dequantize_linear", weights, m.weight(K), zeros, attrs=DequantizeAttrs(axis=0))
     return m.finish(m.op("matmul", left, right))
 
 
@@ -127,6 +128,7 @@ def one_side() -> Graph:
 def test_other_products_stay(make: Any) -> None:
     graph = make()
     assert integer_products(graph) is graph
+    assert weight_products(graph) is graph
 
 
 def test_other_targets_keep_floats() -> None:

@@ -43,9 +43,11 @@ def constant(m: Model, array: Any) -> Value:
     return m.builder.constant(np.asarray(array), "c")
 
 
-def integer_matmul(x: str, w: str, *, dynamic: bool = False, columns: bool = False) -> Graph:
+def integer_matmul(
+    x: str, w: str, *, dynamic: bool = False, columns: bool = False, rows: bool = True
+) -> Graph:
     m = Model("integer_matmul")
-    values = m.input("x", 2, 5, 13, dtype=I8 if x == "i8" else U8)
+    values = m.input("x", *((2, 5, 13) if rows else (13,)), dtype=I8 if x == "i8" else U8)
     point = m.input("z", dtype=values.type.dtype) if dynamic else constant(m, KINDS[x](7))
     zeros = draw(w, 6) if columns else KINDS[w](3)
     weights = constant(m, draw(w, 13, 6))
@@ -105,6 +107,8 @@ GRAPHS = {
     "dynamic": lambda: integer_matmul("u8", "i8", dynamic=True),
     "dynamic_signed": lambda: integer_matmul("i8", "u8", dynamic=True),
     "columns": lambda: integer_matmul("u8", "u8", columns=True),
+    "vector": lambda: integer_matmul("u8", "u8", columns=True, rows=False),
+    "vector_dynamic": lambda: integer_matmul("i8", "i8", dynamic=True, rows=False),
     **{f"conv_{x}{w}": (lambda x=x, w=w: integer_conv(x, w)) for x in KINDS for w in KINDS},
     **{
         f"{op}_{x}{w}": (lambda op=op, x=x, w=w: qlinear(op, x, w))

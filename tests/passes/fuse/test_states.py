@@ -274,5 +274,32 @@ def test_what_is_read_after_the_walk_must_not_be_made_in_it() -> None:
     assert derive(chain(keep=True)) is None
 
 
+def shares(*, bounded: bool) -> Expr:
+    """sum (e / sum e) v with e = exp(x - max x), or with e = exp(x), which may be of any size."""
+    b = ExprBuilder(tensor(F32, 3, 8), tensor(F32, 8, 4))
+    i, j = b.iters(3, 8)
+    top = b.stage((i,), b.read(0, i, j), over=(j,), monoid="max")
+    i, j = b.iters(3, 8)
+    below = b.stage((i, j), fn("sub", b.read(0, i, j), b.read(top, i)))
+    i, j = b.iters(3, 8)
+    part = b.stage((i, j), fn("exp", b.read(below, i, j) if bounded else b.read(0, i, j)))
+    i, j = b.iters(3, 8)
+    total = b.stage((i,), b.read(part, i, j), over=(j,), monoid="sum")
+    i, j = b.iters(3, 8)
+    share = b.stage((i, j), fn("div", b.read(part, i, j), b.read(total, i)))
+    i, j, n = b.iters(3, 8, 4)
+    b.stage((i, n), fn("mul", b.read(share, i, j), b.read(1, j, n)), over=(j,), monoid="sum")
+    return b.done()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_totals_stay_where_weights_may_be_large(bounded: bool) -> None:
+    expr = shares(bounded=bounded)
+    assert (hoist_totals(expr) is expr) is not bounded
+    x, v = np.full((3, 8), 86, "f4"), np.full((8, 4), 20, "f4")
+    (got,) = evaluate_expr(hoist_totals(expr), [x, v])
+    np.testing.assert_allclose(got, np.full((3, 4), 20), rtol=1e-6)
+
+
 def test_a_sum_of_squares_does_not_follow_a_maximum() -> None:
     assert derive(chain(number(2))) is None
