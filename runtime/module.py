@@ -118,6 +118,8 @@ class Module:
     ) -> None:
         self._path, self._error, self._flags = path.absolute(), error, flags
         self._threads = -1 if threads is None else threads
+        if not isinstance(self._threads, int) or not -1 <= self._threads < 1 << 31:
+            raise error(f"{threads!r} is no count of threads", where=str(path))
         self._idle: list[int] = []
         self._lock = Lock()
         self._handle: int | None = None

@@ -27,10 +27,11 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
     be read.
     """
     known = {port.name: port for port in ports}
-    texts = {}
+    texts: dict[str, str] = {}
     for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
+        named = [port for port in known if text.startswith(f"{port}=")]  # names may hold a =
+        name = max(named, key=len, default=text.partition("=")[0])
+        if "=" not in text:
             raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
         if name not in known:
             raise UserError(
@@ -38,7 +39,9 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
                 where=f"--input {text}",
                 hint=f"its inputs are: {', '.join(known)}",
             )
-        texts[name] = value
+        if name in texts:
+            raise UserError(f"the input {name!r} is given twice", where=f"--input {text}")
+        texts[name] = text[len(name) + 1 :]
     return {
         name: _value(port, texts.get(name, ""), np.random.default_rng([seed, index]))
         for index, (name, port) in enumerate(known.items())
@@ -69,9 +72,9 @@ def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
         dtype, shape = _described(port, described)
         if equals:
             return np.full(shape, _number(value, dtype), dtype.carrier)
+        return _random(dtype, shape, rng)
     except (ValueError, OverflowError) as error:
         raise UserError("bad input", where=where, why=str(error), hint=_FORMS) from error
-    return _random(dtype, shape, rng)
 
 
 def _load(path: Path, where: str) -> Array:

@@ -43,12 +43,31 @@ def test_random_values_depend_on_the_seed_alone() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "y=1", "x=2x3xf32=a", "x=2y3", "x=2xq7", "ids=2xu8=300", "ids=2xi64=1.5", "x=2xbool=2"],
+    [
+        "x",
+        "y=1",
+        "x=99999999999x99999999999",
+        "x=" + "x".join("1" * 80),
+        "x=2x3xf32=a",
+        "x=2y3",
+        "x=2xq7",
+        "ids=2xu8=300",
+        "ids=2xi64=1.5",
+        "x=2xbool=2",
+    ],
 )
 def test_bad_texts_are_the_users_error(text: str) -> None:
     with pytest.raises(UserError) as caught:
         make_inputs((X, IDS), [text], seed=0)
     assert text in caught.value.where
+
+
+def test_an_input_is_given_once_and_its_name_may_hold_a_sign() -> None:
+    with pytest.raises(UserError, match="twice"):
+        make_inputs((X,), ["x=1x3", "x=2x3"], seed=0)
+    ports = (X, Port("x=2", "f32", (None,), "[n]"))
+    made = make_inputs(ports, ["x=2x3=1", "x=2=4=7"], seed=0)
+    assert (made["x"].shape, made["x=2"].shape) == ((2, 3), (4,))
 
 
 def test_bad_files_are_the_users_error(tmp_path: Path) -> None:

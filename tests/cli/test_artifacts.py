@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,6 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.artifact import find_weights, read_manifest
+from tcc.cli import listing
+from tcc.debug import Trace
+from tcc.driver import load
+from tcc.errors import UserError
 
 
 def reference(folder: Path, offset: float, name: str = "x") -> Path:
@@ -137,3 +142,25 @@ def test_verify_without_onnx_runtime_uses_the_evaluator(
     found = json.loads(capsys.readouterr().out)
     assert found["oracle"] == "the reference evaluator"
     assert found["ok"] is True
+
+
+@pytest.mark.parametrize("threads", [-2, 1 << 32, "two", 1.5])
+def test_what_is_no_count_of_threads(threads: Any, artifact: Path) -> None:
+    with pytest.raises(UserError, match="no count of threads"):
+        load(artifact, threads)
+
+
+def test_a_variant_that_is_not_there(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(listing, "read_listings", lambda path: {"tcc_kernel_0": ""})
+    for flag in ("--ir", "--asm"):
+        assert cli.execute(["inspect", str(artifact), flag, "5/0"]) == 1
+        assert "no variant 5" in capsys.readouterr().err
+
+
+def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "dump")
+    (tmp_path / "dump" / "00-import.txt").mkdir()
+    with pytest.raises(UserError, match="dump"):
+        trace.dump("import", lambda: "text")

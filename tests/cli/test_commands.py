@@ -1,6 +1,8 @@
 """Exit codes, streams and help of every command."""
 
 import json
+import subprocess
+import sys
 
 import click
 import pytest
@@ -63,6 +65,31 @@ def test_errors_become_exit_codes_and_short_messages(
     assert out == ""
     assert text in err
     assert ("Traceback" in err) == debug
+
+
+def test_output_that_cannot_be_written_is_no_fault_of_ours() -> None:
+    command = f"{sys.executable} -m tcc ops"
+    full = subprocess.run(f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True)
+    assert full.returncode == 1
+    assert full.stderr == "error: something cannot be written: No space left on device\n"
+    closed = subprocess.run(f"{command} >&- 2>&-", shell=True)
+    assert closed.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "m.so", "--seed", "-1"],
+        ["bench", "m.onnx", "--seconds", "nan"],
+        ["bench", "m.onnx", "--seconds", "inf"],
+        ["bench", "m.onnx", "--cap", "1e12"],
+    ],
+)
+def test_numbers_without_a_meaning(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(arguments) == 1
+    assert "Invalid value" in capsys.readouterr().err
 
 
 def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:
