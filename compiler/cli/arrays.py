@@ -12,6 +12,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import DTYPES, STRING, DType, Kind
 from tcc.options import read_shape
 from tcc.runtime import Port
+from tcc.runtime.abi import numpy_dtype
 
 _FORMS = (
     "write NAME=@file.npy, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a sequence "
@@ -46,6 +47,23 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
         name: _value(port, texts.get(name, ""), np.random.default_rng([seed, index]))
         for index, (name, port) in enumerate(known.items())
     }
+
+
+def as_taken(ports: Sequence[Port], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays as a `Module` takes them: floats that NumPy lacks are of their own type, as which
+    bytes of a file without a type count too."""
+    return {port.name: _taken(port, arrays[port.name]) for port in ports}
+
+
+def _taken(port: Port, value: Any) -> Any:
+    known = DTYPES.get(port.dtype)
+    if known is None or known.kind is not Kind.FLOAT or not isinstance(value, np.ndarray):
+        return value
+    own = numpy_dtype(known.name)
+    if value.dtype.kind == "V" and value.dtype.itemsize == own.itemsize:
+        return value.view(own)
+    lacks = known.carrier.itemsize != own.itemsize
+    return value.astype(own) if lacks and value.dtype == known.carrier else value
 
 
 def _value(port: Port, text: str, rng: np.random.Generator) -> Any:

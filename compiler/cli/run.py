@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import click
-from tcc.cli.arrays import make_inputs, write_arrays
+from tcc.cli.arrays import as_taken, make_inputs, write_arrays
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import array_lines, say, shape_record
@@ -36,7 +36,8 @@ def run(
     """
     with opened_artifact(model) as artifact:
         module = load(artifact, threads)
-        results = module.run(make_inputs(module.inputs, inputs, seed))
+        given = make_inputs(module.inputs, inputs, seed)
+        results = module.run(as_taken(module.inputs, given))
     if output is not None:
         write_arrays(results, output)
     if as_json:

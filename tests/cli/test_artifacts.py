@@ -164,3 +164,42 @@ def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "dump" / "00-import.txt").mkdir()
     with pytest.raises(UserError, match="dump"):
         trace.dump("import", lambda: "text")
+
+
+def _narrow_model(path: Path, element: int, size: int) -> Path:
+    """y = ((x @ w) @ w) @ w."""
+    made = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size**0.5
+    weights = helper.make_tensor("w", element, made.shape, made.ravel())
+    nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in ("xa", "ab", "by")]
+    ports = [helper.make_tensor_value_info(name, element, [8, size]) for name in "xy"]
+    graph = helper.make_graph(nodes, "narrow", ports[:1], ports[1:], [weights])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def test_a_model_of_f16_may_round_as_f16(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    model = _narrow_model(tmp_path / "m.onnx", TensorProto.FLOAT16, 64)
+    assert cli.execute(["verify", str(model), "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert 1e-4 < output["error"] < 2e-3
+    assert cli.execute(["verify", str(model), "--tolerance", "1e-4"]) == 1
+
+
+def test_a_model_of_bf16_runs_on_random_arrays_and_on_its_own_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = _narrow_model(tmp_path / "m.onnx", TensorProto.BFLOAT16, 8)
+    command = ["run", str(model), "--json"]
+    assert cli.execute([*command, "--output", str(tmp_path)]) == 0
+    assert cli.execute([*command, "--input", f"x=@{tmp_path / 'y.npy'}"]) == 0
+    assert capsys.readouterr().out.count('{"y": {"dtype": "bfloat16", "shape": [8, 8]}}') == 2
+
+
+def test_archives_of_torch_have_no_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in ([], ["--layers"]):
+        assert cli.execute(["verify", "m.pt2", *flags]) == 1
+        assert "no reference reads .pt2" in capsys.readouterr().err
