@@ -102,7 +102,7 @@ def _load(path: Path, where: str) -> Array:
         raise UserError("cannot read an array", where=where, why=str(error)) from error
     if not isinstance(array, np.ndarray):
         raise UserError("not one array but an archive", where=where, hint="save it with np.save")
-    return array
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tcc.cli import worker
 from tcc.cli.arrays import make_inputs, write_arrays
 from tcc.errors import UserError
 from tcc.runtime import Port
@@ -30,6 +31,17 @@ def test_files_are_taken_as_they_are(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array)
     made = make_inputs((X,), [f"x=@{tmp_path}/x.npy"], seed=0)
     np.testing.assert_array_equal(made["x"], array, strict=True)
+
+
+def test_strings_of_files_are_as_those_of_models(tmp_path: Path) -> None:
+    texts = np.array(["a", "", "bcd"], object)
+    write_arrays({"s": texts}, tmp_path)
+    made = make_inputs((Port("s", "string", (3,), "[3]"),), [f"s=@{tmp_path}/s.npy"], seed=0)
+    np.testing.assert_array_equal(made["s"], texts, strict=True)
+    for given in (texts, texts.astype(str)):
+        worker.write_arrays(tmp_path / "sent.npz", {"s": given})
+        sent = worker.read_arrays(tmp_path / "sent.npz")
+        np.testing.assert_array_equal(sent["s"], texts, strict=True)
 
 
 def test_random_values_depend_on_the_seed_alone() -> None:
