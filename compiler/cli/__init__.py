@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -87,6 +88,7 @@ def execute(args: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """The console command `tcc`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
     sys.exit(execute())
 
 

@@ -1,10 +1,14 @@
 """Exit codes, streams and help of every command."""
 
 import json
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import click
+import onnx
 import pytest
 from tcc import cli
 from tcc.errors import InternalError, ToolError, UserError
@@ -74,6 +78,31 @@ def test_output_that_cannot_be_written_is_no_fault_of_ours() -> None:
     assert full.stderr == "error: something cannot be written: No space left on device\n"
     closed = subprocess.run(f"{command} >&- 2>&-", shell=True)
     assert closed.returncode == 0
+
+
+def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"  # it says that it was asked, and never answers
+    compiler.write_text('#!/bin/sh\necho > "$ASKED"; exec sleep 60\n')
+    compiler.chmod(0o755)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    ports = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in "xy"]
+    graph = onnx.helper.make_graph([node], "g", ports[:1], ports[1:])
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "m.onnx")
+    asked = tmp_path / "asked"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tcc", "compile", tmp_path / "m.onnx", "-o", folder / "m.so"],
+        env={**os.environ, "CC": str(compiler), "ASKED": str(asked)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not asked.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.strip()) == (1, "interrupted")
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
