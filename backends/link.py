@@ -63,9 +63,10 @@ _LINK_FLAGS = (
 
 
 def c_name(text: str) -> str:
-    """`text` as a C identifier: what an artifact's model name may be."""
+    """`text` as a C identifier that is not one of tcc's: what an artifact's model name may be."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII) or "model"
-    return name if not name[0].isdigit() else f"model_{name}"
+    taken = name[0].isdigit() or name == "tcc" or name.startswith("tcc_")
+    return f"model_{name}" if taken else name
 
 
 def link_artifact(

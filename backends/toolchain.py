@@ -45,9 +45,10 @@ def find_toolchain(triple: str = "") -> Toolchain:
     """
     foreign = bool(triple) and triple.split("-")[0] != platform.machine()
     candidates: list[tuple[str, ...]] = []
+    chosen = _chosen_compiler()
     cross = f"{triple.split('-')[0]}-linux-gnu-gcc"
-    if os.environ.get("CC"):
-        candidates.append(tuple(shlex.split(os.environ["CC"])))
+    if chosen:
+        candidates.append(chosen)
     elif foreign:
         candidates.append((cross,))
     else:
@@ -56,7 +57,7 @@ def find_toolchain(triple: str = "") -> Toolchain:
         found = shutil.which(candidate[0])
         if found:
             return Toolchain((found, *candidate[1:]), _version((found, *candidate[1:])))
-    if not os.environ.get("CC") and importlib.util.find_spec("ziglang"):
+    if not chosen and importlib.util.find_spec("ziglang"):
         command: tuple[str, ...] = (sys.executable, "-m", "ziglang", "cc")
         if foreign:
             command += ("-target", _zig_triple(triple))
@@ -66,6 +67,16 @@ def find_toolchain(triple: str = "") -> Toolchain:
         why=f"tried {', '.join(c[0] for c in candidates)} on the PATH",
         hint=f"install {cross if foreign else 'gcc or clang'}, or tcc's extra zig (see README.md)",
     )
+
+
+def _chosen_compiler() -> tuple[str, ...]:
+    """The command in $CC; empty where there is none."""
+    try:
+        return tuple(shlex.split(os.environ.get("CC", "")))
+    except ValueError as error:
+        raise ToolError(
+            "the compiler's command cannot be read", where="$CC", why=str(error)
+        ) from error
 
 
 def run_tool(command: Sequence[str], folder: Path) -> str:
@@ -123,7 +134,7 @@ def build_runtime(toolchain: Toolchain, parent: Path) -> Path:
 
 
 def _version(command: Sequence[str]) -> str:
-    return run_tool((*command, "--version"), Path.cwd()).splitlines()[0]
+    return next(iter(run_tool((*command, "--version"), Path.cwd()).splitlines()), "")
 
 
 def _zig_triple(triple: str) -> str:

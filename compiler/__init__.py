@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tcc.driver import compile, load
+    from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, TccError, ToolError, UserError
     from tcc.runtime import Module
     from tcc.target import Target
-    from tcc.torch_backend import torch_backend
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _HOME = {
     "UserError": "tcc.errors",
     "compile": "tcc.driver",
     "load": "tcc.driver",
-    "torch_backend": "tcc.torch_backend",
+    "torch_backend": "tcc.dynamo",
 }
 __all__ = [
     "InternalError",

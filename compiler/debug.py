@@ -81,7 +81,10 @@ class Trace:
         self._last = content
         path = self._folder / f"{self._written:02}-{name}.{suffix}"
         self._written += 1
-        path.write_text(content, encoding="utf-8")
+        try:
+            path.write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise UserError("cannot write a dump", where=str(path), why=str(error)) from error
 
 
 def timing_table(timings: tuple[Timing, ...]) -> str:

@@ -25,6 +25,7 @@ from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
+from tcc.ir.types import Kind, TensorType
 from tcc.options import Options, read_options
 from tcc.passes.lower_node import check_runnable
 from tcc.passes.state import appended_rows
@@ -209,6 +210,13 @@ def model_inputs(model: Path) -> tuple[Port, ...]:
         )
         for value in graph.inputs
     )
+
+
+def float_types(model: Path) -> frozenset[str]:
+    """Element types of floats that the nodes of the ONNX file at `model` give."""
+    values = (value for node in walk_nodes(load_model(model)) for value in node.outputs)
+    types = {value.type.dtype for value in values if isinstance(value.type, TensorType)}
+    return frozenset(dtype.name for dtype in types if dtype.kind is Kind.FLOAT)
 
 
 def onnx_operators() -> tuple[str, ...]:

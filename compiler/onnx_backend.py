@@ -9,9 +9,10 @@ Every model is compiled to native code for this machine's CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep
@@ -39,6 +40,11 @@ class CompiledModel(BackendRep):
         if not isinstance(inputs, dict):
             if not isinstance(inputs, list | tuple):
                 inputs = [inputs]
+            if len(inputs) > len(self._names):
+                raise UserError(
+                    f"the model takes {len(self._names)} inputs, got {len(inputs)}",
+                    hint=f"they are: {', '.join(self._names)}",
+                )
             given = dict(zip(self._names, inputs, strict=False))
         found = self.module.run(given)
         return tuple(found[port.name] for port in self.module.outputs)
@@ -85,13 +91,14 @@ class TccBackend(Backend):
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of a model of this node alone.
+        """The outputs of a model of this node alone; `inputs` are by name, or in the node's order.
 
         `opset_version` is the version of the node's domain (default: the newest); the results'
         types follow from the node's, so `outputs_info` is not needed.
         """
         version = kwargs.pop("opset_version", None)
-        return cls.run_model(_model_of(node, inputs, version), inputs, device, **kwargs)
+        arrays = _by_name(node, inputs)
+        return cls.run_model(_model_of(node, arrays, version), arrays, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -99,17 +106,37 @@ class TccBackend(Backend):
         return device.split(":")[0] == _DEVICE
 
 
-def _model_of(node: onnx.NodeProto, inputs: Sequence[Any], version: int | None) -> onnx.ModelProto:
-    names = [name for name in node.input if name]
+def _by_name(node: onnx.NodeProto, inputs: Any) -> dict[str, Any]:
+    """The arrays of the node's inputs; one for each place, or for each name."""
+    if isinstance(inputs, dict):
+        return {name: np.asarray(value) for name, value in inputs.items()}
+    places = [name for name in node.input if name]
+    names = list(dict.fromkeys(places))
+    arrays = list(map(np.asarray, inputs))
+    if len(arrays) not in (len(places), len(names)):
+        raise UserError(f"the node takes {len(places)} inputs, got {len(arrays)}", where="run_node")
+    return dict(zip(places if len(arrays) == len(places) else names, arrays, strict=True))
+
+
+def _newest(domain: str) -> int:
+    """The newest version of a domain; 1 for those that ONNX does not define."""
+    versions = [s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain]
+    return max(versions, default=1)
+
+
+def _model_of(
+    node: onnx.NodeProto, arrays: Mapping[str, Any], version: int | None
+) -> onnx.ModelProto:
     given = [
         helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
-        for name, array in zip(names, inputs, strict=True)
+        for name, array in arrays.items()
     ]
     results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "node", given, results)
-    newest = onnx.defs.onnx_opset_version() if not node.domain else 1
+    standard = node.domain in ("", "ai.onnx")
+    newest = onnx.defs.onnx_opset_version() if standard else _newest(node.domain)
     opset = helper.make_opsetid(node.domain, version or newest)
     return helper.make_model(graph, opset_imports=[opset])
 

@@ -62,6 +62,8 @@ def _text(value: Any) -> str:
 def _identifier(value: Any) -> str:
     if not isinstance(value, str) or not (value.isascii() and value.isidentifier()):
         raise ValueError(f"{value!r} is not a C identifier")
+    if value == "tcc" or value.startswith("tcc_"):
+        raise ValueError(f"{value!r} is a name of tcc's own interface")
     return value
 
 
@@ -81,9 +83,9 @@ def _one_of(allowed: Sequence[Any], kind: type) -> Callable[[Any], Any]:
 def _positive(value: Any) -> int:
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         count = 0
-    if count < 1:
+    if count < 1 or (isinstance(value, float) and value != count):
         raise ValueError(f"{value!r} is not a count of at least 1")
     return count
 
@@ -331,7 +333,7 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
             continue
         try:
             checked[name] = flag.read(value)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             where = f"{name}=" if python else flag.spelling
             raise UserError("bad option", where=where, why=str(error)) from error
     return Options(**checked)

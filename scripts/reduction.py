@@ -37,7 +37,7 @@ class Candidate:
         onnx.save(self.proto, folder / MODEL)
         words = []
         for number, name in enumerate(value.name for value in self.proto.graph.input):
-            np.save(folder / f"input{number}.npy", self.arrays[name])
+            np.save(folder / f"input{number}.npy", _storable(self.arrays[name]))
             words += ["--input", f"{name}=@input{number}.npy"]
         (folder / "inputs.json").write_text(json.dumps(words))
         return words
@@ -47,18 +47,23 @@ class Candidate:
         """Of all that a check may depend on."""
         held = hashlib.sha256(self.proto.SerializeToString(deterministic=True))
         for name in sorted(self.arrays):
-            held.update(name.encode() + self.arrays[name].tobytes())
+            held.update(name.encode() + _storable(self.arrays[name]).tobytes())
         return held.hexdigest()
 
 
 class Trials:
     """Asks `fails(folder)` about candidates, each written to a folder, and remembers the answers in
-    the file `memory`, so that a reduction that was stopped goes on where it was."""
+    the file `memory`, so that a reduction that was stopped goes on where it was.  Answers to
+    another `question` do not count."""
 
     def __init__(
-        self, fails: Callable[[Path], bool], memory: Path, say: Callable[[str], None]
+        self,
+        fails: Callable[[Path], bool],
+        memory: Path,
+        say: Callable[[str], None],
+        question: str = "",
     ) -> None:
-        self._fails, self._memory, self._say = fails, memory, say
+        self._fails, self._memory, self._say, self._question = fails, memory, say, question
         self._known: dict[str, bool] = {}
         if memory.is_file():
             for line in memory.read_text().splitlines():
@@ -68,7 +73,7 @@ class Trials:
 
     def fail(self, candidate: Candidate) -> bool:
         """Whether the candidate still fails."""
-        digest = candidate.digest
+        digest = hashlib.sha256(f"{self._question} {candidate.digest}".encode()).hexdigest()
         if digest not in self._known:
             self.asked += 1
             with TemporaryDirectory(prefix="tcc-reduce-") as folder:
@@ -289,6 +294,11 @@ def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     return copy
+
+
+def _storable(array: Array) -> Array:
+    """Strings as NumPy's own, whose files need no pickle."""
+    return array.astype(str) if array.dtype == object else array
 
 
 def _like_sizes(array: Array) -> bool:

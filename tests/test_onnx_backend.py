@@ -28,6 +28,8 @@ def test_prepare_and_run_by_order_and_by_name() -> None:
         np.testing.assert_array_equal(y, np.float32([4, 10, 18]))
     with pytest.raises(UserError, match="missing"):
         prepared.run([])
+    with pytest.raises(UserError, match="takes 1 inputs, got 2"):
+        prepared.run([x, x])
 
 
 def test_run_node_takes_types_from_the_arrays() -> None:
@@ -35,6 +37,17 @@ def test_run_node_takes_types_from_the_arrays() -> None:
     a, b = np.ones((2, 1), np.int64), np.zeros((2, 2), np.int64)
     (c,) = onnx_backend.run_node(node, [a, b], opset_version=13)
     np.testing.assert_array_equal(c, [[1, 0, 0], [1, 0, 0]])
+
+
+def test_run_node_by_name_with_repeated_inputs_and_aliased_domain() -> None:
+    x = np.float32([4, 5, 6])
+    node = helper.make_node("Mul", ["a", "a"], ["c"])
+    for given in ([x], [x, x], {"a": x}):
+        np.testing.assert_array_equal(onnx_backend.run_node(node, given)[0], x * x)
+    node = helper.make_node("HardSwish", ["a"], ["c"], domain="ai.onnx")
+    np.testing.assert_array_equal(onnx_backend.run_node(node, [x])[0], x)
+    with pytest.raises(UserError, match="takes 1 inputs"):
+        onnx_backend.run_node(node, [x, x])
 
 
 def test_what_is_refused() -> None:

@@ -72,6 +72,11 @@ def test_options_are_frozen() -> None:
         ("target", "", "not a name"),
         ("name", "1st", "C identifier"),
         ("name", "a b", "C identifier"),
+        ("name", "tcc_model", "tcc's own"),
+        ("inputs", 5, "not iterable"),
+        ("inputs", {"x": 5}, "not iterable"),
+        ("buckets", {"n": 5}, "not iterable"),
+        ("jobs", 1.5, "at least 1"),
     ],
 )
 def test_bad_values_name_the_flag_and_the_reason(name: str, value: object, why: str) -> None:

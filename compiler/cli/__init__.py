@@ -5,7 +5,9 @@ Exit codes: 0 ok, 1 the user's input, arguments or tools, 2 a fault of tcc.
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from tcc import __version__
 from tcc.cli import bench, compile, doctor, inspect, ops, run, verify
 from tcc.errors import InternalError, TccError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
 
 
@@ -53,6 +56,9 @@ def execute(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; errors go to stderr."""
     session = Session()
     try:
+        # closed by whoever started this
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+        sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         result = cli.main(args, prog_name="tcc", standalone_mode=False, obj=session)
         sys.stdout.flush()
     except click.ClickException as error:
@@ -61,28 +67,43 @@ def execute(args: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _failed(session, "interrupted", 1)
     except BrokenPipeError:
-        # The reader of our output has gone; nothing may be flushed to it at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone.
+        _print_no_more()
         return 1
     except InternalError as error:
         return _failed(session, f"internal error: {error}\n  {_REPORT}", error.exit_code)
     except TccError as error:
         return _failed(session, f"error: {error}", error.exit_code)
+    except OSError as error:
+        if error.errno not in _FULL:
+            return _internal(session, error)
+        _print_no_more()
+        return _failed(session, f"error: something cannot be written: {error.strerror}", 1)
     except MemoryError as error:
         return _failed(session, f"error: there is not enough memory: {_first_line(error)}", 1)
     except Exception as error:
-        name = type(error).__name__
-        return _failed(session, f"internal error: {name}: {_first_line(error)}\n  {_REPORT}", 2)
+        return _internal(session, error)
     return result if isinstance(result, int) else 0
 
 
 def main() -> None:
     """The console command `tcc`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
     sys.exit(execute())
 
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
+
+
+def _internal(session: Session, error: Exception) -> int:
+    name = type(error).__name__
+    return _failed(session, f"internal error: {name}: {_first_line(error)}\n  {_REPORT}", 2)
+
+
+def _print_no_more() -> None:
+    """Nothing may be flushed at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(session: Session, message: str, code: int) -> int:

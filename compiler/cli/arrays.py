@@ -28,10 +28,11 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
     be read.
     """
     known = {port.name: port for port in ports}
-    texts = {}
+    texts: dict[str, str] = {}
     for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
+        named = [port for port in known if text.startswith(f"{port}=")]  # names may hold a =
+        name = max(named, key=len, default=text.partition("=")[0])
+        if "=" not in text:
             raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
         if name not in known:
             raise UserError(
@@ -39,7 +40,9 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
                 where=f"--input {text}",
                 hint=f"its inputs are: {', '.join(known)}",
             )
-        texts[name] = value
+        if name in texts:
+            raise UserError(f"the input {name!r} is given twice", where=f"--input {text}")
+        texts[name] = text[len(name) + 1 :]
     return {
         name: _value(port, texts.get(name, ""), np.random.default_rng([seed, index]))
         for index, (name, port) in enumerate(known.items())
@@ -70,9 +73,9 @@ def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
         dtype, shape = _described(port, described)
         if equals:
             return np.full(shape, _number(value, dtype), dtype.carrier)
+        return _random(dtype, shape, rng)
     except (ValueError, OverflowError) as error:
         raise UserError("bad input", where=where, why=str(error), hint=_FORMS) from error
-    return _random(dtype, shape, rng)
 
 
 def _load(path: Path, where: str) -> Array:
@@ -82,7 +85,7 @@ def _load(path: Path, where: str) -> Array:
         raise UserError("cannot read an array", where=where, why=str(error)) from error
     if not isinstance(array, np.ndarray):
         raise UserError("not one array but an archive", where=where, hint="save it with np.save")
-    return array
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
@@ -137,6 +140,8 @@ def as_values(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any
 
 
 def _bits(array: Array, dtype: DType) -> Array:
+    if array.dtype.kind == "V":  # as files hold types that NumPy does not know
+        return array.view(f"u{array.dtype.itemsize}") if array.dtype.itemsize in (1, 2) else array
     if array.dtype != dtype.carrier or not dtype.is_float:
         return array
     if dtype is not BF16:

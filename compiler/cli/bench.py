@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 from tcc.cli.arrays import as_taken, make_inputs
-from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import CAP, PEERS, Peer
 from tcc.cli.rounds import Times, interleaved
@@ -30,7 +30,7 @@ from tcc.errors import UserError
     "--seconds",
     default=0.3,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(),
     help="Time of one peer in one round.",
 )
 @click.option(
@@ -40,7 +40,7 @@ from tcc.errors import UserError
     "--cap",
     default=CAP,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(),
     help="Seconds to wait for any one answer of a peer.",
 )
 @click.option(

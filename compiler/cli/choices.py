@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,8 +43,32 @@ def chosen_options(values: dict[str, Any]) -> Options:
 threads_flag = click.option(
     "--threads", type=click.IntRange(1), help="Threads of the kernels; default: all CPUs."
 )
+
+
+class Seconds(click.FloatRange):
+    """A time above zero that is no longer than a day: clocks cannot wait for any number."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, max=86400, min_open=True)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        found = float(super().convert(value, param, ctx))
+        if isnan(found):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return found
+
+
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-seed_flag = click.option("--seed", default=0, show_default=True, help="Seed of random inputs.")
+seed_flag = click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of random inputs.",
+)
+
 input_flag = click.option(
     "--input",
     "-i",

@@ -46,11 +46,24 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
 
 
 def _place(model: Path, output: Path | None) -> Path:
-    """Where the artifact goes; raises UserError where that is a folder or the model itself."""
+    """Where the artifact goes; raises UserError where that is the model itself, its own header, or
+    there and no file: what is there is replaced."""
     place = output or Path(f"{model.stem}.so")
+    try:
+        there, model_there = place.exists(), model.exists()
+    except OSError as error:
+        raise UserError("a path cannot be used", where=str(place), why=str(error)) from error
     if place.is_dir():
         raise UserError("the output is a folder", where=f"-o {place}", hint="name a file in it")
-    if place.exists() and model.exists() and place.samefile(model):
+    if there and not place.is_file():
+        raise UserError("the output is a device or a pipe", where=f"-o {place}", hint="name a file")
+    if place.suffix == ".h":
+        raise UserError(
+            "the C header beside the output has the same name",
+            where=f"-o {place}",
+            hint=f"name it {place.with_suffix('.so')}",
+        )
+    if there and model_there and place.samefile(model):
         raise UserError(
             "the output is the model itself",
             where=f"-o {place}",

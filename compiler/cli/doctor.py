@@ -30,6 +30,8 @@ _PACKAGES = (
     "rich",
     "apache-tvm-ffi",
     "ziglang",
+    "triton",
+    "torch",
     "onnxruntime",
 )
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

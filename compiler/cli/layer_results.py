@@ -71,7 +71,9 @@ def write_reproduction(model: PieceModel, piece: Piece, folder: Path) -> str:
         names = model.write(folder / "model.onnx", span, piece.arrays, piece.outputs, piece.fixed)
         words = ["tcc", "verify", "model.onnx", "--tolerance", f"{piece.allowed:g}"]
         for number, name in enumerate(names):
-            np.save(folder / f"input{number}.npy", piece.arrays[name])
+            array = piece.arrays[name]  # strings without pickle, which is not read again
+            stored = array.astype(str) if array.dtype == object else array
+            np.save(folder / f"input{number}.npy", stored)
             words += ["--input", f"{name}=@input{number}.npy"]
         command = " ".join(map(_quoted, words))
         (folder / "command.txt").write_text(command + "\n")

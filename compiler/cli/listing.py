@@ -27,6 +27,12 @@ def kernel_listing(path: Path, kernel: str, *, assembly: bool) -> str:
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
         )
     number, symbol = _chosen(kernel, len(manifest["variants"]))
+    if number >= len(manifest["variants"]):
+        raise UserError(
+            f"the artifact has no variant {number}",
+            where=str(path),
+            hint=f"its last is {len(manifest['variants']) - 1}",
+        )
     if assembly and symbol in listings and "gpu" in manifest["variants"][number]:
         raise UserError(
             "the kernels of GPUs are kept as Triton source only",

@@ -84,7 +84,8 @@ class Peer:
         folder = Path(self._folder.name)
         feed = folder / "inputs.npz"
         write_arrays(feed, inputs)
-        started_as = [] if self._row.module.endswith(".py") else ["-m"]
+        # -P: a random.so that was compiled into the current folder is no module
+        started_as = [] if self._row.module.endswith(".py") else ["-P", "-m"]
         arguments = [str(model), str(feed), str(threads), *self._row.arguments]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(

@@ -32,7 +32,8 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     Strings have a full stop behind them, for NumPy drops zeros at the end of a text.  Raises
     ValueError for sequences and optionals.
     """
-    stored = [_with_stops(a) if a.dtype == object else a for a in map(np.asarray, arrays.values())]
+    given = map(np.asarray, arrays.values())
+    stored = [_with_stops(a) if a.dtype.kind in "OU" else a for a in given]
     np.savez(path, np.array(list(arrays), dtype=np.str_), *stored)
 
 

@@ -16,6 +16,7 @@ from tcc.frontends.torch_calls import Fixed, Formula, Program, Tensor
 from tcc.frontends.torch_checks import require_formula
 from tcc.frontends.torch_symbols import Symbols
 
+_LAYOUT = ("stride", "storage_offset", "is_contiguous")
 _LONGEST, _LARGEST = 1 << 14, 1 << 62
 _COMPARISONS: dict[type, str] = {
     ast.Eq: "Equality", ast.NotEq: "Unequality", ast.LtE: "LessThan", ast.Lt: "StrictLessThan",
@@ -72,7 +73,10 @@ class _Reader:
         self._owned = program.owned
 
     def condition(self, node: ast.expr) -> Any:
-        """The formula of a comparison; True where it compares no sizes and holds."""
+        """The formula of a comparison; True where it compares no sizes and holds, or says only how
+        an input lies in memory: in the compiled program all lie densely."""
+        if any(isinstance(n, ast.Attribute) and n.attr in _LAYOUT for n in ast.walk(node)):
+            return True
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             raise ValueError("it is no comparison")
         left, right = self._term(node.left), self._term(node.comparators[0])

@@ -13,6 +13,7 @@ import pytest
 from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
+from tcc.backends.toolchain import find_toolchain
 from tcc.backends.variant import Variant
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.runtime import load
@@ -190,6 +191,17 @@ def test_a_failing_compiler_shows_its_command(
         programs.link(program, kernels, tmp_path / "x.so", weights=[weights])
 
 
+@pytest.mark.parametrize("command", ['"', "'cc"])
+def test_a_compiler_whose_command_cannot_be_read(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", command)
+    with pytest.raises(ToolError, match="cannot be read"):
+        find_toolchain()
+    monkeypatch.setenv("CC", "  ")
+    assert find_toolchain().version
+
+
 def test_a_cpu_feature_that_is_missing_is_named_before_anything_runs(
     kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +230,8 @@ def test_names_become_identifiers() -> None:
     assert c_name("resnet-50.v1") == "resnet_50_v1"
     assert c_name("3d net") == "model_3d_net"
     assert c_name("") == "model"
+    assert c_name("tcc") == "model_tcc"
+    assert c_name("tcc_artifact") == c_name("model_tcc_artifact") == "model_tcc_artifact"
 
 
 def test_the_header_compiles_alone_with_hostile_names(kernels: bytes, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tcc.cli import worker
 from tcc.cli.arrays import as_taken, as_values, make_inputs, write_arrays
 from tcc.errors import UserError
 from tcc.runtime import Port
@@ -64,6 +65,17 @@ def test_other_arrays_are_taken_as_they_are() -> None:
     assert as_values({"x": np.zeros(3)}, [Port("x", "bf16", (3,), "[3]")])["x"].dtype == np.float64
 
 
+def test_strings_of_files_are_as_those_of_models(tmp_path: Path) -> None:
+    texts = np.array(["a", "", "bcd"], object)
+    write_arrays({"s": texts}, tmp_path)
+    made = make_inputs((Port("s", "string", (3,), "[3]"),), [f"s=@{tmp_path}/s.npy"], seed=0)
+    np.testing.assert_array_equal(made["s"], texts, strict=True)
+    for given in (texts, texts.astype(str)):
+        worker.write_arrays(tmp_path / "sent.npz", {"s": given})
+        sent = worker.read_arrays(tmp_path / "sent.npz")
+        np.testing.assert_array_equal(sent["s"], texts, strict=True)
+
+
 def test_random_values_depend_on_the_seed_alone() -> None:
     first, again, other = (make_inputs((X, IDS), [], seed=seed) for seed in (1, 1, 2))
     assert first["x"].shape == (1, 3)
@@ -75,12 +87,31 @@ def test_random_values_depend_on_the_seed_alone() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["x", "y=1", "x=2x3xf32=a", "x=2y3", "x=2xq7", "ids=2xu8=300", "ids=2xi64=1.5", "x=2xbool=2"],
+    [
+        "x",
+        "y=1",
+        "x=99999999999x99999999999",
+        "x=" + "x".join("1" * 80),
+        "x=2x3xf32=a",
+        "x=2y3",
+        "x=2xq7",
+        "ids=2xu8=300",
+        "ids=2xi64=1.5",
+        "x=2xbool=2",
+    ],
 )
 def test_bad_texts_are_the_users_error(text: str) -> None:
     with pytest.raises(UserError) as caught:
         make_inputs((X, IDS), [text], seed=0)
     assert text in caught.value.where
+
+
+def test_an_input_is_given_once_and_its_name_may_hold_a_sign() -> None:
+    with pytest.raises(UserError, match="twice"):
+        make_inputs((X,), ["x=1x3", "x=2x3"], seed=0)
+    ports = (X, Port("x=2", "f32", (None,), "[n]"))
+    made = make_inputs(ports, ["x=2x3=1", "x=2=4=7"], seed=0)
+    assert (made["x"].shape, made["x=2"].shape) == ((2, 3), (4,))
 
 
 def test_bad_files_are_the_users_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,6 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.artifact import find_weights, read_manifest
+from tcc.cli import listing
+from tcc.debug import Trace
+from tcc.driver import load
+from tcc.errors import UserError
 
 
 def reference(folder: Path, offset: float, name: str = "x") -> Path:
@@ -137,3 +142,64 @@ def test_verify_without_onnx_runtime_uses_the_evaluator(
     found = json.loads(capsys.readouterr().out)
     assert found["oracle"] == "the reference evaluator"
     assert found["ok"] is True
+
+
+@pytest.mark.parametrize("threads", [-2, 1 << 32, "two", 1.5])
+def test_what_is_no_count_of_threads(threads: Any, artifact: Path) -> None:
+    with pytest.raises(UserError, match="no number of threads"):
+        load(artifact, threads)
+
+
+def test_a_variant_that_is_not_there(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(listing, "read_listings", lambda path: {"tcc_kernel_0": ""})
+    for flag in ("--ir", "--asm"):
+        assert cli.execute(["inspect", str(artifact), flag, "5/0"]) == 1
+        assert "no variant 5" in capsys.readouterr().err
+
+
+def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "dump")
+    (tmp_path / "dump" / "00-import.txt").mkdir()
+    with pytest.raises(UserError, match="dump"):
+        trace.dump("import", lambda: "text")
+
+
+def _narrow_model(path: Path, element: int, size: int) -> Path:
+    """y = ((x @ w) @ w) @ w."""
+    made = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size**0.5
+    weights = helper.make_tensor("w", element, made.shape, made.ravel())
+    nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in ("xa", "ab", "by")]
+    ports = [helper.make_tensor_value_info(name, element, [8, size]) for name in "xy"]
+    graph = helper.make_graph(nodes, "narrow", ports[:1], ports[1:], [weights])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def test_a_model_of_f16_may_round_as_f16(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    model = _narrow_model(tmp_path / "m.onnx", TensorProto.FLOAT16, 64)
+    assert cli.execute(["verify", str(model), "--json"]) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert 1e-4 < output["error"] < 2e-3
+    assert cli.execute(["verify", str(model), "--tolerance", "1e-4"]) == 1
+
+
+def test_a_model_of_bf16_runs_on_random_arrays_and_on_its_own_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = _narrow_model(tmp_path / "m.onnx", TensorProto.BFLOAT16, 8)
+    command = ["run", str(model), "--json"]
+    assert cli.execute([*command, "--output", str(tmp_path)]) == 0
+    assert cli.execute([*command, "--input", f"x=@{tmp_path / 'y.npy'}"]) == 0
+    assert capsys.readouterr().out.count('{"y": {"dtype": "bfloat16", "shape": [8, 8]}}') == 2
+
+
+def test_archives_of_torch_have_no_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in ([], ["--layers"]):
+        assert cli.execute(["verify", "m.pt2", *flags]) == 1
+        assert "no reference reads .pt2" in capsys.readouterr().err

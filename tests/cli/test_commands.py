@@ -1,8 +1,14 @@
 """Exit codes, streams and help of every command."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import click
+import onnx
 import pytest
 from tcc import cli
 from tcc.errors import InternalError, ToolError, UserError
@@ -63,6 +69,56 @@ def test_errors_become_exit_codes_and_short_messages(
     assert out == ""
     assert text in err
     assert ("Traceback" in err) == debug
+
+
+def test_output_that_cannot_be_written_is_no_fault_of_ours() -> None:
+    command = f"{sys.executable} -m tcc ops"
+    full = subprocess.run(f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True)
+    assert full.returncode == 1
+    assert full.stderr == "error: something cannot be written: No space left on device\n"
+    closed = subprocess.run(f"{command} >&- 2>&-", shell=True)
+    assert closed.returncode == 0
+
+
+def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"  # it says that it was asked, and never answers
+    compiler.write_text('#!/bin/sh\necho > "$ASKED"; exec sleep 60\n')
+    compiler.chmod(0o755)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    ports = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in "xy"]
+    graph = onnx.helper.make_graph([node], "g", ports[:1], ports[1:])
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "m.onnx")
+    asked = tmp_path / "asked"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tcc", "compile", tmp_path / "m.onnx", "-o", folder / "m.so"],
+        env={**os.environ, "CC": str(compiler), "ASKED": str(asked)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not asked.exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.strip()) == (1, "interrupted")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "m.so", "--seed", "-1"],
+        ["bench", "m.onnx", "--seconds", "nan"],
+        ["bench", "m.onnx", "--seconds", "inf"],
+        ["bench", "m.onnx", "--cap", "1e12"],
+    ],
+)
+def test_numbers_without_a_meaning(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(arguments) == 1
+    assert "Invalid value" in capsys.readouterr().err
 
 
 def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,6 +42,16 @@ def test_peers_answer_and_take_turns(model: Path) -> None:
     assert all(t.least <= t.best <= max(t.rounds) and len(t.rounds) == 2 for t in times.values())
 
 
+def test_files_of_the_current_folder_are_no_modules(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("random", "numpy", "tcc"):
+        model.with_name(f"{name}.so").write_bytes(b"an artifact")
+    monkeypatch.chdir(model.parent)
+    with Peer("ort-plain", model, {"x": np.array([1, 2], np.float32)}, 1) as peer:
+        assert list(peer.outputs()) == ["a/y"]
+
+
 class Paced:
     """A peer whose runs take known times; notes when it has its turn."""
 

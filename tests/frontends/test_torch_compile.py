@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tcc.dynamo import torch_backend
 from tcc.errors import UserError
 from tcc.frontends import captured, load_model
 from tcc.ir.evaluate import evaluate_graph
@@ -123,3 +124,95 @@ def test_all_unsupported_operators_are_named() -> None:
         compiled(torch.ones(2))
     assert "aten.multinomial" in str(caught.value)
     assert "aten.rand" in str(caught.value)
+
+
+def _native(function: Any, **options: Any) -> Any:
+    return torch.compile(
+        function, backend=torch_backend, options={"jobs": 1, "level": 0, **options}
+    )
+
+
+class Counting(torch.nn.Module):
+    """Updates a buffer, and reads it behind a break of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        self.seen.add_(x.sum(0))
+        torch._dynamo.graph_break()
+        return x + self.seen
+
+
+def test_buffers_that_the_model_updates() -> None:
+    eager, other = Counting(), Counting()
+    compiled = _native(other)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 3)
+            torch.testing.assert_close(compiled(x), eager(x))
+            torch.testing.assert_close(other.seen, eager.seen)
+
+
+def test_inputs_updated_in_place_whatever_their_strides() -> None:
+    def update(x: Any) -> None:
+        x.mul_(2)
+
+    compiled = _native(update)
+    with torch.no_grad():
+        for x in (torch.randn(3, 4), torch.randn(3, 4).t(), torch.randn(6, 8)[::2, 1::2]):
+            wanted, version = x * 2, x._version
+            assert compiled(x) is None
+            torch.testing.assert_close(x, wanted)
+            assert x._version > version
+
+
+def test_inputs_that_overlap_are_refused_where_one_is_updated() -> None:
+    compiled = torch.compile(
+        lambda x, y: (x.add_(1), y * 1.0)[1],
+        backend=torch_backend, options={"jobs": 1, "level": 0}, dynamic=False,
+    )  # fmt: skip
+    held = torch.arange(8.0)
+    with torch.no_grad():
+        compiled(torch.zeros(4), torch.zeros(4))
+        torch.testing.assert_close(compiled(held[::2], held[1::2]), torch.tensor([1.0, 3, 5, 7]))
+        with pytest.raises(UserError, match="share memory"):
+            compiled(held[:4], held[2:6])
+    torch.testing.assert_close(held, torch.tensor([1.0, 1, 3, 3, 5, 5, 7, 7]))
+
+
+def test_new_weights_at_an_old_address_are_seen() -> None:
+    model = torch.nn.Linear(64, 64, bias=False)
+    compiled, x = _native(model), torch.randn(2, 64)
+    with torch.no_grad():
+        for _ in range(10):
+            model.weight.data = torch.randn(64, 64)
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_weights_of_inference_mode_have_no_count_of_updates() -> None:
+    with torch.inference_mode():
+        model = torch.nn.Linear(4, 4)
+        compiled, x = _native(model), torch.randn(2, 4)
+        for _ in range(2):
+            model.weight.mul_(2)
+            torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_floats_that_change() -> None:
+    def scaled(x: Any, s: float) -> Any:
+        return x * s, s + 1
+
+    compiled, x = _native(scaled), torch.ones(3)
+    with torch.no_grad():
+        for s in (1.5, 2.5, 0.0, -0.0, float("nan")):
+            torch.testing.assert_close(compiled(x, s), scaled(x, s), equal_nan=True)
+            assert torch.equal(compiled(x, s)[0].signbit(), (x * s).signbit())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_graphs_without_tensors_give_tensors(dtype: Any) -> None:
+    with torch.no_grad():
+        found = _native(lambda: torch.ones(2, 3, dtype=dtype))()
+    torch.testing.assert_close(found, torch.ones(2, 3, dtype=dtype))

@@ -114,6 +114,21 @@ def test_operators_that_fail_together_stay(tmp_path: Path) -> None:
     assert [held.name for held in reduced.proto.graph.initializer] == ["to"]
 
 
+def test_answers_to_another_question_do_not_count(tmp_path: Path) -> None:
+    folder = tmp_path / "model.onnx"
+    inputs = small_model(folder)
+
+    def reduced(operator: str) -> list[str]:
+        def fails(made: Path) -> bool:
+            return operator in {n.op_type for n in onnx.load(made / MODEL).graph.node}
+
+        trials = Trials(fails, tmp_path / "trials", lambda line: None, operator)
+        return [n.op_type for n in reduce_model(folder, inputs, trials).proto.graph.node]
+
+    assert reduced("Conv") == ["Conv"]
+    assert reduced("Relu") == ["Relu"]
+
+
 def test_a_model_that_does_not_fail_is_refused(tmp_path: Path) -> None:
     inputs = small_model(tmp_path / MODEL)
     trials = Trials(lambda folder: False, tmp_path / "trials", lambda line: None)

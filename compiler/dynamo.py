@@ -24,8 +24,10 @@ def torch_backend(
 ) -> Call:
     """What torch calls with a graph that it captured; `options` are keywords of `tcc.compile`.
 
-    Parameters are compiled in as constants; a call that finds one changed compiles anew.  Raises
-    TccError where the graph cannot be compiled, or where gradients are asked for.
+    Parameters are compiled in as constants; a call that finds one changed compiles anew, but for
+    changes that torch does not count, through `.data` or a NumPy view; `torch._dynamo.reset()` has
+    them seen.  Results have memory of their own, even where torch would return a view of an input.
+    Raises TccError where the graph cannot be compiled, or where gradients are asked for.
     """
     chosen = dict(options or {})
     run: Call = captured(
