@@ -1,11 +1,13 @@
 """Indices that data give are looked at before anything is read there.
 
     %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
+    %y = pad(%x : f32[n], edge)         ->      require(max(n, 1), n) ; %y = pad(%x, edge)
 
 Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
 is where the values are known.  Requires nothing.  Establishes that each gather, and each turn by
-angles of a table, whose indices are neither constant nor places of another op's making has its
-checks before it.
+angles of a table, whose indices are not places of another op's making has its checks before it: of
+constant ones whether the axis is long enough, where its size is open.  The same goes for ops that
+give results for an axis without elements by repeating those elements.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import Index, as_int, const, maximum, minimum
 from tcc.ir.op import Array
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ops import OPS
-from tcc.ops.sizes import CheckIndicesAttrs
+from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
 
 # Rows that give places along an axis, and the operand whose axis it is.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
@@ -34,17 +36,55 @@ def check_indices(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    added = _check_axes(b, node, inputs)
     source, indices = _chosen(node, inputs)
-    if source is None or indices is None:
-        return None
-    known, added = b.array(indices), False
-    for attrs in _axes(node, source, indices):
-        if known is not None:
-            _check_known(known, attrs, node.loc)
-        elif not _is_place(b, indices, attrs.size):
-            b.add(OPS["check_indices"], [indices], attrs, loc=node.loc)
-            added = True
+    if source is not None and indices is not None:
+        known = b.array(indices)
+        for attrs in _axes(node, source, indices):
+            if known is not None:
+                added |= _check_known(b, known, attrs, node.loc)
+            elif not _is_place(b, indices, attrs.size):
+                b.add(OPS["check_indices"], [indices], attrs, loc=node.loc)
+                added = True
     return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
+
+
+def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands elements of the axes that `node` repeats elements of; whether it demanded any."""
+    added = False
+    for extent, results in _repeated(node, inputs):
+        needed = maximum(extent, minimum(results, 1))
+        if needed is extent:
+            continue
+        if as_int(needed - extent) is not None:
+            raise UserError(
+                "an axis has no elements to repeat",
+                where=node.loc,
+                why=f"{node.op.name} gives results for an axis of extent 0",
+            )
+        reason = "an axis without elements has none to repeat"
+        b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=node.loc)
+        added = True
+    return added
+
+
+def _repeated(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
+    """The extent of each axis whose elements are repeated, and how many results need them."""
+    x = inputs[0] if inputs else None
+    if x is None:
+        return
+    match node.op.name:
+        case "pad" if node.attrs.mode != "constant":
+            ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
+            for dim, before, after in ends:
+                kept = dim + minimum(before, 0) + minimum(after, 0)
+                yield kept, maximum(before, 0) + maximum(after, 0)
+        case "resize":
+            for dim, size in zip(x.type.shape, node.attrs.sizes, strict=True):
+                if dim is not size:
+                    yield dim, size
+        case "grid_sample" if node.attrs.padding_mode != "zeros":
+            yield from ((dim, const(1)) for dim in x.type.shape[2:])
 
 
 def _chosen(node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
@@ -69,15 +109,25 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
         yield CheckIndicesAttrs(x.type.shape[first + number], period, number)
 
 
-def _check_known(indices: Array, attrs: CheckIndicesAttrs, loc: str) -> None:
+def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs, loc: str) -> bool:
+    """Whether only the run knows that constant indices are inside of their axis."""
     size = as_int(attrs.size)
     given = indices.reshape(-1)[attrs.number :: attrs.period]
-    if size is not None and given.size and not np.all((given >= -size) & (given < size)):
+    if not given.size:
+        return False
+    if size is None:
+        needed = maximum(attrs.size, max(int(given.max()) + 1, -int(given.min())))
+        if needed is not attrs.size:
+            demand = RequireAttrs(needed, attrs.size, attrs.reason)
+            b.add(OPS["require"], [], demand, loc=loc)
+        return needed is not attrs.size
+    if not np.all((given >= -size) & (given < size)):
         raise UserError(
             "an index is outside of its axis",
             where=loc,
             why=f"{given.min()} to {given.max()} where the axis has {size}",
         )
+    return False
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
