@@ -4,10 +4,10 @@
     %y = pad(%x : f32[n], edge)         ->      require(max(n, 1), n) ; %y = pad(%x, edge)
 
 Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
-is where the values are known.  Requires nothing.  Establishes that each gather, and each turn by
-angles of a table, whose indices are not places of another op's making has its checks before it: of
-constant ones whether the axis is long enough, where its size is open.  The same goes for ops that
-give results for an axis without elements by repeating those elements.
+is where the values are known.  Requires nothing.  Establishes that each gather, each turn by angles
+of a table and each loss of labels whose indices are not places of another op's making has its
+checks before it: of constant ones whether the axis is long enough, where its size is open.  The
+same goes for ops that give results for an axis without elements by repeating those elements.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import numpy as np
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import Index, as_int, const, maximum, minimum
-from tcc.ir.op import Array
+from tcc.ir.op import Array, NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
+from tcc.ir.types import integer_limits
 from tcc.ops import OPS
 from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
 
 # Rows that give places along an axis, and the operand whose axis it is.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
+_LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss"})
 
 
 def check_indices(graph: Graph) -> Graph:
@@ -37,7 +39,7 @@ def check_indices(graph: Graph) -> Graph:
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     added = _check_axes(b, node, inputs)
-    source, indices = _chosen(node, inputs)
+    source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         known = b.array(indices)
         for attrs in _axes(node, source, indices):
@@ -87,19 +89,38 @@ def _repeated(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
             yield from ((dim, const(1)) for dim in x.type.shape[2:])
 
 
-def _chosen(node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
+def _chosen(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
     """What a node reads at places that data give, and these."""
     if node.op.name.startswith("gather"):
         return inputs[0], inputs[1]
     if node.op.name == "rotary_embedding" and len(inputs) > 3:
         return inputs[1], inputs[3]
+    if node.op.name in _LOSSES and inputs[1] is not None:
+        return inputs[0], _labels(b, inputs[1], node)
     return None, None
+
+
+def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
+    """The labels of a loss, with the first class in place of those that it ignores."""
+    ignored, dtype = node.attrs.ignore_index, labels.type.dtype
+    low, high = integer_limits(dtype)
+    if ignored is None or not low <= ignored <= high:
+        return labels
+    known = b.array(labels)
+    if known is not None:
+        return b.constant(np.where(known == ignored, 0, known).astype(dtype.carrier), "labels")
+    marked, zero = (b.constant(np.array(n, dtype.carrier), "label") for n in (ignored, 0))
+    (same,) = b.add(OPS["equal"], [labels, marked], NoAttrs(), loc=node.loc)
+    return b.add(OPS["where"], [same, zero, labels], NoAttrs(), loc=node.loc)[0]
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
     """What each index counts along."""
     if node.op.name == "rotary_embedding":
         yield CheckIndicesAttrs(x.type.shape[0])
+        return
+    if node.op.name in _LOSSES:
+        yield CheckIndicesAttrs(x.type.shape[1], reason="a label is none of the classes")
         return
     if node.op.name != "gather_nd":
         yield CheckIndicesAttrs(x.type.shape[node.attrs.axis])

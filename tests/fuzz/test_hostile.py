@@ -98,6 +98,25 @@ def test_constant_indices_beyond_an_open_axis_name_their_node() -> None:
             module.run({"x": x[:rows]})
 
 
+@pytest.mark.parametrize("ignored", ["", "<ignore_index = 9>"])
+def test_labels_of_no_class_name_their_node(ignored: str) -> None:
+    module = _module(
+        "g (float[n,3] x, int64[n] l) => (float y) "
+        f"{{ [loss] y = SoftmaxCrossEntropyLoss {ignored} (x, l) }}"
+    )
+    x = np.array([[1, 2, 3], [4, 6, 5]], np.float32)
+
+    def loss(*labels: int) -> np.ndarray:
+        return module.run({"x": x, "l": np.array(labels)})["y"]
+
+    np.testing.assert_array_equal(loss(2, -2), loss(2, 1))
+    if ignored:
+        np.testing.assert_allclose(loss(2, 9), 0.40760596, rtol=1e-6)
+    for bad in (3, -4, 1 << 40):
+        with pytest.raises(UserError, match=r"loss \(Soft.*: a label is none of the classes"):
+            loss(0, bad)
+
+
 @pytest.mark.parametrize(
     "body",
     [
