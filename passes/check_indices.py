@@ -1,11 +1,13 @@
 """Indices that data give are looked at before anything is read there.
 
     %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
+    %y = pad(%x : f32[n], edge)         ->      require(max(n, 1), n) ; %y = pad(%x, edge)
 
 Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
-is where the values are known.  Requires nothing.  Establishes that each gather, and each turn by
-angles of a table, whose indices are neither constant nor places of another op's making has its
-checks before it.
+is where the values are known.  Requires nothing.  Establishes that each gather, each turn by angles
+of a table and each loss of labels whose indices are not places of another op's making has its
+checks before it: of constant ones whether the axis is long enough, where its size is open.  The
+same goes for ops that give results for an axis without elements by repeating those elements.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array
+from tcc.ir.index import Index, as_int, const, maximum, minimum
+from tcc.ir.op import Array, NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
+from tcc.ir.types import integer_limits
 from tcc.ops import OPS
-from tcc.ops.sizes import CheckIndicesAttrs
+from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
 
 # Rows that give places along an axis, and the operand whose axis it is.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
+_LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss"})
 
 
 def check_indices(graph: Graph) -> Graph:
@@ -34,42 +38,98 @@ def check_indices(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    source, indices = _chosen(node, inputs)
-    if source is None or indices is None:
-        return None
-    axes = _axes(node, source, indices)
-    added = [add_check(b, indices, attrs, node.loc) for attrs in axes]
-    return b.add(node.op, inputs, node.attrs, loc=node.loc) if any(added) else None
+    added = _check_axes(b, node, inputs)
+    source, indices = _chosen(b, node, inputs)
+    if source is not None and indices is not None:
+        for attrs in _axes(node, source, indices):
+            added |= add_check(b, indices, attrs, node.loc)
+    return b.add(node.op, inputs, node.attrs, loc=node.loc) if added else None
 
 
 def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: str) -> bool:
-    """Adds a check of indices if they need one; whether they did.
+    """Adds what says that indices lie inside of their axis, if that is not known; whether it did.
 
     Raises `UserError` for constant ones outside of their axis.
     """
     known = b.array(indices)
     if known is not None:
-        _check_known(known, attrs, loc)
-        return False
+        return _check_known(b, known, attrs, loc)
     if _is_place(b, indices, attrs.size):
         return False
     b.add(OPS["check_indices"], [indices], attrs, loc=loc)
     return True
 
 
-def _chosen(node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
+def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands elements of the axes that `node` repeats elements of; whether it demanded any."""
+    added = False
+    for extent, results in _repeated(node, inputs):
+        needed = maximum(extent, minimum(results, 1))
+        if needed is extent:
+            continue
+        if as_int(needed - extent) is not None:
+            raise UserError(
+                "an axis has no elements to repeat",
+                where=node.loc,
+                why=f"{node.op.name} gives results for an axis of extent 0",
+            )
+        reason = "an axis without elements has none to repeat"
+        b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=node.loc)
+        added = True
+    return added
+
+
+def _repeated(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
+    """The extent of each axis whose elements are repeated, and how many results need them."""
+    x = inputs[0] if inputs else None
+    if x is None:
+        return
+    match node.op.name:
+        case "pad" if node.attrs.mode != "constant":
+            ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
+            for dim, before, after in ends:
+                kept = dim + minimum(before, 0) + minimum(after, 0)
+                yield kept, maximum(before, 0) + maximum(after, 0)
+        case "resize":
+            for dim, size in zip(x.type.shape, node.attrs.sizes, strict=True):
+                if dim is not size:
+                    yield dim, size
+        case "grid_sample" if node.attrs.padding_mode != "zeros":
+            yield from ((dim, const(1)) for dim in x.type.shape[2:])
+
+
+def _chosen(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
     """What a node reads at places that data give, and these."""
     if node.op.name.startswith("gather"):
         return inputs[0], inputs[1]
     if node.op.name == "rotary_embedding" and len(inputs) > 3:
         return inputs[1], inputs[3]
+    if node.op.name in _LOSSES and inputs[1] is not None:
+        return inputs[0], _labels(b, inputs[1], node)
     return None, None
+
+
+def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
+    """The labels of a loss, with the first class in place of those that it ignores."""
+    ignored, dtype = node.attrs.ignore_index, labels.type.dtype
+    low, high = integer_limits(dtype)
+    if ignored is None or not low <= ignored <= high:
+        return labels
+    known = b.array(labels)
+    if known is not None:
+        return b.constant(np.where(known == ignored, 0, known).astype(dtype.carrier), "labels")
+    marked, zero = (b.constant(np.array(n, dtype.carrier), "label") for n in (ignored, 0))
+    (same,) = b.add(OPS["equal"], [labels, marked], NoAttrs(), loc=node.loc)
+    return b.add(OPS["where"], [same, zero, labels], NoAttrs(), loc=node.loc)[0]
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
     """What each index counts along."""
     if node.op.name == "rotary_embedding":
         yield CheckIndicesAttrs(x.type.shape[0])
+        return
+    if node.op.name in _LOSSES:
+        yield CheckIndicesAttrs(x.type.shape[1], reason="a label is none of the classes")
         return
     if node.op.name != "gather_nd":
         yield CheckIndicesAttrs(x.type.shape[node.attrs.axis])
@@ -79,15 +139,25 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
         yield CheckIndicesAttrs(x.type.shape[first + number], period, number)
 
 
-def _check_known(indices: Array, attrs: CheckIndicesAttrs, loc: str) -> None:
+def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs, loc: str) -> bool:
+    """Whether only the run knows that constant indices are inside of their axis."""
     size = as_int(attrs.size)
     given = indices.reshape(-1)[attrs.number :: attrs.period]
-    if size is not None and given.size and not np.all((given >= -size) & (given < size)):
+    if not given.size:
+        return False
+    if size is None:
+        needed = maximum(attrs.size, max(int(given.max()) + 1, -int(given.min())))
+        if needed is not attrs.size:
+            demand = RequireAttrs(needed, attrs.size, attrs.reason)
+            b.add(OPS["require"], [], demand, loc=loc)
+        return needed is not attrs.size
+    if not np.all((given >= -size) & (given < size)):
         raise UserError(
             "an index is outside of its axis",
             where=loc,
             why=f"{given.min()} to {given.max()} where the axis has {size}",
         )
+    return False
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:

@@ -23,7 +23,7 @@ from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import LARGEST_TENSOR, TensorReader, elements_of
-from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.graph import GraphBuilder, Value, carrier
 from tcc.ir.index import Index, as_int, const, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
@@ -305,7 +305,7 @@ class Scope:
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
         return tuple(
-            self.constant(np.asarray(a), t.dtype, n)
+            self.constant(carrier(a, t.dtype), t.dtype, n)
             for a, t, n in zip(results, types, hints, strict=False)
         )
 

@@ -17,6 +17,7 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
 from tcc.ir.op import Array
+from tcc.ir.types import BF16, DType
 
 Observer: TypeAlias = Callable[[Node, tuple[Array, ...]], None]
 Sizes: TypeAlias = dict[Var, Index]
@@ -155,10 +156,8 @@ class _Evaluator:
                 _bind_size(node, arrays[0], frame.sizes)
         try:
             results = node.op.reference(arrays, attrs)
-            # A row that moves values may put in a zero, which not every narrow type has.
             return tuple(
-                carrier(a, v.type.dtype) if v.type.dtype.is_narrow else np.asarray(a)
-                for a, v in zip(results, node.outputs, strict=True)
+                _rounded(a, v.type.dtype) for a, v in zip(results, node.outputs, strict=True)
             )
         except Exception as error:
             error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
@@ -255,6 +254,12 @@ def _check(node: Node, results: Sequence[Array], sizes: Sizes) -> None:
         raise InternalError(f"{where} gave {len(results)} results for {len(node.outputs)} outputs")
     for problem in bind_sizes(node.outputs, results, sizes):
         raise InternalError(f"{where} gave a result that does not fit: {problem}")
+
+
+def _rounded(array: Array, dtype: DType) -> Array:
+    """A result as an element of its type has it: NumPy computes bf16 in f32, and a row that moves
+    values may put in a zero, which not every narrow type has."""
+    return carrier(array, dtype) if dtype.is_narrow or dtype is BF16 else np.asarray(array)
 
 
 def _flag(array: Array | None) -> bool:

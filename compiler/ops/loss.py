@@ -1,6 +1,7 @@
 """Classification losses: negative log likelihood, and softmax cross entropy on top of it.
 
-Scores have shape (n, classes, d...), labels (n, d...), weights (classes).
+Scores have shape (n, classes, d...), labels (n, d...), weights (classes).  Labels below zero count
+from the last class.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, Source, cast, literal
 from tcc.ir.types import F16, F32, F64, I32, I64, TensorType
 from tcc.ops.formula import choose, fn, outside, wide, widened
+from tcc.ops.operands import wrapped
 from tcc.ops.reference import given, widen_half
 from tcc.ops.sampling import draw
 from tcc.ops.shapes import (
@@ -75,7 +77,7 @@ def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> 
         if attrs.ignore_index is not None:
             ignored = fn("eq", label, attrs.ignore_index)
             label = choose(ignored, 0, label)
-        place, bound = b.position(label, x.shape[1])
+        place, bound = b.position(wrapped(label, x.shape[1]), x.shape[1])
         loss = fn("neg", wide(b.read(logs, at[0], place, *at[1:], indirect=(bound,))))
         weight: Scalar = literal(1.0, widened(x.dtype))
         if weighted:

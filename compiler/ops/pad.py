@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,14 +45,25 @@ def _infer(types: Types, attrs: PadAttrs) -> tuple[TensorType, ...]:
 def _reference(arrays: Arrays, attrs: PadAttrs) -> tuple[Array, ...]:
     x, value = array(arrays, 0), maybe_array(arrays, 1)
     before, after = sizes(attrs.before), sizes(attrs.after)
+    if attrs.mode == "constant":
+        return (_surrounded(x, 0 if value is None else value.reshape(()), before, after),)
     kept = tuple(
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
-    if attrs.mode != "constant":
-        return (np.pad(x[kept], widths, mode=attrs.mode),)  # type: ignore[call-overload]
-    fill = 0 if value is None else value.reshape(())
-    return (np.pad(x[kept], widths, constant_values=fill),)
+    return (np.pad(x[kept], widths, mode=attrs.mode),)  # type: ignore[call-overload]
+
+
+def _surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
+    """`x` in a larger or smaller tensor, which it may even lie outside of."""
+    y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
+    spans = [
+        (max(0, -b), min(n, size - b)) for b, n, size in zip(before, x.shape, y.shape, strict=True)
+    ]
+    if all(low < high for low, high in spans):
+        places = (slice(low + b, high + b) for (low, high), b in zip(spans, before, strict=True))
+        y[tuple(places)] = x[tuple(slice(low, high) for low, high in spans)]
+    return y
 
 
 def _expr(types: Types, attrs: PadAttrs) -> Expr:
@@ -105,6 +116,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((x,), PadAttrs(dims(1, 0, 1), dims(2, 3, 0), mode), mode)
     y = rng.integers(-9, 9, (7,))
     yield Sample((y, np.array([3])), PadAttrs(dims(2), dims(2), "constant"), "i64")
+    for before, after in ((-9, 4), (4, -9)):
+        yield Sample((y,), PadAttrs(dims(before), dims(after), "constant"), f"beyond_{before}")
     yield Sample((y,), PadAttrs(dims(6), dims(5), "reflect"), "far")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.graph import carrier
 from tcc.ir.index import Index, IndexLike, const
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
@@ -153,8 +154,7 @@ def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ..
     zero = arrays[2] if len(arrays) > 2 else None
     with np.errstate(all="ignore"):
         ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
-        if attrs.precision is F16:
-            ratio = ratio.astype(np.float16).astype(np.float32)
+        ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
         level = ratio if attrs.to.is_float else np.rint(ratio)
     if zero is not None:
         level = level + _spread(zero, x, attrs).astype(np.float32)
@@ -186,6 +186,9 @@ def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
     half = draw(rng, F16, (13,), -90, 90)
     zero = np.asarray(3, np.int8)
     yield Sample((half, np.asarray(0.5, np.float16), zero), QuantizeAttrs(I8), "f16")
+    for precision in (F16, BF16):
+        attrs = QuantizeAttrs(I8, precision=precision)
+        yield Sample((x, np.asarray(0.37, np.float32)), attrs, f"precision_{precision.name}")
     ties = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e9, -1e9], np.float32)
     yield Sample((ties, np.asarray(1, np.float32), zero), QuantizeAttrs(I8), "ties")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, copysign, floor
 
 import numpy as np
 from tcc.ir.index import const
@@ -85,8 +85,8 @@ def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> tuple[Array, ...]:
         height, width = y2 - y1, x2 - x1
         if not attrs.half_pixel:
             height, width = max(height, 1.0), max(width, 1.0)
-        rows = attrs.sampling_ratio or ceil(height / oh)
-        columns = attrs.sampling_ratio or ceil(width / ow)
+        rows = attrs.sampling_ratio or max(ceil(height / oh), 0)
+        columns = attrs.sampling_ratio or max(ceil(width / ow), 0)
         terms = []
         for row, column in np.ndindex(rows, columns):
             ty = y1 + (ph + (row + 0.5) / rows) * height / oh
@@ -110,6 +110,8 @@ def _align_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((2, 2, 7, 9)).astype(np.float32)
     rois = np.array([[0, 0, 5, 5], [1.5, 2.25, 8, 6.5], [-1, 3, 4, 9]], np.float32)
     batches = np.array([0, 1, 1])
+    turned = (x, np.array([[5, 5, 2, 2]], np.float32), batches[:1])
+    yield Sample(turned, RoiAlignAttrs("avg", 3, 2, 0, 1.0, True), "turned")
     for label, attrs in (
         ("fixed", RoiAlignAttrs("avg", 3, 2, 2, 1.0, True)),
         ("adaptive", RoiAlignAttrs("avg", 2, 3, 0, 0.75, False)),
@@ -133,7 +135,8 @@ def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> tuple[TensorType, ...]:
 
 
 def _round(x: float) -> int:
-    return floor(x + 0.5)
+    """To the nearest, halves away from zero."""
+    return int(copysign(floor(abs(x) + 0.5), x))
 
 
 def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]:
@@ -142,7 +145,9 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> tuple[Array, ...]
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
     for r, c, ph, pw in np.ndindex(*y.shape):
-        x1, y1, x2, y2 = (_round(float(v) * attrs.spatial_scale) for v in rois[r, 1:])
+        # Rounded to the regions' type before that to pixels, which halves depend on.
+        scaled = (rois[r, 1:].astype(np.float64) * attrs.spatial_scale).astype(rois.dtype)
+        x1, y1, x2, y2 = (_round(float(v)) for v in scaled)
         spans = []
         for p, parts, low, high, extent in (
             (ph, attrs.pooled_shape[0], y1, y2, x.shape[2]),
@@ -161,6 +166,10 @@ def _pool_samples(rng: np.random.Generator) -> Iterator[Sample]:
     rois = np.array([[0, 0, 0, 5, 5], [1, 2, 1, 8, 6], [1, 6, 6, 6, 6]], np.float32)
     yield Sample((x, rois), MaxRoiPoolAttrs((2, 3), 1.0), "whole")
     yield Sample((x, rois), MaxRoiPoolAttrs((2, 2), 0.75), "scaled")
+    halves = np.array([[0, 0, 0, 5, 5], [1, -1, -3, 3, 2]], np.float32)
+    for scale in (0.5, 0.7):
+        attrs = MaxRoiPoolAttrs((2, 3), float(np.float32(scale)))
+        yield Sample((x, halves), attrs, f"halves_{scale}")
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -113,6 +113,17 @@ _RUN_TIME = {
 }
 
 
+@pytest.mark.parametrize("source", ["c", "x"])
+def test_a_detour_by_bf16_rounds(source: str) -> None:
+    model = model_of(
+        "g (float[2] x) => (float[2] y) { c = Constant <value = float[2] {1.001, -3.02}> ()"
+        f"  b = Cast <to = 16> ({source})  f = Cast <to = 1> (b)  y = Identity (f) }}"
+    )
+    x = np.array([1.001, -3.02], np.float32)
+    wanted = np.array([1, -3.015625], np.float32)
+    np.testing.assert_array_equal(evaluate_graph(load_model(model), {"x": x})["y"], wanted)
+
+
 def test_an_expansion_may_ask_for_no_axes() -> None:
     model = model_of("g (float[2, 6] x, int64[0] s) => (float[2, 6] y) { y = Expand (x, s) }")
     check(model, {"x": np.ones((2, 6), np.float32), "s": np.zeros(0, np.int64)})

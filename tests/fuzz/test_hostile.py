@@ -85,6 +85,67 @@ def test_indices_outside_of_their_axis_name_their_node() -> None:
         module.run({"x": x, "i": good, "j": pairs + np.int32(4)})
 
 
+def test_constant_indices_beyond_an_open_axis_name_their_node() -> None:
+    module = _module(
+        "g (float[n,3] x) => (float[3] y, float[3] z) { first = Constant <value = int64 {1}> ()"
+        "  last = Constant <value = int64 {-3}> ()"
+        "  [second] y = Gather (x, first) [third] z = Gather (x, last) }"
+    )
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    np.testing.assert_array_equal(module.run({"x": x})["y"], x[1])
+    for rows, node in ((2, "third"), (1, "second"), (0, "second")):
+        with pytest.raises(UserError, match=rf"{node} \(Gather\).* index is outside of its axis"):
+            module.run({"x": x[:rows]})
+
+
+@pytest.mark.parametrize("ignored", ["", "<ignore_index = 9>"])
+def test_labels_of_no_class_name_their_node(ignored: str) -> None:
+    module = _module(
+        "g (float[n,3] x, int64[n] l) => (float y) "
+        f"{{ [loss] y = SoftmaxCrossEntropyLoss {ignored} (x, l) }}"
+    )
+    x = np.array([[1, 2, 3], [4, 6, 5]], np.float32)
+
+    def loss(*labels: int) -> np.ndarray:
+        return module.run({"x": x, "l": np.array(labels)})["y"]
+
+    np.testing.assert_array_equal(loss(2, -2), loss(2, 1))
+    if ignored:
+        np.testing.assert_allclose(loss(2, 9), 0.40760596, rtol=1e-6)
+    for bad in (3, -4, 1 << 40):
+        with pytest.raises(UserError, match=r"loss \(Soft.*: a label is none of the classes"):
+            loss(0, bad)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(
+            f'p = Constant <value = int64[4] {{1, 0, 2, 0}}> () [wide] y = Pad <mode="{m}"> (x, p)'
+            for m in ("edge", "reflect", "wrap")
+        ),
+        *(
+            "s = Constant <value = int64[2] {5, 3}> ()"
+            f'  [wide] y = Resize <mode = "{m}"> (x, , , s)'
+            for m in ("nearest", "linear")
+        ),
+    ],
+)
+def test_an_open_axis_without_elements_to_repeat_names_its_node(body: str) -> None:
+    module = _module(f"g (float[n,3] x) => (float[a,b] y) {{ {body} }}")
+    assert len(module.run({"x": np.ones((2, 3), np.float32)})["y"]) == 5
+    with pytest.raises(UserError, match=r"wide .*an axis without elements has none to repeat"):
+        module.run({"x": np.ones((0, 3), np.float32)})
+
+
+def test_an_axis_without_elements_to_repeat_is_refused() -> None:
+    with pytest.raises(UserError, match="no elements to repeat"):
+        _module(
+            "g (float[0] x) => (float[a] y) { p = Constant <value = int64[2] {1, 0}> ()"
+            '  y = Pad <mode = "edge"> (x, p) }'
+        )
+
+
 def test_positions_beyond_a_table_of_angles_name_their_node() -> None:
     module = _module(
         "g (float[1,2,3,4] x, int64[1,3] p, float[n,2] c, float[n,2] s) => (float[a,b,c,d] y) "

@@ -214,7 +214,10 @@ static void pixels_of(double low, double high, int64_t cell, int64_t cells, int6
     *out_end = clamp(ceilf((float)(cell + 1) * step) + low, size);
 }
 
-static double nearest(double value) { return floor(value + 0.5); }
+/* The pixel nearest to a scaled coordinate, which is rounded to the regions' type first. */
+static double nearest(const tcc_op_tensor *regions, double value) {
+    return round(regions->dtype.bits == 64 ? value : (double)(float)value);
+}
 
 static double pool_cell(const tcc_op_tensor *x, int64_t plane, const int64_t rows[2],
                         const int64_t columns[2]) {
@@ -235,14 +238,15 @@ tcc_status tcc_op_max_roi_pool(tcc_op_call *call) {
         region box;
         TCC_RETURN_IF_ERROR(check_batch(batch, x->dims[0]));
         TCC_RETURN_IF_ERROR(read_region(regions, 5 * r + 1, scale_of(call->ints[0]), &box));
+        box = (region){nearest(regions, box.x1), nearest(regions, box.y1),
+                       nearest(regions, box.x2), nearest(regions, box.y2)};
         for (int64_t c = 0; c < channels; c++) {
             int64_t plane = ((int64_t)batch * channels + c) * height * width;
             for (int64_t i = 0; i < y->dims[2]; i++)
                 for (int64_t j = 0; j < y->dims[3]; j++, at++) {
                     int64_t rows[2], columns[2];
-                    pixels_of(nearest(box.y1), nearest(box.y2), i, y->dims[2], height, rows, rows + 1);
-                    pixels_of(nearest(box.x1), nearest(box.x2), j, y->dims[3], width, columns,
-                              columns + 1);
+                    pixels_of(box.y1, box.y2, i, y->dims[2], height, rows, rows + 1);
+                    pixels_of(box.x1, box.x2, j, y->dims[3], width, columns, columns + 1);
                     store(y, at, pool_cell(x, plane, rows, columns));
                 }
         }
