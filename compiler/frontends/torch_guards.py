@@ -77,6 +77,9 @@ class _Reader:
         an input lies in memory: in the compiled program all lie densely."""
         if any(isinstance(n, ast.Attribute) and n.attr in _LAYOUT for n in ast.walk(node)):
             return True
+        if isinstance(node, ast.BoolOp):
+            gap = self._gap(node)
+            return True if gap == 0 else Formula("Equality", (gap, 0))
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             raise ValueError("it is no comparison")
         left, right = self._term(node.left), self._term(node.comparators[0])
@@ -87,6 +90,33 @@ class _Reader:
             return True
         return Formula(head, (left, right))
 
+    def _gap(self, node: ast.expr) -> Any:
+        """What is zero where a condition holds, and more elsewhere."""
+        if isinstance(node, ast.BoolOp):
+            gaps = [self._gap(value) for value in node.values]
+            least = isinstance(node.op, ast.Or)
+            if (0 in gaps) if least else not any(gaps):
+                return 0
+            return Formula("Min" if least else "Max", tuple(gaps))
+        formula = self.condition(node)
+        if formula is True:
+            return 0
+        left, right = formula.args
+        above, below = _difference(left, right), _difference(right, left)
+        match formula.head:
+            case "Equality":
+                return Formula("Max", (above, below))
+            case "Unequality":
+                return _difference(1, Formula("Min", (1, Formula("Max", (above, below)))))
+            case "LessThan":
+                return Formula("Max", (above, 0))
+            case "StrictLessThan":
+                return Formula("Max", (Formula("Add", (above, 1)), 0))
+            case "GreaterThan":
+                return Formula("Max", (below, 0))
+            case _:
+                return Formula("Max", (Formula("Add", (below, 1)), 0))
+
     def _term(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=int() as value) if type(value) is int and value < _LARGEST:
@@ -96,8 +126,7 @@ class _Reader:
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return Formula("Mul", (-1, self._term(inner)))
             case ast.BinOp(op=ast.Sub()):
-                less = Formula("Mul", (-1, self._term(node.right)))
-                return Formula("Add", (self._term(node.left), less))
+                return _difference(self._term(node.left), self._term(node.right))
             case ast.BinOp() if type(node.op) in _ARITHMETIC:
                 terms = self._term(node.left), self._term(node.right)
                 return Formula(_ARITHMETIC[type(node.op)], terms)
@@ -121,6 +150,10 @@ class _Reader:
         if not isinstance(owner, Fixed) or not isinstance(owner.value, int):
             raise ValueError(f"{ast.unparse(source)[:80]} is no size")
         return owner.value
+
+
+def _difference(left: Any, right: Any) -> Formula:
+    return Formula("Add", (left, Formula("Mul", (-1, right))))
 
 
 def _input_name(source: ast.expr) -> str:
