@@ -22,6 +22,7 @@ from tcc.frontends.torch_regions import REGIONS
 from tcc.frontends.torch_support import ASSERT_SCALAR, GETITEM, is_arithmetic, is_ignored
 from tcc.frontends.torch_symbols import Symbols
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.index import const
 
 # What converters raise for arguments that torch has checked when it traced a program.
 _UNSOUND = (
@@ -127,6 +128,8 @@ def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:
         return known
     if known.kind == "float":
         return real_size(scope, symbols, known.value, call.location)
+    if call.target.startswith("aten.sym_storage_offset."):
+        symbols.learn(known.value, const(0))  # no tensor is part of another one's memory here
     return symbols.index(known, call.location)
 
 

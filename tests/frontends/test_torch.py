@@ -245,6 +245,22 @@ def test_a_module_without_inputs_is_refused() -> None:
         load_model(Network())
 
 
+def test_a_slice_that_data_choose() -> None:
+    """torch asserts where it lies in memory, which is nothing to a compiled program."""
+
+    def part(x: Any, start: Any) -> Any:
+        return torch.arange(10.0)[start.item() : (start + x.shape[0]).item()].unsqueeze(0) * 2
+
+    x, start = torch.ones(4), torch.tensor(2)
+    shapes = (({0: torch.export.Dim.AUTO}, None),)
+    program = export(Call(part), x, start, shapes=shapes)
+    assert "sym_storage_offset" in str(program.graph)
+    module = tcc.compile(program, jobs=1, level=1)
+    for size in (4, 7):
+        found = module(np.ones(size, np.float32), np.array(2))
+        np.testing.assert_array_equal(found, part(torch.ones(size), start).numpy())
+
+
 def test_backend_of_torch_compile() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
     compiled = torch.compile(network, backend=tcc.torch_backend, options={"jobs": 1})
