@@ -56,7 +56,7 @@ def execute(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; errors go to stderr."""
     session = Session()
     try:
-        # closed by whoever started this
+        # Closed by whoever started this; these stay open until the process ends.
         sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
         sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         result = cli.main(args, prog_name="tcc", standalone_mode=False, obj=session)

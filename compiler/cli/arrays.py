@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
+from tcc.ir.graph import carrier
 from tcc.ir.narrow import decode, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DTYPES, STRING, DType, Kind
@@ -146,9 +147,7 @@ def _bits(array: Array, dtype: DType) -> Array:
         return array
     if dtype is not BF16:
         return encode(array, dtype)
-    wide = np.ascontiguousarray(array).reshape(array.shape).view(np.uint32)
-    nearest = (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
-    return np.where(np.isnan(array), 0x7FC0, nearest).astype(np.uint16)
+    return (carrier(array, BF16).view(np.uint32) >> 16).astype(np.uint16)
 
 
 def _values(array: Array, dtype: DType) -> Array:

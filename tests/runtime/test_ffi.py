@@ -18,16 +18,8 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def path(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    program, weights = programs.mlp()
-    out = tmp_path_factory.mktemp("ffi") / "mini.so"
-    programs.link(program, kernels, out, weights=[weights])
-    return out
-
-
-@pytest.fixture(scope="module")
-def module(path: Path) -> Any:
-    return tvm_ffi.load_module(str(path))
+def module(mlp_path: Path) -> Any:
+    return tvm_ffi.load_module(str(mlp_path))
 
 
 def test_torch_and_numpy_get_results(module: Any) -> None:
@@ -102,6 +94,6 @@ def test_several_outputs_come_as_an_array(kernels: bytes, tmp_path: Path) -> Non
     assert first.data_ptr() != second.data_ptr()
 
 
-def test_both_faces_work_in_one_process(path: Path, module: Any) -> None:
+def test_both_faces_work_in_one_process(mlp_path: Path, module: Any) -> None:
     x = torch.ones(4)
-    assert torch.equal(load(path)(x), module["main"](x))
+    assert torch.equal(load(mlp_path)(x), module["main"](x))
