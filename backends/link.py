@@ -45,6 +45,7 @@ from tcc.ir.container import (
     SIDE_SUFFIX,
 )
 from tcc.ir.program import Program
+from tcc.options import is_reserved
 
 EXPORTS = (
     "tcc_artifact_api",
@@ -65,7 +66,7 @@ _LINK_FLAGS = (
 def c_name(text: str) -> str:
     """`text` as a C identifier that is not one of tcc's: what an artifact's model name may be."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII) or "model"
-    taken = name[0].isdigit() or name == "tcc" or name.startswith("tcc_")
+    taken = name[0].isdigit() or is_reserved(name)
     return f"model_{name}" if taken else name
 
 

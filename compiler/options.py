@@ -59,10 +59,15 @@ def _text(value: Any) -> str:
     return value
 
 
+def is_reserved(name: str) -> bool:
+    """Whether a C identifier belongs to tcc's own interface, so that no model can have it."""
+    return name == "tcc" or name.startswith("tcc_")
+
+
 def _identifier(value: Any) -> str:
     if not isinstance(value, str) or not (value.isascii() and value.isidentifier()):
         raise ValueError(f"{value!r} is not a C identifier")
-    if value == "tcc" or value.startswith("tcc_"):
+    if is_reserved(value):
         raise ValueError(f"{value!r} is a name of tcc's own interface")
     return value
 

@@ -73,6 +73,13 @@ class CallContext(Emitter):
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
         return self.symbols.shape(self.result(number).shape, self.loc)
 
+    def typed(self, *found: Operand | None) -> Results:
+        """Results in the element types that torch gives them, where they were computed wider."""
+        return tuple(
+            value if value is None else self.cast(value, self.result_dtype(number))
+            for number, value in enumerate(found)
+        )
+
     def known(self, name: str) -> Tensor:
         """What the program knows of a tensor among the arguments."""
         given = self.call.arguments[name]
@@ -236,4 +243,5 @@ class CallContext(Emitter):
         return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
 
 
+Results: TypeAlias = Sequence[Operand | None]
 Converter: TypeAlias = Callable[[CallContext], Any]

@@ -5,33 +5,20 @@ Everything between the operands and the results is computed in f64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_context import CallContext, Converter, Results
 from tcc.frontends.torch_create import counted
 from tcc.frontends.torch_movement import swap_axes
 from tcc.ir.index import Index, as_int, const, minimum
 from tcc.ir.types import F64, I32, I64
 from tcc.ops import OPS
 
-Results = Sequence[Operand | None]
-
-
 # ---- matrices ------------------------------------------------------------------------------------
 
 
 def _wide(ctx: CallContext, name: str) -> Operand:
     return ctx.operand(name, F64)
-
-
-def _results(ctx: CallContext, *found: Operand | None) -> Results:
-    """Results in the element types that torch gives them."""
-    return tuple(
-        value if value is None else ctx.cast(value, ctx.result_dtype(number))
-        for number, value in enumerate(found)
-    )
 
 
 def _only(ctx: CallContext, found: Operand) -> Operand:
@@ -169,7 +156,7 @@ def _factor(ctx: CallContext) -> Results:
     if not ctx.flag("pivot"):
         raise ctx.fail("elimination without pivoting is not supported")
     packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
-    return _results(ctx, packed, pivots, _first_zero(ctx, packed))
+    return ctx.typed(packed, pivots, _first_zero(ctx, packed))
 
 
 def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
@@ -192,7 +179,7 @@ def _lu(ctx: CallContext) -> Results:
     if not ctx.flag("pivot"):
         raise ctx.fail("elimination without pivoting is not supported")
     packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
-    return _results(ctx, _exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed))
+    return ctx.typed(_exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed))
 
 
 def _lu_unpack(ctx: CallContext) -> Results:
@@ -202,7 +189,7 @@ def _lu_unpack(ctx: CallContext) -> Results:
     exchange = nothing
     if ctx.flag("unpack_pivots"):
         exchange = _exchange(ctx, pivots, packed.shape[-2])
-    return _results(ctx, exchange, *halves)
+    return ctx.typed(exchange, *halves)
 
 
 def _lu_solve(ctx: CallContext) -> Operand:
@@ -228,7 +215,7 @@ def _solve(ctx: CallContext) -> Results:
     found = _solve_factored(ctx, packed, order, given, not left)
     found = found if left else _turned(ctx, found)
     result = ctx.squeeze(found, (found.rank - 1,)) if columns else found
-    return _results(ctx, result, packed, pivots, info)
+    return ctx.typed(result, packed, pivots, info)
 
 
 def _inverse(ctx: CallContext) -> Results:
@@ -239,7 +226,7 @@ def _inverse(ctx: CallContext) -> Results:
         _checked(ctx, info)
     order = _order(ctx, pivots, x.shape[-1])
     found = _solve_factored(ctx, packed, order, _eye(ctx, x.shape[-1]))
-    return _results(ctx, found, info)
+    return ctx.typed(found, info)
 
 
 def _determinant(ctx: CallContext) -> Operand:
@@ -249,7 +236,7 @@ def _determinant(ctx: CallContext) -> Operand:
 def _determinant_parts(ctx: CallContext) -> Results:
     packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
     found = ctx.emit("det", _wide(ctx, "A"))
-    return _results(ctx, found, packed, pivots)
+    return ctx.typed(found, packed, pivots)
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
@@ -264,7 +251,7 @@ def _sign_and_log(ctx: CallContext) -> Results:
     sign = ctx.emit("reduce_prod", signs, axes=last, keepdims=False)
     logs = ctx.emit("log", ctx.emit("abs", diagonal))
     total = ctx.emit("reduce_sum", logs, axes=last, keepdims=False)
-    return _results(ctx, sign, total, packed, pivots)
+    return ctx.typed(sign, total, packed, pivots)
 
 
 # ---- triangles -----------------------------------------------------------------------------------
@@ -284,7 +271,7 @@ def _old_solve_triangular(ctx: CallContext) -> Results:
     upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
     turned = ctx.flag("transpose")
     used = _turned(ctx, a) if turned else a
-    return _results(ctx, _solve_half(ctx, used, b, upper != turned, unit), a)
+    return ctx.typed(_solve_half(ctx, used, b, upper != turned, unit), a)
 
 
 def _cholesky_factor(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
@@ -302,7 +289,7 @@ def _cholesky_ex(ctx: CallContext) -> Results:
     factor, info = _cholesky_factor(ctx, _wide(ctx, "self"), ctx.flag("upper"))
     if ctx.flag("check_errors"):
         _checked(ctx, info, "a matrix is not positive definite")
-    return _results(ctx, factor, info)
+    return ctx.typed(factor, info)
 
 
 def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
@@ -369,7 +356,7 @@ def _multiply_orthogonal(ctx: CallContext) -> Operand:
 
 
 def _packed_qr(ctx: CallContext) -> Results:
-    return _results(ctx, *ctx.emit_all("qr", [_wide(ctx, "self")]))
+    return ctx.typed(*ctx.emit_all("qr", [_wide(ctx, "self")]))
 
 
 def _qr(ctx: CallContext) -> Results:
@@ -380,7 +367,7 @@ def _qr(ctx: CallContext) -> Results:
     right = _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
     nothing = ctx.constant(np.zeros(0))
     left = nothing if mode == "r" else _orthogonal(ctx, packed, tau, few)
-    return _results(ctx, left, right)
+    return ctx.typed(left, right)
 
 
 # ---- singular values, eigenvalues ----------------------------------------------------------------
@@ -399,10 +386,10 @@ def _svd(ctx: CallContext) -> Results:
     u, s, vt = ctx.emit_all("svd", [_wide(ctx, "A")])
     if not ctx.flag("compute_uv"):
         nothing = ctx.constant(np.zeros(0))
-        return _results(ctx, nothing, s, nothing)
+        return ctx.typed(nothing, s, nothing)
     if ctx.flag("full_matrices"):
         u, vt = _completed(ctx, u), _turned(ctx, _completed(ctx, _turned(ctx, vt)))
-    return _results(ctx, u, s, vt)
+    return ctx.typed(u, s, vt)
 
 
 def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
@@ -431,7 +418,7 @@ def _reversed(ctx: CallContext, x: Operand, axis: int) -> Operand:
 def _eigh(ctx: CallContext) -> Results:
     values, vectors = _eigen(ctx, _wide(ctx, "A"), ctx.text("UPLO").upper() == "U")
     nothing = ctx.constant(np.zeros(0))
-    return _results(ctx, values, vectors if ctx.flag("compute_v") else nothing)
+    return ctx.typed(values, vectors if ctx.flag("compute_v") else nothing)
 
 
 def _pseudo_inverse(ctx: CallContext) -> Operand:

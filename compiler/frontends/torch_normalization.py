@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_context import CallContext, Converter, Results
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import F64
 
@@ -37,14 +37,9 @@ def _layer_norm(ctx: CallContext) -> Operand:
     return _layer_norm_outputs(ctx, 1)[0]
 
 
-def _native_layer_norm(ctx: CallContext) -> Sequence[Operand]:
+def _native_layer_norm(ctx: CallContext) -> Results:
     """The normalised tensor, its means and its inverse deviations."""
-    return _typed_results(ctx, _layer_norm_outputs(ctx, 3))
-
-
-def _typed_results(ctx: CallContext, found: Sequence[Operand]) -> Sequence[Operand]:
-    """Results in the types that torch gives them; moments are computed in f32 or wider."""
-    return [ctx.cast(part, ctx.result_dtype(n)) for n, part in enumerate(found)]
+    return ctx.typed(*_layer_norm_outputs(ctx, 3))
 
 
 def _rms_norm(ctx: CallContext) -> Operand:
@@ -88,14 +83,14 @@ def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Opera
     return ctx.squeeze(mean, axes), variance
 
 
-def _native_batch_norm(ctx: CallContext) -> Sequence[Operand]:
+def _native_batch_norm(ctx: CallContext) -> Results:
     """The normalised tensor; of the batch's own moments also the means and inverse deviations."""
     x, found = ctx.operand("input"), _batch_norm(ctx)
     if not ctx.arguments.get("training"):
         empty = ctx.constant(np.zeros(0, x.dtype.carrier), x.dtype)
         return [found, empty, empty]
     mean, variance = _moments(ctx, x, _channel_axes(x))
-    return _typed_results(ctx, [found, mean, _inverse_deviation(ctx, variance)])
+    return ctx.typed(found, mean, _inverse_deviation(ctx, variance))
 
 
 def _inverse_deviation(ctx: CallContext, variance: Operand) -> Operand:
@@ -120,13 +115,12 @@ def _group_norm(ctx: CallContext) -> Operand:
     return _in_groups(ctx, ctx.integer("num_groups"))
 
 
-def _native_group_norm(ctx: CallContext) -> Sequence[Operand]:
+def _native_group_norm(ctx: CallContext) -> Results:
     """The normalised tensor and each group's mean and inverse deviation."""
     x, groups = ctx.operand("input"), ctx.integer("group")
     apart = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     mean, variance = _moments(ctx, apart, tuple(range(2, apart.rank)))
-    found = [_in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)]
-    return _typed_results(ctx, found)
+    return ctx.typed(_in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance))
 
 
 def _instance_norm(ctx: CallContext) -> Operand:

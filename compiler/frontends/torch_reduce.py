@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.torch_context import CallContext, Converter
+from tcc.frontends.torch_context import CallContext, Converter, Results
 from tcc.frontends.torch_create import counted
 from tcc.ir.index import Index, const
 from tcc.ir.types import BOOL, I64, U8, DType, element_count
@@ -132,13 +132,13 @@ def _std(ctx: CallContext) -> Operand:
     return ctx.cast(ctx.emit("sqrt", _variance(ctx)[0]), ctx.result_dtype())
 
 
-def _var_mean(ctx: CallContext) -> Sequence[Operand]:
-    return [ctx.cast(part, ctx.result_dtype(0)) for part in _variance(ctx)]
+def _var_mean(ctx: CallContext) -> Results:
+    return ctx.typed(*_variance(ctx))
 
 
-def _std_mean(ctx: CallContext) -> Sequence[Operand]:
+def _std_mean(ctx: CallContext) -> Results:
     variance, mean = _variance(ctx)
-    return [ctx.cast(part, ctx.result_dtype(0)) for part in (ctx.emit("sqrt", variance), mean)]
+    return ctx.typed(ctx.emit("sqrt", variance), mean)
 
 
 def _log_sum_exp(ctx: CallContext) -> Operand:

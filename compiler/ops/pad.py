@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -51,7 +52,8 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> tuple[Array, ...]:
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
-    return (np.pad(x[kept], widths, mode=attrs.mode),)  # type: ignore[call-overload]
+    mode: Any = attrs.mode  # NumPy's stubs want a literal
+    return (np.pad(x[kept], widths, mode=mode),)
 
 
 def _surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:

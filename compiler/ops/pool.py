@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
@@ -155,8 +155,8 @@ def _indices_infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
 def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
     image = x.shape[2:]
-    order = "F" if attrs.storage_order else "C"
-    spatial = np.arange(prod(image)).reshape(image, order=order)  # type: ignore[call-overload]
+    order: Literal["F", "C"] = "F" if attrs.storage_order else "C"
+    spatial = np.arange(prod(image)).reshape(image, order=order)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
     positions = _patches(planes * prod(image) + spatial, attrs, -1)
     values = _patches(x, attrs, _lowest_of(x))
