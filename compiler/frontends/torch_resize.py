@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import reduce
 
+import numpy as np
+from numpy.typing import NDArray
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.ir.index import Index, as_int, ceildiv, const, maximum
@@ -23,35 +25,74 @@ def _scales(ctx: CallContext, axes: int) -> list[float | None]:
     return [ctx.real(n) if ctx.has(n) else None for n in names] or [None] * axes
 
 
-def _upsample(mode: str, exact: bool = False, smooth: bool = False) -> Converter:
+def _upsample(mode: str, smooth: bool = False) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
-        scales = _scales(ctx, x.rank - 2)
         corners = "align_corners" in ctx.arguments and ctx.flag("align_corners")
         if smooth and corners:
             raise ctx.fail("align_corners together with antialias is not supported")
-        if mode == "nearest":
-            coordinates = "half_pixel" if exact else "asymmetric"
-        else:
-            coordinates = "align_corners" if corners else "half_pixel"
-        known = [
-            None if corners or _follows(o, i, s) else s
-            for o, i, s in zip(sizes[2:], x.shape[2:], scales, strict=True)
-        ]
+        known = [None] * (x.rank - 2) if corners else _known_scales(ctx, x)
         return ctx.emit(
             "resize",
             x,
             sizes=sizes,
             scales=(1.0, 1.0, *known),
             mode=mode,
-            coordinate_mode=coordinates,
-            nearest_mode="round_prefer_ceil" if exact else "floor",
+            coordinate_mode="align_corners" if corners else "half_pixel",
             cubic_coeff_a=-0.5 if smooth else -0.75,
             exclude_outside=smooth,
             taps=_taps(ctx, x, sizes, known, 2 if mode == "cubic" else 1) if smooth else None,
         )
 
     return convert
+
+
+def _nearest(exact: bool) -> Converter:
+    """Nearest neighbours, of pixels' centres if `exact`.
+
+    Torch takes the floor of a product in f32, whose place may lie one before that of the exact
+    quotient; where sizes are known and it does, the places are a constant.
+    """
+
+    def convert(ctx: CallContext) -> Operand:
+        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
+        known = _known_scales(ctx, x)
+        for axis, scale in enumerate(known, 2):
+            n, m = as_int(x.shape[axis]), as_int(sizes[axis])
+            if not n or not m:
+                continue
+            places = _nearest_places(n, m, scale, exact)
+            if scale is not None or (places != _exact_places(n, m, exact)).any():
+                x = ctx.emit("gather", x, ctx.constant(places), axis=axis)
+                known[axis - 2] = None
+        return ctx.emit(
+            "resize",
+            x,
+            sizes=sizes,
+            scales=(1.0, 1.0, *known),
+            mode="nearest",
+            coordinate_mode="half_pixel" if exact else "asymmetric",
+            nearest_mode="round_prefer_ceil" if exact else "floor",
+        )
+
+    return convert
+
+
+def _nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
+    """Where torch reads the `m` elements that it makes of `n`."""
+    step = np.float32(n) / np.float32(m) if scale is None else np.float32(1 / scale)
+    at = np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)
+    return np.minimum((at * step).astype(np.int64), n - 1)
+
+
+def _exact_places(n: int, m: int, exact: bool) -> NDArray[np.int64]:
+    return (2 * np.arange(m) + exact) * n // (2 * m)
+
+
+def _known_scales(ctx: CallContext, x: Operand) -> list[float | None]:
+    """The scale of each spatial axis where the sizes do not say it."""
+    given = zip(ctx.result_shape()[2:], x.shape[2:], _scales(ctx, x.rank - 2), strict=True)
+    return [None if _follows(o, i, s) else s for o, i, s in given]
 
 
 def _taps(
@@ -90,8 +131,8 @@ def _affine_grid(ctx: CallContext) -> Operand:
 
 
 CONVERTERS: dict[str, Converter] = {
-    **{f"upsample_nearest{n}d": _upsample("nearest") for n in (1, 2, 3)},
-    **{f"_upsample_nearest_exact{n}d": _upsample("nearest", exact=True) for n in (1, 2, 3)},
+    **{f"upsample_nearest{n}d": _nearest(False) for n in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{n}d": _nearest(True) for n in (1, 2, 3)},
     "upsample_linear1d": _upsample("linear"),
     "upsample_bilinear2d": _upsample("linear"),
     "upsample_trilinear3d": _upsample("linear"),

@@ -146,6 +146,15 @@ def test_open_sizes_times_fractions() -> None:
             torch.testing.assert_close(torch.as_tensor(have), want)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_places_are_those_of_torch(mode: str) -> None:
+    # Sizes at which f32 finds other places than whole numbers do.
+    for given, wanted in (((2, 14), (82, 46)), ((60, 62), (14, 56)), ((7, 12), (82, 18))):
+        x = torch.arange(float(given[0] * given[1])).view(1, 1, *given)
+        agree(Call(lambda x, wanted=wanted: F.interpolate(x, wanted, mode=mode)), x)
+    agree(Call(lambda x: F.interpolate(x, scale_factor=(1.7, 0.35), mode=mode)), x)
+
+
 def test_sizes_that_data_decide() -> None:
     x = torch.tensor([[0.0, 1.0], [2.0, 0.0], [3.0, 4.0]])
     agree(Call(lambda x: (torch.nonzero(x), x[x > 1])), x)
