@@ -38,7 +38,7 @@ def check_indices(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    added = _check_axes(b, node, inputs)
+    added = _check_axes(b, node, inputs) | _check_rows(b, node, inputs)
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
@@ -77,6 +77,27 @@ def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
         b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=node.loc)
         added = True
     return added
+
+
+def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands that a cache has room for the rows it is given; whether it demanded anything."""
+    if node.op.name != "tensor_scatter" or inputs[0] is None or inputs[1] is None:
+        return False
+    extent, rows = (x.type.shape[node.attrs.axis] for x in inputs[:2] if x is not None)
+    places = inputs[2] if len(inputs) > 2 else None
+    reason = "a cache has no room for the rows"
+    if places is not None and node.attrs.mode == "linear":
+        attrs = CheckIndicesAttrs(extent - rows + 1, reason=reason, signed=False)
+        return add_check(b, places, attrs, node.loc)
+    return _demand(b, maximum(extent, rows), extent, reason, node.loc)
+
+
+def _demand(b: GraphBuilder, needed: Index, extent: Index, reason: str, loc: str) -> bool:
+    """Demands that an axis has the size it needs; whether only the run knows."""
+    if needed is extent:
+        return False
+    b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=loc)
+    return True
 
 
 def _repeated(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
@@ -141,21 +162,20 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
 
 def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs, loc: str) -> bool:
     """Whether only the run knows that constant indices are inside of their axis."""
-    size = as_int(attrs.size)
+    least, size = as_int(attrs.least), as_int(attrs.size)
     given = indices.reshape(-1)[attrs.number :: attrs.period]
     if not given.size:
         return False
-    if size is None:
-        needed = maximum(attrs.size, max(int(given.max()) + 1, -int(given.min())))
-        if needed is not attrs.size:
-            demand = RequireAttrs(needed, attrs.size, attrs.reason)
-            b.add(OPS["require"], [], demand, loc=loc)
-        return needed is not attrs.size
-    if not np.all((given >= -size) & (given < size)):
+    if size is None and (least is None or given.min() >= least):
+        needed = maximum(attrs.size, int(given.max()) + 1)
+        if least is None:
+            needed = maximum(needed, -int(given.min()))
+        return _demand(b, needed, attrs.size, attrs.reason, loc)
+    if size is None or least is None or not np.all((given >= least) & (given < size)):
         raise UserError(
-            "an index is outside of its axis",
+            attrs.reason,
             where=loc,
-            why=f"{given.min()} to {given.max()} where the axis has {size}",
+            why=f"{given.min()} to {given.max()} where there are {attrs.size.key}",
         )
     return False
 

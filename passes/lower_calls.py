@@ -91,7 +91,7 @@ def lower_check_indices(frame: Frame, node: Node) -> None:
     least, largest = frame.registers.fresh(), frame.registers.fresh()
     operands = (frame.tensor(_operand(node, 0)),)
     call(frame, "index_range", operands, (), (attrs.period, attrs.number), (least, largest))
-    low, high = frame.size(const(0) - attrs.size), frame.size(attrs.size - 1)
+    low, high = frame.size(attrs.least), frame.size(attrs.size - 1)
     message = f"{node.loc}: {attrs.reason}"
     frame.out.append(Check(Relation.LE, low, least, message))
     frame.out.append(Check(Relation.LE, largest, high, message))

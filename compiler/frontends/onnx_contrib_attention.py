@@ -263,6 +263,8 @@ def _group_query(ctx: NodeContext) -> Results:
     k, v = cache.present(k, 3), cache.present(v, 4)
     mask = ctx.optional(10)
     window = ctx.integer("local_window_size", -1)
+    if window == 0:
+        raise ctx.fail("a window of 0 shows no key")
     sink = _sink(ctx, many)
     if cache.even and window < 0 and sink is None:
         y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)

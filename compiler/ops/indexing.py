@@ -352,6 +352,8 @@ def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> tuple[Tens
             agree(a, c, f"axis {axis} of an update")
     if places is not None:
         require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
+    room = as_int(cache.shape[attrs.axis] - update.shape[attrs.axis])
+    require(room is None or room >= 0, f"{cache} has no room for {update}")
     return (cache,)
 
 

@@ -47,12 +47,18 @@ def _require_samples(rng: np.random.Generator) -> Iterator[Sample]:
 @dataclass(frozen=True, slots=True)
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
-    zero count from its end.  `reason` is what an error says."""
+    zero count from its end if `signed`.  `reason` is what an error says."""
 
     size: Index
     period: int = 1
     number: int = 0
     reason: str = "an index is outside of its axis"
+    signed: bool = True
+
+    @property
+    def least(self) -> Index:
+        """The least index that is inside."""
+        return const(0) - self.size if self.signed else const(0)
 
 
 def _indices_types(
@@ -64,9 +70,9 @@ def _indices_types(
 
 
 def _check_indices(arrays: Sequence[Array | None], attrs: CheckIndicesAttrs) -> tuple[Array, ...]:
-    (size,) = sizes((attrs.size,))
+    least, size = sizes((attrs.least, attrs.size))
     given = array(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
-    if given.size and (given.min() < -size or given.max() >= size):
+    if given.size and (given.min() < least or given.max() >= size):
         raise UserError(attrs.reason, why=f"{given.min()} to {given.max()} of {size}")
     return ()
 
@@ -75,6 +81,7 @@ def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((np.array([3, -5, 4]),), CheckIndicesAttrs(const(5)), "all")
     pairs = np.array([[0, 9], [2, 7]], np.int32)
     yield Sample((pairs,), CheckIndicesAttrs(const(3), 2, 0), "first of two")
+    yield Sample((np.array([0, 4]),), CheckIndicesAttrs(const(5), signed=False), "unsigned")
 
 
 OPS: tuple[OpSpec, ...] = (

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import tcc
 from onnx import helper, numpy_helper
 from tcc.errors import UserError
 from tcc.frontends import load_model
@@ -496,6 +497,10 @@ def test_a_cache_of_final_length() -> None:
         np.testing.assert_allclose(
             found["k"][name, :, :end], held["x3"].numpy()[name, :, :end], atol=1e-6
         )
+    module = tcc.compile(model, jobs=1, level=1)
+    np.testing.assert_allclose(module.run(inputs)["y"], found["y"], atol=2e-5)
+    with pytest.raises(UserError, match="a cache has no room for the rows"):
+        module.run(inputs | {"x5": np.array([4, 9], np.int32)})
 
 
 # ---- experts ------------------------------------------------------------------------------------
@@ -545,6 +550,12 @@ def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, 
         ),
         ("Attention", (*WEIGHTS, None, f32(256)), {"num_heads": 2}, "f32[256] has 1 axes"),
         ("RotaryEmbedding", (f32(9), i8(1), f32(9, 4), f32(9, 4)), {}, "3 or 4 are due"),
+        (
+            "GroupQueryAttention",
+            (*(f32(1, 3, 16) for _ in range(3)), None, None, np.int32([2]), np.int32(3)),
+            {"num_heads": 1, "kv_num_heads": 1, "local_window_size": 0},
+            "a window of 0 shows no key",
+        ),
         (
             "GroupNorm",
             (f32(6), f32(6), f32(6)),

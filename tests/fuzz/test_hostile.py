@@ -65,8 +65,8 @@ def test_each_flipped_bit_of_the_image_is_seen(tmp_path: Path) -> None:
             tcc.load(path)
 
 
-def _module(text: str) -> tcc.Module:
-    model: onnx.ModelProto = text_model(text)
+def _module(text: str, opset: int = 21) -> tcc.Module:
+    model: onnx.ModelProto = text_model(text, opset)
     return tcc.compile(model, cpu="x86-64-v3", jobs=1, level=1)
 
 
@@ -156,6 +156,40 @@ def test_positions_beyond_a_table_of_angles_name_their_node() -> None:
     module.run(inputs | {"p": np.array([[0, 1, 2]])})
     with pytest.raises(Exception, match=r"turned \(RotaryEmbedding\): an index is outside"):
         module.run(inputs | {"p": np.array([[0, 1, 3]])})
+
+
+def test_rows_that_a_cache_has_no_room_for_name_their_node() -> None:
+    module = _module(
+        "g (float[2,n,3] c, float[2,m,3] u, int64[2] at) => (float[2,n,3] y, float[2,n,3] z) {"
+        "  [fixed] y = TensorScatter (c, u, at)"
+        '  [ring] z = TensorScatter <mode = "circular"> (c, u, at) }',
+        opset=24,
+    )
+
+    def run(rows: int, *at: int) -> dict[str, np.ndarray]:
+        new = np.ones((2, rows, 3), np.float32)
+        return module.run({"c": np.zeros((2, 4, 3), np.float32), "u": new, "at": np.array(at)})
+
+    np.testing.assert_array_equal(run(2, 0, 2)["y"][:, :, 0], [[1, 1, 0, 0], [0, 0, 1, 1]])
+    assert not run(0, 4, 0)["y"].any()
+    for rows, at in ((2, (3, 0)), (2, (0, -1)), (1, (1 << 62, 0))):
+        with pytest.raises(UserError, match=r"fixed \(Tensor.*a cache has no room for the rows"):
+            run(rows, *at)
+    with pytest.raises(UserError, match=r"ring \(Tensor.*a cache has no room for the rows"):
+        run(5, 0, 0)
+
+
+def test_rows_behind_a_cache_are_refused() -> None:
+    text = (
+        "g (float[2,{}] c, float[2,{}] u) => (float[2,n] y) {{ y = TensorScatter <axis=1> (c, u) }}"
+    )
+    module = _module(text.format("n", "m"), opset=24)
+    cache = np.zeros((2, 3), np.float32)
+    assert module.run({"c": cache, "u": cache + 1})["y"].all()
+    with pytest.raises(UserError, match="a cache has no room for the rows"):
+        module.run({"c": cache[:, :2], "u": cache})
+    with pytest.raises(UserError, match="has no room for"):
+        _module(text.format(3, 4), opset=24)
 
 
 def test_elements_that_were_sorted_are_no_places() -> None:
