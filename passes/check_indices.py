@@ -7,7 +7,8 @@ Kernels clamp such indices, so no data ever lead outside of memory; this makes t
 is where the values are known.  Requires nothing.  Establishes that each gather, each turn by angles
 of a table and each loss of labels whose indices are not places of another op's making has its
 checks before it: of constant ones whether the axis is long enough, where its size is open.  The
-same goes for ops that give results for an axis without elements by repeating those elements.
+same goes for ops that give results for an axis without elements by repeating those elements or
+choosing among them, and for caches, which must have room for the rows they are given.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import Index, as_int, const, maximum, minimum
 from tcc.ir.op import Array, NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
-from tcc.ir.types import integer_limits
+from tcc.ir.types import element_count, integer_limits
 from tcc.ops import OPS
 from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
 
 # Rows that give places along an axis, and the operand whose axis it is.
-_PLACES = frozenset({"arg_max", "arg_min", "top_k"})
+_CHOOSING = frozenset({"arg_max", "arg_min"})
+_PLACES = _CHOOSING | {"top_k"}
 _LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss"})
 
 
@@ -61,21 +63,19 @@ def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: st
 
 
 def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Demands elements of the axes that `node` repeats elements of; whether it demanded any."""
+    """Demands elements of the axes that `node` takes some of; whether it demanded any."""
     added = False
-    for extent, results in _repeated(node, inputs):
+    taking = "choose" if node.op.name in _CHOOSING else "repeat"
+    for extent, results in _taken(node, inputs):
         needed = maximum(extent, minimum(results, 1))
-        if needed is extent:
-            continue
-        if as_int(needed - extent) is not None:
+        if needed is not extent and as_int(needed - extent) is not None:
             raise UserError(
-                "an axis has no elements to repeat",
+                f"an axis has no elements to {taking}",
                 where=node.loc,
                 why=f"{node.op.name} gives results for an axis of extent 0",
             )
-        reason = "an axis without elements has none to repeat"
-        b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=node.loc)
-        added = True
+        reason = f"an axis without elements has none to {taking}"
+        added |= _demand(b, needed, extent, reason, node.loc)
     return added
 
 
@@ -100,12 +100,16 @@ def _demand(b: GraphBuilder, needed: Index, extent: Index, reason: str, loc: str
     return True
 
 
-def _repeated(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
-    """The extent of each axis whose elements are repeated, and how many results need them."""
+def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
+    """The extent of each axis whose elements are repeated or chosen from, and how many results
+    need them."""
     x = inputs[0] if inputs else None
     if x is None:
         return
     match node.op.name:
+        case "arg_max" | "arg_min":
+            axis = node.attrs.axis
+            yield x.type.shape[axis], element_count(x.type.shape[:axis] + x.type.shape[axis + 1 :])
         case "pad" if node.attrs.mode != "constant":
             ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
             for dim, before, after in ends:

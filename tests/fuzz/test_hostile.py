@@ -138,6 +138,13 @@ def test_an_open_axis_without_elements_to_repeat_names_its_node(body: str) -> No
         module.run({"x": np.ones((0, 3), np.float32)})
 
 
+def test_an_open_axis_without_elements_to_choose_names_its_node() -> None:
+    module = _module("g (float[n,m] x) => (int64[m] y) { [best] y = ArgMax <keepdims = 0> (x) }")
+    assert module.run({"x": np.ones((0, 0), np.float32)})["y"].shape == (0,)
+    with pytest.raises(UserError, match=r"best .*an axis without elements has none to choose"):
+        module.run({"x": np.ones((0, 3), np.float32)})
+
+
 def test_an_axis_without_elements_to_repeat_is_refused() -> None:
     with pytest.raises(UserError, match="no elements to repeat"):
         _module(
