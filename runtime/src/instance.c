@@ -168,6 +168,7 @@ tcc_status tcc_instance_prepare(tcc_run *run) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     memset(instance->registers, 0, (size_t)program->n_registers * sizeof *instance->registers);
+    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, &instance->pool));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_inputs(run));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_outputs(run));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, program->prologue));
@@ -177,7 +178,6 @@ tcc_status tcc_instance_prepare(tcc_run *run) {
 static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(set_threads(instance));
-    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, &instance->pool));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     TCC_RETURN_IF_ERROR(make_arena(instance));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));

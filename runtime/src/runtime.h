@@ -460,7 +460,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                             void *stream);
 
 tcc_status tcc_interpret(tcc_run *run, tcc_body body);
-/* Binds the arrays and runs the prologue: all sizes are known then. */
+/* Empties the heap, binds the arrays and runs the prologue: all sizes are known then. */
 tcc_status tcc_instance_prepare(tcc_run *run);
 /* Bytes of the arena for these sizes. */
 tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size);
@@ -528,7 +528,7 @@ typedef struct tcc_op_call {
     tcc_pool *pool; /* for temporaries */
     tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
     int32_t threads;
-    tcc_heap *heap; /* of strings and lists; NULL on a GPU */
+    tcc_heap *heap; /* of strings and lists, and for temporaries that live until the run ends */
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */
