@@ -200,11 +200,11 @@ class Module:
                 )
             for suffix in (SIDE_SUFFIX, "") if side else ("",):
                 _copy_file(Path(f"{source}{suffix}"), Path(f"{target}{suffix}"))
-        except OSError as failure:
+        except (OSError, ValueError) as failure:
             raise self._error(
                 "the artifact cannot be copied",
-                where=str(failure.filename or target),
-                why=failure.strerror or str(failure),
+                where=str(getattr(failure, "filename", None) or target),
+                why=getattr(failure, "strerror", None) or str(failure),
             ) from failure
 
     def __del__(self) -> None:
@@ -240,7 +240,7 @@ class Module:
         try:
             image = open_image(self._path)
             entry = image.library.tcc_artifact_api
-        except (OSError, AttributeError) as failure:
+        except (OSError, ValueError, AttributeError) as failure:
             foreign = foreign_machine(self._path)
             raise self._error(
                 "the file cannot be loaded as a tcc artifact",

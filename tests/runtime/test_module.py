@@ -480,8 +480,14 @@ def test_save_copies_a_working_artifact(mlp: Module, tmp_path: Path) -> None:
     mlp.save(tmp_path / "copy.so")
     x = np.ones(3, np.float32)
     assert np.array_equal(load(tmp_path / "copy.so")(x), expected_mlp(x))
-    with pytest.raises(RuntimeError, match="cannot be copied"):
-        mlp.save(tmp_path / "no folder" / "copy.so")
+    for name in ("no folder/copy.so", "a\0b.so"):
+        with pytest.raises(RuntimeError, match="cannot be copied"):
+            mlp.save(tmp_path / name)
+
+
+def test_a_path_with_a_nul_is_no_artifact(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cannot be loaded as a tcc artifact"):
+        load(tmp_path / "a\0b.so")
 
 
 def test_loading_from_a_relative_path_survives_a_change_of_folder(
