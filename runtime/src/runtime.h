@@ -130,9 +130,10 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
 /* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else
- * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy. */
+ * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy.  Fails
+ * if TCC_NUM_THREADS is asked and no number. */
 #define TCC_MAX_THREADS 256
-int32_t tcc_threads_resolve(int32_t wanted);
+tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
 /* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);
