@@ -149,11 +149,21 @@ def verify_weights(weights: WeightRange) -> None:
         )
 
 
+def _open(path: Path) -> BinaryIO:
+    """Raises OSError, also for a name with a NUL and for a pipe: nobody may ever write to it."""
+    try:
+        if path.is_fifo():
+            raise OSError("it is a pipe")
+        return path.open("rb")
+    except ValueError as error:
+        raise OSError(str(error)) from error
+
+
 @contextmanager
 def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
     """The file at `path`; raises UserError where it cannot be opened or read."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             yield file
     except OSError as error:
         raise UserError(

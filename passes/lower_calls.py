@@ -69,12 +69,17 @@ def bind(frame: Frame, size: Index, register: Register, loc: str) -> None:
 
 
 def lower_bind_size(frame: Frame, node: Node) -> None:
-    """One element of a tensor becomes a size."""
+    """One element of a tensor becomes a size.  It may be anything, where sizes of arrays and counts
+    of functions are never negative."""
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
     register = frame.registers.fresh()
     frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
     bind(frame, attrs.symbol, register, node.loc)
+    var = var_of(attrs.symbol)
+    if var is not None and var.lo <= 0 and not attrs.signed:
+        message = f"{node.loc}, size {var.name}: at least {var.lo} is due"
+        frame.out.append(Check(Relation.LE, frame.size(const(var.lo)), register, message))
 
 
 def lower_require(frame: Frame, node: Node) -> None:

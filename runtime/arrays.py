@@ -25,7 +25,7 @@ def view_of(value: Any, dtype: str, updated: bool) -> Given:
     or BufferError for what is no such array; sizes and element types are checked by the runtime.
     """
     if _is_torch(value):
-        return _view_torch(value, updated)
+        return _view_torch(value, dtype, updated)
     if isinstance(value, np.ndarray):
         array = value
     elif is_on_device(value):
@@ -67,7 +67,9 @@ def _from_dlpack(value: Any) -> Array:
 
 def _convert(value: Any, dtype: str) -> Array:
     """Python numbers and lists; a value that the type cannot hold is an error, not a wrap."""
-    wanted = abi.numpy_dtype(dtype)
+    integers = is_packed(dtype) and abi.DTYPE_CODES[dtype][0] <= 1
+    # Those of ml_dtypes wrap in silence; what does not fit is seen as these are packed.
+    wanted = abi.plain_dtype(dtype) if integers else abi.numpy_dtype(dtype)
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "cUSMm":
         raise TypeError(f"expected an array, got {type(value).__name__}")
@@ -118,7 +120,7 @@ def _view_numpy(array: Array, dtype: str, updated: bool) -> Given:
     return Given(abi.make_tensor(array.ctypes.data, code, array.shape, strides), array)
 
 
-def _view_torch(tensor: Any, updated: bool) -> Given:
+def _view_torch(tensor: Any, dtype: str, updated: bool) -> Given:
     dense = tensor.layout == sys.modules["torch"].strided and not tensor.is_nested
     if tensor.device.type not in ("cpu", "cuda") or not dense:
         raise TypeError(
@@ -132,8 +134,17 @@ def _view_torch(tensor: Any, updated: bool) -> Given:
         raise TypeError(f"element type {tensor.dtype} is not supported")
     if tensor.device.type == "cuda":
         return view_of_torch_device(tensor, code, updated)
+    if is_packed(dtype):
+        return _view_numpy(tensor.detach().numpy(), dtype, updated)
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    return Given(abi.make_tensor(tensor.data_ptr(), code, shape, strides), tensor)
+    return Given(abi.make_tensor(_address(tensor), code, shape, strides), tensor)
+
+
+def _address(tensor: Any) -> int:
+    try:
+        return int(tensor.data_ptr())
+    except RuntimeError as failure:  # as for tensors that vmap and tracing pass on
+        raise TypeError(f"the tensor has no memory: {failure}") from failure
 
 
 _TORCH_CODES = {

@@ -38,7 +38,7 @@ def foreign_machine(path: Path) -> str:
     try:
         with path.open("rb") as file:
             head = file.read(20)
-    except OSError:
+    except (OSError, ValueError):
         return ""
     name = _MACHINES.get(int.from_bytes(head[18:20], "little"), "")
     here = platform.machine()
@@ -90,7 +90,7 @@ os.register_at_fork(
 def open_image(path: Path) -> Image:
     """The library of the file that is at `path`, which is absolute, now.
 
-    Raises OSError where the file cannot be read or loaded.
+    Raises OSError where the file cannot be read or loaded, and ValueError for a path with a NUL.
     """
     with _IMAGES.lock:
         while True:

@@ -26,7 +26,7 @@ from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image
-from tcc.runtime.values import Block, describe, is_list, is_value, read_block
+from tcc.runtime.values import Block, arrays_in, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
 _RUNS = 2
@@ -200,11 +200,11 @@ class Module:
                 )
             for suffix in (SIDE_SUFFIX, "") if side else ("",):
                 _copy_file(Path(f"{source}{suffix}"), Path(f"{target}{suffix}"))
-        except OSError as failure:
+        except (OSError, ValueError) as failure:
             raise self._error(
                 "the artifact cannot be copied",
-                where=str(failure.filename or target),
-                why=failure.strerror or str(failure),
+                where=str(getattr(failure, "filename", None) or target),
+                why=getattr(failure, "strerror", None) or str(failure),
             ) from failure
 
     def __del__(self) -> None:
@@ -240,7 +240,7 @@ class Module:
         try:
             image = open_image(self._path)
             entry = image.library.tcc_artifact_api
-        except (OSError, AttributeError) as failure:
+        except (OSError, ValueError, AttributeError) as failure:
             foreign = foreign_machine(self._path)
             raise self._error(
                 "the file cannot be loaded as a tcc artifact",
@@ -379,11 +379,15 @@ class Module:
         with self._instance() as instance:
             self._run_on(instance, given.tensors, len(values), results, stream)
         results.unpack()
-        kind = None if given.plain or maker else kind_of(values)
+        kind = None if given.plain or maker else self._kind_of(values)
         return [
             values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
             for array, port in zip(results.arrays, self.outputs, strict=True)
         ]
+
+    def _kind_of(self, values: list[Any]) -> Callable[[Any, str], Any]:
+        given = zip(values, self.inputs, strict=True)
+        return kind_of([array for value, port in given for array in arrays_in(value, port.dtype)])
 
     def _maker(self, device: Any) -> Maker:
         try:

@@ -8,7 +8,7 @@ bytes that are no UTF-8 are kept by surrogate escapes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,15 @@ def entry_type(dtype: str) -> str:
     """The element type of a list's entries, without their sizes."""
     inner = dtype[len("optional(") : -1]
     return inner if is_list(inner) else inner.partition("[")[0]
+
+
+def arrays_in(value: Any, dtype: str) -> Iterator[Any]:
+    """The entries of a value for a port of element type `dtype`, those of nested lists too."""
+    if is_list(dtype) and isinstance(value, list | tuple):
+        for item in value:
+            yield from arrays_in(item, entry_type(dtype))
+    else:
+        yield value
 
 
 def _describe_strings(value: Any) -> Given:

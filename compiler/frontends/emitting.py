@@ -60,10 +60,13 @@ class Emitter:
             raise self.fail(f"axes {tuple(values)} name an axis twice")
         return axes
 
-    def sizes(self, operand: Operand, hint: str, lo: int = 0) -> tuple[Index, ...]:
+    def sizes(
+        self, operand: Operand, hint: str, lo: int = 0, *, signed: bool = False
+    ) -> tuple[Index, ...]:
         """The elements of an integer vector; where only the run knows them, new size symbols.
 
-        `lo` is the least value such a symbol may have; the run refuses smaller ones.
+        `lo` is the least value such a symbol may have; the run refuses smaller ones, but not those
+        below zero where numbers are `signed`: they may be no array's size.
         """
         known = operand.known
         if known is not None:
@@ -75,7 +78,7 @@ class Emitter:
             symbols = []
             for element in range(shape[0] if shape else 1):
                 fresh = self.scope.session.fresh_symbol(f"{operand.name}.{element}", lo)
-                attrs = OPS["bind_size"].attrs(fresh, element)
+                attrs = OPS["bind_size"].attrs(fresh, element, signed)
                 self.scope.builder.add(OPS["bind_size"], [operand.value], attrs, loc=self.loc)
                 symbols.append(fresh)
             operand.bound[lo] = tuple(symbols)

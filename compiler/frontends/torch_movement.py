@@ -342,7 +342,7 @@ def _scalar_of(ctx: CallContext) -> Index:
     x = ctx.operand("self")
     if x.dtype.is_float:
         raise ctx.fail("a real number that data decide is not supported")
-    (size,) = ctx.sizes(ctx.cast(ctx.reshape(x, (1,)), I64), "the number", lo=0)
+    (size,) = ctx.sizes(ctx.cast(ctx.reshape(x, (1,)), I64), "the number", lo=0, signed=True)
     return size
 
 

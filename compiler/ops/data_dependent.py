@@ -61,10 +61,12 @@ class NonMaxSuppressionAttrs:
 
 @dataclass(frozen=True, slots=True)
 class BindSizeAttrs:
-    """`symbol` gets the value of element `element` (row-major) of the operand."""
+    """`symbol` gets the value of element `element` (row-major) of the operand, which must
+    be in its range; where it is `signed`, numbers below zero are taken too."""
 
     symbol: Index
     element: int
+    signed: bool = False
 
 
 # ---- top_k ---------------------------------------------------------------------------------------

@@ -173,8 +173,9 @@ typedef struct tcc_api {
     tcc_status (*model_get)(tcc_model **out_model);
     void (*model_release)(tcc_model *model);
 
-    /* Threads that this model's kernels may use; 0 is the default: TCC_NUM_THREADS, else the CPUs
-     * of the process's affinity mask, or of its control group's quota if that is less.  Takes effect at the next run. */
+    /* Threads that this model's kernels may use; 0 is the default: TCC_NUM_THREADS (what needs it
+     * fails with TCC_INVALID_ARGUMENT if it is no number), else the CPUs of the process's affinity
+     * mask, or of its control group's quota if that is less.  Takes effect at the next run. */
     tcc_status (*model_set_threads)(tcc_model *model, int32_t threads);
 
     int32_t (*input_count)(const tcc_model *model);

@@ -57,7 +57,7 @@ static tcc_status statistics(const tcc_model *model, const tcc_instance *instanc
     out->state_bytes = (uint64_t)model->program.state_bytes;
     int32_t threads = __atomic_load_n(&model->threads, __ATOMIC_RELAXED);
     if (instance && instance->threads_own >= 0) threads = instance->threads_own;
-    out->threads = tcc_threads_resolve(threads);
+    TCC_RETURN_IF_ERROR(tcc_threads_resolve(threads, &out->threads));
     if (instance) {
         out->arena_bytes = instance->arena.size;
         out->scratch_bytes = instance->scratch.size;

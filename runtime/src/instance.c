@@ -17,7 +17,8 @@ static tcc_status set_threads(tcc_instance *instance) {
     int32_t wanted = instance->threads_own;
     if (wanted < 0) wanted = __atomic_load_n(&instance->model->threads, __ATOMIC_RELAXED);
     if (instance->threads && wanted == instance->threads_wanted) return TCC_OK;
-    int32_t threads = tcc_threads_resolve(wanted);
+    int32_t threads = 0;
+    TCC_RETURN_IF_ERROR(tcc_threads_resolve(wanted, &threads));
     /* whole pages, so that no two threads write to one cache line or huge page needlessly */
     size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
     instance->threads = 0; /* without memory for the new ones there is none for the old ones */
@@ -168,6 +169,7 @@ tcc_status tcc_instance_prepare(tcc_run *run) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     memset(instance->registers, 0, (size_t)program->n_registers * sizeof *instance->registers);
+    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, &instance->pool));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_inputs(run));
     TCC_RETURN_IF_ERROR(tcc_ports_bind_outputs(run));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, program->prologue));
@@ -177,7 +179,6 @@ tcc_status tcc_instance_prepare(tcc_run *run) {
 static tcc_status run_program(tcc_run *run) {
     tcc_instance *instance = run->instance;
     TCC_RETURN_IF_ERROR(set_threads(instance));
-    TCC_RETURN_IF_ERROR(tcc_heap_begin(&instance->heap, &instance->pool));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     TCC_RETURN_IF_ERROR(make_arena(instance));
     TCC_RETURN_IF_ERROR(tcc_interpret(run, instance->model->program.body));

@@ -62,18 +62,29 @@ static int64_t usable_cpus(void) {
     return sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than the mask has room for */
 }
 
-int32_t tcc_threads_resolve(int32_t wanted) {
+static int64_t default_threads(void) {
+    int64_t limit = least_limit("cpu.max", cpus_in), threads = usable_cpus();
+    return limit > 0 && limit < threads ? limit : threads;
+}
+
+/* 0 where nothing is told. */
+static tcc_status told_threads(int64_t *out_threads) {
+    const char *text = getenv("TCC_NUM_THREADS");
+    char *end = NULL;
+    *out_threads = 0;
+    if (!text || !*text) return TCC_OK;
+    *out_threads = strtol(text, &end, 10); /* the largest there is where it is larger */
+    if (*text >= '0' && *text <= '9' && !*end) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT,
+                    "TCC_NUM_THREADS is '%.64s': expected a number of threads, as in 4", text);
+}
+
+tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads) {
     int64_t threads = wanted;
-    if (wanted <= 0) {
-        const char *text = getenv("TCC_NUM_THREADS");
-        threads = text ? strtol(text, NULL, 10) : 0;
-        if (threads <= 0) {
-            int64_t limit = least_limit("cpu.max", cpus_in);
-            threads = usable_cpus();
-            if (limit > 0 && limit < threads) threads = limit;
-        }
-    }
-    return threads < 1 ? 1 : threads > TCC_MAX_THREADS ? TCC_MAX_THREADS : (int32_t)threads;
+    if (threads <= 0) TCC_RETURN_IF_ERROR(told_threads(&threads));
+    if (threads <= 0) threads = default_threads();
+    *out_threads = threads < 1 ? 1 : threads > TCC_MAX_THREADS ? TCC_MAX_THREADS : (int32_t)threads;
+    return TCC_OK;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */

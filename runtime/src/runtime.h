@@ -130,9 +130,10 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
 /* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else
- * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy. */
+ * the CPUs of the affinity mask, but no more than the control group's CPU quota keeps busy.  Fails
+ * if TCC_NUM_THREADS is asked and no number. */
 #define TCC_MAX_THREADS 256
-int32_t tcc_threads_resolve(int32_t wanted);
+tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
 /* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);
@@ -460,7 +461,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                             void *stream);
 
 tcc_status tcc_interpret(tcc_run *run, tcc_body body);
-/* Binds the arrays and runs the prologue: all sizes are known then. */
+/* Empties the heap, binds the arrays and runs the prologue: all sizes are known then. */
 tcc_status tcc_instance_prepare(tcc_run *run);
 /* Bytes of the arena for these sizes. */
 tcc_status tcc_instance_arena_size(const tcc_instance *instance, int64_t *out_size);
@@ -528,7 +529,7 @@ typedef struct tcc_op_call {
     tcc_pool *pool; /* for temporaries */
     tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
     int32_t threads;
-    tcc_heap *heap; /* of strings and lists; NULL on a GPU */
+    tcc_heap *heap; /* of strings and lists, and for temporaries that live until the run ends */
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */

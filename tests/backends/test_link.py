@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import zlib
 from pathlib import Path
@@ -135,8 +136,10 @@ def test_flipped_bytes_of_the_elf_headers_never_crash_the_reader(
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        read_manifest(tmp_path / "missing.so")
+    os.mkfifo(tmp_path / "pipe.so")
+    for name in ("missing.so", "a\0b.so", "pipe.so"):
+        with pytest.raises(UserError, match="cannot be read"):
+            read_manifest(tmp_path / name)
     text = tmp_path / "text.so"
     text.write_text("x" * 1000)
     with pytest.raises(UserError, match="not a tcc artifact"):

@@ -50,6 +50,17 @@ def carried(value: Any) -> Any:
     return pack([carried(v) for v in value]) if isinstance(value, list) else value
 
 
+def test_lists_of_torch_give_tensors_back() -> None:
+    torch = pytest.importorskip("torch")
+    nodes = [helper.make_node("SequenceInsert", ["s", "x"], ["y"])]
+    inputs = [sequence("s", F32, ["n"]), info("x", F32, ["n"])]
+    module = tcc.compile(model(nodes, inputs, [sequence("y", F32, ["n"])]))
+    results = module([torch.ones(2)], np.zeros(1, np.float32))
+    assert [result.tolist() for result in results] == [[1, 1], [0]]
+    assert all(isinstance(result, torch.Tensor) for result in results)
+    assert all(isinstance(result, np.ndarray) for result in module([], np.zeros(1, np.float32)))
+
+
 def test_places_that_only_the_run_knows() -> None:
     nodes = [
         helper.make_node("SequenceInsert", ["s", "x", "p"], ["more"]),

@@ -132,6 +132,20 @@ def test_a_computed_size_is_bound_and_checked(compiled: Run) -> None:
         module.run({"x": x0, "n": np.array([7, 9])})
 
 
+def test_a_computed_size_below_zero_is_refused(compiled: Run) -> None:
+    b = GraphBuilder("g")
+    x, n = b.input("x", tensor(F32)), b.input("n", tensor(I64, 1))
+    size = symbol("m", 0, 8)
+    b.add(OPS["bind_size"], [n], OPS["bind_size"].attrs(size, 0), loc="here")
+    (wide,) = b.add(OPS["expand"], [x], OPS["expand"].attrs((size,)), names=["wide"])
+    graph = b.finish([wide])
+    module = compiled(graph)
+    x0 = np.asarray(3, np.float32)
+    equal(graph, module, {"x": x0, "n": np.array([0])})
+    with pytest.raises(RuntimeError, match=r"here, size m: at least 0 is due \(0, -1\)"):
+        module.run({"x": x0, "n": np.array([-1])})
+
+
 def test_nodes_that_nothing_runs_are_all_named() -> None:
     b = GraphBuilder("g")
     x, unknown = b.input("x", tensor(F32, 2, 2)), replace(OPS["det"], name="unknown")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import programs
 import pytest
@@ -35,6 +36,7 @@ from tcc.ir.program import (
 from tcc.ir.types import DTYPES
 from tcc.runtime import Module, abi, load
 from tcc.runtime.arrays import view_of
+from tcc.runtime.packed import LIMITS, pack
 
 torch = pytest.importorskip("torch")
 
@@ -111,6 +113,7 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
         (lambda m: m(torch.zeros(2, device="meta")), "on the CPU"),
         (lambda m: m(torch.nested.nested_tensor([torch.zeros(2)])), "dense tensor"),
         (lambda m: m([1j]), "input 'x' cannot be used"),
+        (lambda m: torch.func.vmap(m)(torch.zeros(2, 3)), "the tensor has no memory"),
         (lambda m: m([1e300]), "the values do not fit in f32"),
         (lambda m: m(OnlyDlpack(torch.zeros(2, dtype=torch.bfloat16))), "NumPy cannot read"),
     ],
@@ -127,6 +130,24 @@ def test_numbers_are_no_bit_patterns(monkeypatch: pytest.MonkeyPatch, dtype: str
     with pytest.raises(TypeError, match=f"become {dtype} only once ml_dtypes"):
         view_of([1.0, 2.0], dtype, False)
     view_of(np.ones(2, abi.plain_dtype(dtype)), dtype, False)
+
+
+@pytest.mark.parametrize("dtype", ["i2", "u2", "i4", "u4"])
+def test_numbers_become_packed_integers_only_where_they_fit(dtype: str) -> None:
+    assert ml_dtypes.int4 is not None  # NumPy knows the types by their names then
+    low, high = LIMITS[dtype]
+    for value in (low - 1, high + 1, 200, 0.5, float("nan")):
+        with pytest.raises(ValueError, match=f"the values do not fit in {dtype}"):
+            view_of([1, value], dtype, False)
+    assert view_of([low, high], dtype, False).owner.tolist() == [
+        pack(np.array([low, high], abi.plain_dtype(dtype)), dtype)[0]
+    ]
+
+
+def test_packed_integers_of_torch_are_bytes_both_ways() -> None:
+    given = view_of(torch.tensor([-8, 7, 3], dtype=torch.int8), "i4", False)
+    assert given.owner.tolist() == [0x78, 0x03]
+    assert (given.tensor.dtype.bits, given.tensor.shape[0]) == (4, 3)
 
 
 def test_errors_are_made_by_the_caller(mlp_path: Path) -> None:
@@ -459,8 +480,14 @@ def test_save_copies_a_working_artifact(mlp: Module, tmp_path: Path) -> None:
     mlp.save(tmp_path / "copy.so")
     x = np.ones(3, np.float32)
     assert np.array_equal(load(tmp_path / "copy.so")(x), expected_mlp(x))
-    with pytest.raises(RuntimeError, match="cannot be copied"):
-        mlp.save(tmp_path / "no folder" / "copy.so")
+    for name in ("no folder/copy.so", "a\0b.so"):
+        with pytest.raises(RuntimeError, match="cannot be copied"):
+            mlp.save(tmp_path / name)
+
+
+def test_a_path_with_a_nul_is_no_artifact(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="cannot be loaded as a tcc artifact"):
+        load(tmp_path / "a\0b.so")
 
 
 def test_loading_from_a_relative_path_survives_a_change_of_folder(

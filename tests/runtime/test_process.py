@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -98,6 +99,19 @@ def test_the_default_number_of_threads(mlp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TCC_NUM_THREADS", "3")
     assert load(mlp_path).statistics().threads == 3
     assert load(mlp_path, threads=1).statistics().threads == 1
+
+
+@pytest.mark.parametrize("text", ["abc", "4x", "-1", " 4", "+4", "1.5"])
+def test_what_is_no_default_number_of_threads(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TCC_NUM_THREADS", text)
+    pattern = re.escape(f"TCC_NUM_THREADS is '{text}': expected a number of threads")
+    with pytest.raises(RuntimeError, match=pattern):
+        load(mlp_path)
+    for empty in ("", "0"):
+        monkeypatch.setenv("TCC_NUM_THREADS", empty)
+        assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])

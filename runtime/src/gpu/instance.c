@@ -215,6 +215,15 @@ static tcc_status finish(tcc_run *run, void *stream) {
     return TCC_OK;
 }
 
+/* Nothing of a run that failed may still touch the caller's memory; nor of the run before, which the
+ * failed one may not have come to wait for. */
+static void await_all(tcc_gpu_instance *device) {
+    const tcc_gpu_driver *driver = device->gpu->driver;
+    int error = driver->stream_wait(device->queue);
+    if (device->pending && !error) error = driver->event_wait(device->event);
+    device->pending = error && device->pending;
+}
+
 tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
     tcc_gpu_instance *device = run->instance->device;
     tcc_gpu_scope scope;
@@ -223,8 +232,8 @@ tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
     tcc_gpu_free_dynamic(run->instance);
     if (status == TCC_OK)
         status = finish(run, stream);
-    else if (!device->recorded) /* nothing of it may still touch the caller's memory */
-        device->pending = device->gpu->driver->stream_wait(device->queue) && device->pending;
+    else if (!device->recorded)
+        await_all(device);
     tcc_gpu_leave(device->gpu, &scope);
     return status;
 }

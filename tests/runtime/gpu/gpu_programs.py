@@ -244,6 +244,26 @@ def sorting() -> Program:
     return b.program()
 
 
+# a pool of n-grams, where those of each size begin in it, and the column of each
+GRAMS = np.array([2, 3, 5, 4, 0, 2, 0, 1, 2], np.int64)
+
+
+def counting() -> Program:
+    """How often x: i64[n] has 2, 3, and 5 before 4; by a function of the host, with temporaries."""
+    b = GpuBuilder()
+    n, two, three, four = b.let(IntOp.DIM, 0, 0), b.const(2), b.const(3), b.const(4)
+    b.input("x", "i64", [n], "[n]")
+    x, y = b.buffer(Input(0)), b.output("y", "f32", [three], "[3]")
+    b.allocate(y, b.const(12))
+    i64, f32 = DTYPES["i64"], DTYPES["f32"]
+    places = ((Weight(0, 32), four), (Weight(32, 16), two), (Weight(48, 24), three))
+    tables = [TensorRef(b.buffer(place), i64, (size,)) for place, size in places]
+    weights = TensorRef(b.buffer(Weight(0, 0)), f32, (b.const(0),))
+    inputs = (TensorRef(x, i64, (n,)), *tables, weights)
+    b.body.append(CallOp("tf_idf", inputs, (TensorRef(y, f32, (three,)),), (0, 1, 2, 0)))
+    return b.program()
+
+
 def branching() -> Program:
     """y = x + x where x[0] > 0, else relu(x); x: f32[n]."""
     b = GpuBuilder()
@@ -271,8 +291,11 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "until": until,
     "square": square,
     "sorting": sorting,
+    "counting": counting,
     "branching": branching,
 }
+
+_WEIGHTS: dict[str, np.ndarray[Any, Any]] = {"mlp": WEIGHTS, "counting": GRAMS}
 
 Linker = Callable[[str, Platform], Path]
 
@@ -286,7 +309,7 @@ class Artifacts:
     def __call__(self, name: str, platform: Platform) -> Path:
         out = self._folder / platform.name / f"{name}.so"
         if not out.exists():
-            host = name == "sorting"
-            weights = [WEIGHTS] if name == "mlp" else []
+            host = name in ("sorting", "counting")
+            weights = [_WEIGHTS[name]] if name in _WEIGHTS else []
             link(PROGRAMS[name](), images(self._kernels, platform, allow_host=host), out, weights)
         return out

@@ -83,6 +83,30 @@ def test_every_call_of_a_run(fakes: Fakes, linked: Linker, name: str) -> None:
     check(fakes, Platform.CUDA, test)
 
 
+@pytest.mark.parametrize("name", ["cuStreamIsCapturing", "cuStreamWaitEvent"])
+def test_a_run_that_did_not_begin_waits_for_the_one_before(
+    fakes: Fakes, linked: Linker, name: str
+) -> None:
+    path = linked("mlp", Platform.CUDA)
+
+    def test(driver: Driver) -> None:
+        artifact, streams = Artifact(path), (driver.stream(), driver.stream())
+        x, y = driver.array(X), driver.array(np.zeros(20, np.float32))
+        arrays = [on_device(driver, x, [20])], [on_device(driver, y, [20])]
+        artifact.run(*arrays, streams[0])
+        assert not driver.read(y, [20]).any()  # it is queued
+        driver.fail(name, 1, 999)
+        with pytest.raises(RuntimeError, match="error 999"):
+            artifact.run(*arrays, streams[1])
+        # it is over, or the next run would not wait for it
+        assert np.array_equal(driver.read(y, [20]), EXPECTED)
+        artifact.close()
+        driver.give(x)
+        driver.give(y)
+
+    check(fakes, Platform.CUDA, test)
+
+
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [

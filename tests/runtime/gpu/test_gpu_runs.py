@@ -188,6 +188,18 @@ def test_sizes_and_branches_of_the_devices_data(
     check(fakes, platform, test, *flags)
 
 
+def test_functions_of_the_host_have_room_for_temporaries(fakes: Fakes, linked: Linker) -> None:
+    path = linked("counting", Platform.CUDA)
+
+    def test(_driver: Driver) -> None:
+        module = load(path)
+        for _ in range(3):
+            assert module(np.array([2, 3, 5, 4, 2, 5, 4], np.int64)).tolist() == [2, 1, 2]
+        del module
+
+    check(fakes, Platform.CUDA, test)
+
+
 def test_a_loop_asks_the_device_once_a_trip(fakes: Fakes, linked: Linker) -> None:
     path = linked("until", Platform.CUDA)
 
