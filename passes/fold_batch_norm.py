@@ -108,7 +108,8 @@ def _affine(b: GraphBuilder, node: Node, inputs: Inputs, number: int, axis: int)
         case "mul":
             return Affine(vector, None)
         case "div":
-            return Affine(1 / vector, None) if vector.all() else None
+            with np.errstate(over="ignore"):
+                return Affine(1 / vector, None) if vector.all() else None
         case "add":
             return Affine(None, vector)
     return Affine(None, -vector)
@@ -157,7 +158,8 @@ def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Sequence[Value] 
         return None
     attrs = producer.attrs
     if producer.op.name == "gemm":
-        bias = None if bias is None else bias * np.float64(attrs.beta)
+        with np.errstate(all="ignore"):
+            bias = None if bias is None else bias * np.float64(attrs.beta)
         attrs = replace(attrs, beta=1.0)
     inputs = [producer.inputs[0], source]
     if affine.scale is not None:
@@ -167,7 +169,11 @@ def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Sequence[Value] 
         inputs[1] = b.constant(scaled, source.name)
     moved = _moved(bias, affine)
     if moved is not None:
-        inputs.append(b.constant(moved.astype(weights.dtype), "bias"))
+        with np.errstate(over="ignore"):
+            shift = moved.astype(weights.dtype)
+        if not np.isfinite(shift).all():
+            return None
+        inputs.append(b.constant(shift, "bias"))
     return b.add(producer.op, inputs, attrs, loc=producer.loc)
 
 
@@ -175,9 +181,10 @@ def _moved(bias: Array | None, affine: Affine) -> Array | None:
     if bias is None:
         return affine.shift
     wide = bias.astype(np.float64)
-    if affine.scale is not None:
-        wide = wide * affine.scale
-    return wide if affine.shift is None else wide + affine.shift
+    with np.errstate(all="ignore"):
+        if affine.scale is not None:
+            wide = wide * affine.scale
+        return wide if affine.shift is None else wide + affine.shift
 
 
 def _scaled(weights: Array, producer: Node, scale: Array) -> Array:

@@ -148,7 +148,9 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
     if producer.op.name != "dequantize_linear" or not isinstance(attrs, DequantizeAttrs):
         return None
     x, scale, *rest = producer.inputs
-    if x is None or scale is None or attrs.block_size or scale.type.dtype is not F32:
+    if x is None or scale is None or attrs.block_size:
+        return None
+    if scale.type.dtype is not F32 or value.type.dtype is not F32:
         return None
     if x.type.dtype not in (I8, U8, *FLOAT8) or scale.type.rank > 1:
         return None

@@ -41,9 +41,13 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | Non
     if x is None or y_scale is None or x.type.dtype is not F32 or not _of_sums(b, x, _FAR):
         return None
     scale = b.array(y_scale)
-    if scale is None or scale.size != 1 or not np.isfinite(1 / scale).all() or scale.min() <= 0:
+    if scale is None or scale.size != 1:
         return None
-    factor = b.constant((np.float32(1) / scale.astype(np.float32)).reshape(()), "inverse")
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(1) / scale.astype(np.float32).reshape(())
+    if not np.isfinite(inverse) or inverse <= 0:
+        return None
+    factor = b.constant(np.asarray(inverse), "inverse")
     zero = zeros[0] if zeros else None
     point = b.constant(np.zeros((), attrs.to.carrier), "zero") if zero is None else zero
     return [levels(b, node, _scaled(b, node, x, factor), point)]

@@ -7,7 +7,8 @@
 F(4 x 4, 3 x 3) needs a quarter of a convolution's products, F(2 x 2, 3 x 3) 16 in 36; both round
 more and take larger weights, %u, which are computed here in f64.  Infinities and NaN spread over
 the tile of results they touch.  Requires folded constants.  A convolution is replaced where that is
-predicted to pay (`tcc.passes.winograd_price`) and all weights together grow within bounds.
+predicted to pay (`tcc.passes.winograd_price`), all weights together grow within bounds, and %u is
+finite.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
+import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies
 from tcc.ir.index import as_int
 from tcc.ir.op import Array, Trait
@@ -246,7 +248,10 @@ def _replaced(b: GraphBuilder, node: Node, inputs: Inputs, form: Form) -> Sequen
     weights = b.array(source)
     if weights is None:
         return None
-    u = b.constant(_rounded(form, weights), source.name, F32)
+    filters = _rounded(form, weights)
+    if not np.isfinite(filters).all():  # weights that are, or sums of them beyond the range
+        return None
+    u = b.constant(filters, source.name, F32)
     return with_form(b, node, inputs, u, form)
 
 
@@ -261,4 +266,5 @@ def _formula(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
 
 
 def _rounded(form: Form, weights: Array) -> Array:
-    return transformed_filters(form, weights).astype(F32.carrier)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return transformed_filters(form, weights).astype(F32.carrier)

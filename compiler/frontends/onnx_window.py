@@ -40,6 +40,8 @@ def _explicit(ctx: NodeContext, axes: int) -> Pads:
     pads = ctx.integers("pads") if ctx.has("pads") else (0,) * 2 * axes
     if len(pads) != 2 * axes:
         raise ctx.fail(f"pads has {len(pads)} entries for {axes} spatial axes")
+    if min(pads, default=0) < 0:
+        raise ctx.fail(f"pads are {pads}, and none may be below zero")
     return tuple(map(const, pads[:axes])), tuple(map(const, pads[axes:]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -220,7 +221,8 @@ def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
 
 def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> tuple[Array, ...]:
     x, scale, bias = given(arrays)
-    grouped = widen_half(x).reshape(x.shape[0], attrs.num_groups, -1)
+    size = prod(x.shape[1:]) // attrs.num_groups
+    grouped = widen_half(x).reshape(x.shape[0], attrs.num_groups, size)
     normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
     y = normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
     return (y.astype(x.dtype),)

@@ -58,7 +58,9 @@ def _reference(arrays: Arrays, attrs: PhaseConvAttrs) -> tuple[Array, ...]:
         for t in np.ndindex(*taps):
             late = [(a + k) // s for a, k, s in zip(r, attrs.skips, phases, strict=True)]
             first = [a + b - c for a, b, c in zip(late, t, attrs.before, strict=True)]
-            seen = _shifted(x, first, image).reshape(x.shape[0], groups, -1, *image)
+            seen = _shifted(x, first, image).reshape(
+                x.shape[0], groups, x.shape[1] // groups, *image
+            )
             weights = w[(*r, ...)][(..., *t)].reshape(groups, channels // groups, -1)
             part += np.einsum("ngc...,gmc->ngm...", seen, weights)
         spots = tuple(slice(a, None, s) for a, s in zip(r, phases, strict=True))

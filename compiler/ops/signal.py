@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import pi
+from math import pi, prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -229,7 +229,7 @@ def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
 def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> tuple[Array, ...]:
     x, window = array(arrays, 0), maybe_array(arrays, 1)
     step, length = sizes((attrs.step, attrs.length))
-    parts = widen_half(x).reshape(x.shape[0], x.shape[1], -1)
+    parts = widen_half(x).reshape(x.shape[0], x.shape[1], prod(x.shape[2:]))
     signal = parts[..., 0] + 1j * parts[..., 1] if parts.shape[-1] == 2 else parts[..., 0]
     starts = range(0, x.shape[1] - length + 1, step)
     frames = np.stack([signal[:, s : s + length] for s in starts], axis=1)

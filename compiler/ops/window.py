@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -278,7 +279,7 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Arr
         )
     ]
     y = np.zeros((x.shape[0], groups, w.shape[1], *whole), x.dtype)
-    grouped_x = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     grouped_w = w.reshape(groups, -1, *w.shape[1:])
     letters = "xyz"[:spatial]
     for k in np.ndindex(*w.shape[2:]):
@@ -394,7 +395,7 @@ def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> tuple[Array, ...]:
     x = array(arrays, 0)
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
-    columns = widen_half(x).reshape(x.shape[0], -1, *block, *counts)
+    columns = widen_half(x).reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
     whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
     y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
     for k in np.ndindex(*block):

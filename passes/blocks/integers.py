@@ -125,7 +125,7 @@ class _Rewriting:
         node, zero = factor.node, factor.zero
         assert isinstance(node.source, int)
         array = self._array(node)
-        if array is not None:
+        if array is not None and array.size:
             point = self._point(node, array, zero)
             wide = array.astype(np.int32) - (0 if point is None else point)
             if point is not None and wide.min() >= -_HALF and wide.max() < _HALF:

@@ -139,6 +139,8 @@ def test_broken_graphs_are_explained(
         "{ s = Constant <value = int64[2] {-1, -1}> ()  y = Reshape (x, s) }",
         "{ s = Constant <value = int64[3] {2, 3, 0}> ()  y = Reshape (x, s) }",
         "{ y = Transpose <perm = [0, 0]> (x) }",
+        "{ a = Constant <value = int64[1] {0}> ()  u = Unsqueeze (x, a)"
+        "  y = MaxPool <kernel_shape = [1], pads = [-1, 0]> (u) }",
         "{ y = Concat <axis = 0> (x, x, y) }",
         "{ a = Constant <value = int64[1] {0}> ()  y = Squeeze (x, a) }",
         "{ y = MaxPool <kernel_shape = [2]> (x) }",

@@ -29,6 +29,8 @@ DEPARTS = {
     "string_split-once-string": "ONNX Runtime cuts an empty string into nothing, ONNX into one",
     **structure_models.DEPARTS,
 }
+# Rows of which the first operand is a batch of images or signals.
+BATCHED = ("conv", "conv_transpose", "phase_conv", "col2im", "group_normalization", "stft")
 
 
 @each(CASES)
@@ -48,6 +50,15 @@ def test_expression_agrees_with_reference(case: Case) -> None:
     assert expr.types == tuple(case.op.infer(case.types, case.sample.attrs))
     actual = evaluate_expr(expr, case.operands)
     check(case, actual, reference(case), case.op.tolerance)
+
+
+@each([c for c in CASES if c.op.name in BATCHED])
+def test_references_take_no_images(case: Case) -> None:
+    first, *rest = case.operands
+    assert first is not None
+    (some,) = case.op.reference(case.operands, case.sample.attrs)
+    (none,) = case.op.reference((first[:0], *rest), case.sample.attrs)
+    assert none.shape == (0, *some.shape[1:])
 
 
 @each(SYMBOLIC_CASES)

@@ -275,6 +275,23 @@ graph g(%x : f32[1,2,3]) {
     assert fold_batch_norm(graph) is graph
 
 
+def test_what_leaves_the_range_is_not_folded(read: Read) -> None:
+    text = """\
+graph g(%x : f64[1,2,3]) {
+  %w = const @w : f64[4,2,1]
+  %b = const @b : f64[4]
+  %s = const @s : f64[1]
+  %a = conv(%x, %w, %b) {strides=(1), before=(0), after=(0), dilations=(1), group=1} : f64[1,4,3]
+  %c = OP(%a, %s) : f64[1,4,3]
+  return %c
+}
+"""
+    w = random(4, 2, 1).astype(np.float64)
+    for op, bias, factor in (("div", 1.0, 5e-324), ("mul", 1e308, 1e10), ("mul", np.inf, 0.0)):
+        graph = read(text.replace("OP", op), w=w, b=np.full(4, bias), s=np.array([factor]))
+        assert fold_batch_norm(graph) is graph
+
+
 def test_a_product_around_a_body_is_not_scaled_for_it(read: Read) -> None:
     graph = read(
         """\

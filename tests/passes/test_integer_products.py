@@ -10,7 +10,7 @@ from tcc.debug import Trace
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
 from tcc.ir.tile import Contract
-from tcc.ir.types import I8, U8
+from tcc.ir.types import F16, I8, U8
 from tcc.ops.contract import GemmAttrs
 from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.passes.blocks.plan import BlockPlanner
@@ -124,7 +124,18 @@ def one_side() -> Graph:
     return m.finish(m.op("matmul", m.input("x", M, K), right))
 
 
-@pytest.mark.parametrize("make", [rows, one_side])
+def halves() -> Graph:
+    """Bytes dequantised to a narrower type than that of their scales."""
+    m = Model("halves")
+    to_half = DequantizeAttrs(to=F16)
+    x = m.input("x", M, K, dtype=U8)
+    left = m.op("dequantize_linear", x, m.scalar(0.02), attrs=to_half)
+    weights = m.builder.constant(np.ones((K, N), np.int8), "w")
+    right = m.op("dequantize_linear", weights, m.scalar(0.1), attrs=to_half)
+    return m.finish(m.op("matmul", left, right))
+
+
+@pytest.mark.parametrize("make", [rows, one_side, halves])
 def test_other_products_stay(make: Any) -> None:
     graph = make()
     assert integer_products(graph) is graph

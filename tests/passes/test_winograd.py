@@ -214,6 +214,16 @@ def test_other_convolutions_stay(case: Conv) -> None:
     assert winograd(graph, FREE) is graph
 
 
+@pytest.mark.parametrize("weight", [np.inf, np.nan])
+def test_weights_that_are_not_finite_stay(weight: float) -> None:
+    b = GraphBuilder("infinite")
+    x = b.input("x", tensor(F32, 1, 8, 16, 16))
+    w = b.constant(np.full((8, 8, 3, 3), weight, np.float32))
+    same = OPS["conv"].attrs((1, 1), (const(1),) * 2, (const(1),) * 2, (1, 1), 1)
+    graph = b.finish(b.add(OPS["conv"], [x, w], same))
+    assert form_of(winograd(graph, FREE)) == ["conv"]
+
+
 def test_weights_grow_within_bounds() -> None:
     b = GraphBuilder("two")
     x = b.input("x", tensor(F32, 1, 8, 16, 16))

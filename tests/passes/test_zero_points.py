@@ -21,6 +21,7 @@ from tcc.passes.pipeline import (
     WEIGHT_PRODUCTS,
     run_pipeline,
 )
+from tcc.passes.requantise import requantise
 from tcc.passes.zero_points import split_zero_points
 
 from tests.passes.fuse.models import Model
@@ -191,3 +192,12 @@ def test_layers_keep_bytes_between_them(kind: str, signed: bool) -> None:
     assert "conv" not in ops
     assert ops.count("quantize_linear") == 2  # the caller's floats, and those of the sum
     assert (U8 if signed else I8) not in {v.type.dtype for n in changed.nodes for v in n.outputs}
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-40, -0.1, np.inf, np.nan])
+def test_scales_without_a_positive_inverse_divide(scale: float) -> None:
+    m = Model("scales")
+    sums = m.op("matmul", m.input("x", 3, 8), m.weight(8, 5))
+    zero = constant(m, np.uint8(3))
+    graph = m.finish(m.op("quantize_linear", sums, m.scalar(scale), zero, attrs=QuantizeAttrs(U8)))
+    assert requantise(graph) is graph

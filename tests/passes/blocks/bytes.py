@@ -77,6 +77,8 @@ GRAPHS = MappingProxyType(
         "long": lambda: product(U8, I8, "a", (16, 2048, 32), negated=True),
         "one_row": lambda: product(U8, I8, "a", (1, 256, 512)),
         "short_sum": lambda: product(I8, I8, "", (40, 16, 40)),
+        "no_steps": lambda: product(U8, I8, "ab", (40, 0, 33)),
+        "no_columns": lambda: product(U8, U8, "aB", (40, 96, 0)),
         "requantised": requantised,
         "convolved": convolved,
     }
