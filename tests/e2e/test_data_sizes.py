@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tcc
 from onnx import helper
 
@@ -74,3 +75,22 @@ def test_boxes_that_are_all_kept_or_none() -> None:
             assert_agree(module.run(given), expected(runner, given), 0)
     nothing = {"boxes": boxes(0, True), "scores": np.zeros((1, 2, 0), np.float32)}
     assert module.run({**given, **nothing})["y"].shape == (0, 3)
+
+
+def test_sizes_below_zero_are_refused_also_where_two_of_them_give_as_many_elements() -> None:
+    """-2 by -3 is 6 as well; a part of 8 of 6 elements leaves -2 for the other."""
+    model = model_of(
+        [
+            node("Reshape", ["x", "s"], ["r"]),
+            node("Split", ["x", "s"], ["a", "b"]),
+            node("ReduceSum", ["a"], ["c"], keepdims=0),
+            node("ReduceMax", ["r"], ["y"], keepdims=0),
+        ],
+        [value("x", FLOAT, ["n"]), value("s", INT64, [2])],
+        [value("y", FLOAT, []), value("c", FLOAT, [])],
+    )
+    module, x = tcc.compile(model, jobs=1), np.arange(4, dtype=np.float32)
+    assert module.run({"x": x, "s": np.array([2, 2])})["c"] == 1
+    for sizes in ([-2, -2], [6, -2], [-2, 6]):
+        with pytest.raises(tcc.UserError, match="at least 0 is due"):
+            module.run({"x": x, "s": np.array(sizes)})
