@@ -142,9 +142,6 @@ def _reshape(ctx: NodeContext) -> Results:
         raise ctx.fail("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
-    counts = element_count(x.shape), element_count(tuple(target))
-    if as_int(counts[0] - counts[1]) is None:
-        ctx.require(*counts, "a reshape keeps all elements")
     return [ctx.reshape(x, target)]
 
 

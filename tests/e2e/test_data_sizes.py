@@ -94,3 +94,26 @@ def test_sizes_below_zero_are_refused_also_where_two_of_them_give_as_many_elemen
     for sizes in ([-2, -2], [6, -2], [-2, 6]):
         with pytest.raises(tcc.UserError, match="at least 0 is due"):
             module.run({"x": x, "s": np.array(sizes)})
+
+
+def test_an_open_axis_that_is_taken_off_or_read_as_a_scalar_has_one_element() -> None:
+    model = model_of(
+        [
+            node("Squeeze", ["x", "one"], ["s"]),
+            node("Range", ["zero", "k", "step"], ["r"]),
+        ],
+        [value("x", FLOAT, ["n", "m"]), value("k", INT64, ["t"])],
+        [value("s", FLOAT, ["n"]), value("r", INT64, ["c"])],
+        {"one": np.array([1]), "zero": np.array(0), "step": np.array(1)},
+    )
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    given = {"x": np.ones((2, 1), np.float32), "k": np.array([3])}
+    assert_agree(module.run(given), expected(runner, given), 0)
+    for name, array in (
+        ("x", np.ones((2, 2), np.float32)),
+        ("x", np.ones((2, 0), np.float32)),
+        ("k", np.array([3, 4])),
+        ("k", np.array([], np.int64)),
+    ):
+        with pytest.raises(tcc.UserError, match="a reshape keeps all elements"):
+            module.run({**given, name: array})
