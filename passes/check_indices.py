@@ -7,7 +7,8 @@ Kernels clamp such indices, so no data ever lead outside of memory; this makes t
 is where the values are known.  Requires nothing.  Establishes that each gather, each turn by angles
 of a table and each loss of labels whose indices are not places of another op's making has its
 checks before it: of constant ones whether the axis is long enough, where its size is open.  The
-same goes for ops that give results for an axis without elements by repeating those elements.
+same goes for ops that give results for an axis without elements by repeating those elements, and
+for sizes that could be negative, as behind a window that is larger than its image.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.index import Index, as_int, const, maximum, minimum
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies
+from tcc.ir.index import Index, as_int, const, maximum, minimum, nonnegative
 from tcc.ir.op import Array, NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import integer_limits
@@ -38,7 +39,7 @@ def check_indices(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    added = _check_axes(b, node, inputs)
+    added = _check_sizes(b, node, inputs) | _check_axes(b, node, inputs)
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
@@ -58,6 +59,20 @@ def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: st
         return False
     b.add(OPS["check_indices"], [indices], attrs, loc=loc)
     return True
+
+
+def _check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands sizes of results that no operand has yet to be none below zero, where that is not
+    certain; whether it demanded any."""
+    if bodies(node):  # these check their own
+        return False
+    had = {dim for v in inputs if v is not None for dim in v.type.shape}
+    made = dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had)
+    open_ = [dim for dim in made if not nonnegative(dim)]
+    for dim in open_:
+        demand = RequireAttrs(maximum(dim, 0), dim, "no size is negative")
+        b.add(OPS["require"], [], demand, loc=node.loc)
+    return bool(open_)
 
 
 def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:

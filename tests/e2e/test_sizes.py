@@ -182,6 +182,21 @@ def test_inputs_that_share_a_size_must_agree() -> None:
         module.run({"x": normal(2, 3), "z": normal(4, 3)})
 
 
+def test_windows_larger_than_an_open_image_are_refused() -> None:
+    """Also where both its sizes are less than nothing, which would make elements again."""
+    window = {"w": np.ones((1, 1, 5, 5), np.float32)}
+    model = model_of(
+        [node("Conv", ["x", "w"], ["c"]), node("GlobalMaxPool", ["c"], ["y"])],
+        [value("x", FLOAT, [1, 1, "h", "w0"])],
+        [value("y", FLOAT, [1, 1, 1, 1])],
+        window,
+    )
+    module = check(model, {"x": normal(1, 1, 5, 7)})
+    for size in ((3, 3), (3, 9), (9, 3)):
+        with pytest.raises(UserError, match="no size is negative"):
+            module.run({"x": normal(1, 1, *size)})
+
+
 # ---- nothing, and scalars ------------------------------------------------------------------------
 
 
