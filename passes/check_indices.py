@@ -40,6 +40,7 @@ def check_indices(graph: Graph) -> Graph:
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
     added = _check_sizes(b, node, inputs) | _check_axes(b, node, inputs)
+    added |= _check_reach(b, node, inputs)
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
@@ -92,6 +93,20 @@ def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
         b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=node.loc)
         added = True
     return added
+
+
+def _check_reach(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands an operand that is as long as its indices along the axes that they do not count
+    along; whether it demanded any."""
+    if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
+        return False
+    pairs = enumerate(zip(inputs[0].type.shape, inputs[1].type.shape, strict=True))
+    others = [(maximum(*pair), pair[0]) for axis, pair in pairs if axis != node.attrs.axis]
+    open_ = [(needed, extent) for needed, extent in others if needed is not extent]
+    for needed, extent in open_:
+        demand = RequireAttrs(needed, extent, "there are more indices than elements")
+        b.add(OPS["require"], [], demand, loc=node.loc)
+    return bool(open_)
 
 
 def _repeated(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:

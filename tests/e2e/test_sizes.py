@@ -197,6 +197,42 @@ def test_windows_larger_than_an_open_image_are_refused() -> None:
             module.run({"x": normal(1, 1, *size)})
 
 
+def test_indices_and_blocks_that_no_open_size_has_room_for_are_refused() -> None:
+    model = model_of(
+        [
+            node("GatherElements", ["x", "at"], ["g"], axis=0),
+            node("DepthToSpace", ["y"], ["d"], blocksize=2),
+            node("SpaceToDepth", ["z"], ["s"], blocksize=2),
+        ],
+        [
+            value("x", FLOAT, ["n", "m"]),
+            value("at", INT64, ["a", "b"]),
+            value("y", FLOAT, [1, "c", 1, 1]),
+            value("z", FLOAT, [1, 1, "h", "w"]),
+        ],
+        [
+            value("g", FLOAT, ["a", "b"]),
+            value("d", FLOAT, [1, "e", 2, 2]),
+            value("s", FLOAT, [1, 4, "u", "v"]),
+        ],
+    )
+    fitting = {
+        "x": normal(3, 3),
+        "at": np.zeros((5, 2), np.int64),
+        "y": normal(1, 8, 1, 1),
+        "z": normal(1, 1, 4, 6),
+    }
+    module = check(model, fitting)
+    for name, array, why in (
+        ("at", np.zeros((2, 4), np.int64), "more indices than elements"),
+        ("y", normal(1, 6, 1, 1), "blocks of 4"),
+        ("z", normal(1, 1, 3, 2), "blocks of 2"),
+        ("z", normal(1, 1, 2, 3), "blocks of 2"),
+    ):
+        with pytest.raises(UserError, match=why):
+            module.run({**fitting, name: array})
+
+
 # ---- nothing, and scalars ------------------------------------------------------------------------
 
 
