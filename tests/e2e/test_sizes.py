@@ -233,6 +233,40 @@ def test_indices_and_blocks_that_no_open_size_has_room_for_are_refused() -> None
             module.run({**fitting, name: array})
 
 
+def test_filters_of_groups_and_lengths_of_sequences_fit_open_sizes() -> None:
+    model = model_of(
+        [
+            node("Conv", ["x", "w"], ["c"], group=2),
+            node("ConvTranspose", ["x", "v"], ["t"], group=2),
+            node("ReverseSequence", ["z", "k"], ["r"]),
+        ],
+        [
+            value("x", FLOAT, [1, "c0", 4, 4]),
+            value("w", FLOAT, ["o", "i", 3, 3]),
+            value("v", FLOAT, ["c1", 1, 3, 3]),
+            value("z", FLOAT, [3, "b", 2]),
+            value("k", INT64, ["l"]),
+        ],
+        [
+            value("c", FLOAT, [1, "o", 2, 2]),
+            value("t", FLOAT, [1, 2, 6, 6]),
+            value("r", FLOAT, [3, "b", 2]),
+        ],
+    )
+    fitting = {
+        "x": normal(1, 4, 4, 4),
+        "w": normal(6, 2, 3, 3),
+        "v": normal(4, 1, 3, 3),
+        "z": normal(3, 2, 2),
+        "k": np.array([3, 2]),
+    }
+    module = check(model, fitting)
+    odd = {"x": normal(1, 3, 4, 4), "w": normal(2, 1, 3, 3), "v": normal(3, 1, 3, 3)}
+    for wrong in ({"w": normal(5, 2, 3, 3)}, odd, {"k": np.array([3])}):
+        with pytest.raises(UserError, match="because the"):
+            module.run({**fitting, **wrong})
+
+
 # ---- nothing, and scalars ------------------------------------------------------------------------
 
 
