@@ -117,3 +117,20 @@ def test_an_open_axis_that_is_taken_off_or_read_as_a_scalar_has_one_element() ->
     ):
         with pytest.raises(tcc.UserError, match="a reshape keeps all elements"):
             module.run({**given, name: array})
+
+
+def test_the_length_of_a_range_of_integers_is_exact() -> None:
+    """Also where doubles do not tell its ends apart, as is that of a range that is known."""
+    model = model_of(
+        [node("Range", ["start", "limit", "step"], ["y"])],
+        [value(name, INT64, []) for name in ("start", "limit", "step")],
+        [value("y", INT64, ["n"])],
+    )
+    module = tcc.compile(model, jobs=1)
+    for start, limit, step in (
+        (0, 5, 2),
+        (1 << 60, (1 << 60) + 3, 1),
+        (1 << 62, (1 << 62) - 7, -3),
+    ):
+        given = {"start": np.array(start), "limit": np.array(limit), "step": np.array(step)}
+        assert module.run(given)["y"].tolist() == list(range(start, limit, step))
