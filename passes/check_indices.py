@@ -1,14 +1,12 @@
 """Indices that data give are looked at before anything is read there.
 
     %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
-    %y = pad(%x : f32[n], edge)         ->      require(max(n, 1), n) ; %y = pad(%x, edge)
 
 Kernels clamp such indices, so no data ever lead outside of memory; this makes them an error, as it
 is where the values are known.  Requires nothing.  Establishes that each gather, each turn by angles
 of a table and each loss of labels whose indices are not places of another op's making has its
-checks before it: of constant ones whether the axis is long enough, where its size is open.  The
-same goes for ops that give results for an axis without elements by repeating those elements or
-choosing among them, and for caches, which must have room for the rows they are given.
+checks before it: of constant ones whether the axis is long enough, where its size is open; that
+caches have room for the rows they are given; and what `tcc.passes.check_sizes` demands.
 """
 
 from __future__ import annotations
@@ -18,16 +16,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
-from tcc.ir.index import Index, as_int, const, maximum, minimum
+from tcc.ir.index import Index, as_int, maximum
 from tcc.ir.op import Array, NoAttrs
 from tcc.ir.rewrite import Inputs, rewritten
-from tcc.ir.types import element_count, integer_limits
+from tcc.ir.types import integer_limits
 from tcc.ops import OPS
-from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
+from tcc.ops.sizes import CheckIndicesAttrs
+from tcc.passes.check_sizes import check_sizes, demand
 
 # Rows that give places along an axis, and the operand whose axis it is.
-_CHOOSING = frozenset({"arg_max", "arg_min"})
-_PLACES = _CHOOSING | {"top_k"}
+_PLACES = frozenset({"arg_max", "arg_min", "top_k"})
 _LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss"})
 
 
@@ -40,7 +38,7 @@ def check_indices(graph: Graph) -> Graph:
 
 
 def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
-    added = _check_axes(b, node, inputs) | _check_rows(b, node, inputs)
+    added = check_sizes(b, node, inputs) | _check_rows(b, node, inputs)
     source, indices = _chosen(b, node, inputs)
     if source is not None and indices is not None:
         for attrs in _axes(node, source, indices):
@@ -62,23 +60,6 @@ def add_check(b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, loc: st
     return True
 
 
-def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Demands elements of the axes that `node` takes some of; whether it demanded any."""
-    added = False
-    taking = "choose" if node.op.name in _CHOOSING else "repeat"
-    for extent, results in _taken(node, inputs):
-        needed = maximum(extent, minimum(results, 1))
-        if needed is not extent and as_int(needed - extent) is not None:
-            raise UserError(
-                f"an axis has no elements to {taking}",
-                where=node.loc,
-                why=f"{node.op.name} gives results for an axis of extent 0",
-            )
-        reason = f"an axis without elements has none to {taking}"
-        added |= _demand(b, needed, extent, reason, node.loc)
-    return added
-
-
 def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     """Demands that a cache has room for the rows it is given; whether it demanded anything."""
     if node.op.name != "tensor_scatter" or inputs[0] is None or inputs[1] is None:
@@ -89,38 +70,7 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
     if places is not None and node.attrs.mode == "linear":
         attrs = CheckIndicesAttrs(extent - rows + 1, reason=reason, signed=False)
         return add_check(b, places, attrs, node.loc)
-    return _demand(b, maximum(extent, rows), extent, reason, node.loc)
-
-
-def _demand(b: GraphBuilder, needed: Index, extent: Index, reason: str, loc: str) -> bool:
-    """Demands that an axis has the size it needs; whether only the run knows."""
-    if needed is extent:
-        return False
-    b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=loc)
-    return True
-
-
-def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
-    """The extent of each axis whose elements are repeated or chosen from, and how many results
-    need them."""
-    x = inputs[0] if inputs else None
-    if x is None:
-        return
-    match node.op.name:
-        case "arg_max" | "arg_min":
-            axis = node.attrs.axis
-            yield x.type.shape[axis], element_count(x.type.shape[:axis] + x.type.shape[axis + 1 :])
-        case "pad" if node.attrs.mode != "constant":
-            ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
-            for dim, before, after in ends:
-                kept = dim + minimum(before, 0) + minimum(after, 0)
-                yield kept, maximum(before, 0) + maximum(after, 0)
-        case "resize":
-            for dim, size in zip(x.type.shape, node.attrs.sizes, strict=True):
-                if dim is not size:
-                    yield dim, size
-        case "grid_sample" if node.attrs.padding_mode != "zeros":
-            yield from ((dim, const(1)) for dim in x.type.shape[2:])
+    return demand(b, maximum(extent, rows), extent, reason, node.loc)
 
 
 def _chosen(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
@@ -174,7 +124,7 @@ def _check_known(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs, loc:
         needed = maximum(attrs.size, int(given.max()) + 1)
         if least is None:
             needed = maximum(needed, -int(given.min()))
-        return _demand(b, needed, attrs.size, attrs.reason, loc)
+        return demand(b, needed, attrs.size, attrs.reason, loc)
     if size is None or least is None or not np.all((given >= least) & (given < size)):
         raise UserError(
             attrs.reason,

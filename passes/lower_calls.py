@@ -20,7 +20,7 @@ from tcc.ir.graph import Node, Value
 from tcc.ir.index import Index, as_int, const, nonnegative, var_of
 from tcc.ir.layout import part_of, row_major
 from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
-from tcc.ir.types import element_count
+from tcc.ir.types import element_count, integer_limits
 from tcc.ops.data_dependent import BindSizeAttrs
 from tcc.ops.indexing import REDUCTIONS
 from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
@@ -57,29 +57,27 @@ def define(frame: Frame, value: Value) -> TensorRef:
 # ---- sizes that data decide ---------------------------------------------------------------------
 
 
-def bind(frame: Frame, size: Index, register: Register, loc: str) -> None:
-    """`size` is `register` from here on; where it is known already, they must be equal."""
+def bind(frame: Frame, size: Index, register: Register, loc: str, least: int = 0) -> None:
+    """`size` is `register` from here on; where it is known already, they must be equal.  `least` is
+    as of `check_facts`."""
     var = var_of(size)
     if var is None or frame.registers.bound(var.name):
         message = f"{loc}: {size.key} is due"
         frame.out.append(Check(Relation.EQ, register, frame.size(size), message))
         return
     frame.registers.bind(var.name, register, late=True)
-    check_facts(frame, f"{loc}, size {var.name}", var, register)
+    check_facts(frame, f"{loc}, size {var.name}", var, register, least)
 
 
 def lower_bind_size(frame: Frame, node: Node) -> None:
-    """One element of a tensor becomes a size.  It may be anything, where sizes of arrays and counts
-    of functions are never negative."""
+    """One element of a tensor becomes a size."""
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
     register = frame.registers.fresh()
     frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
-    bind(frame, attrs.symbol, register, node.loc)
-    var = var_of(attrs.symbol)
-    if var is not None and var.lo <= 0 and not attrs.signed:
-        message = f"{node.loc}, size {var.name}: at least {var.lo} is due"
-        frame.out.append(Check(Relation.LE, frame.size(const(var.lo)), register, message))
+    # What is read may be any number, unlike the size of an array.
+    least = 0 if attrs.signed else integer_limits(value.type.dtype)[0]
+    bind(frame, attrs.symbol, register, node.loc, least)
 
 
 def lower_require(frame: Frame, node: Node) -> None:

@@ -468,9 +468,10 @@ def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:
     return found
 
 
-def check_facts(frame: Frame, what: str, var: Var, given: Register) -> None:
-    """What the compiler took for granted of a symbol is checked where it is bound."""
-    if var.lo > 0:
+def check_facts(frame: Frame, what: str, var: Var, given: Register, least: int = 0) -> None:
+    """What the compiler took for granted of a symbol is checked where it is bound; `given` is at
+    least `least` anyway, as the size of an array is at least 0."""
+    if var.lo > least:
         low = frame.size(const(var.lo))
         frame.out.append(Check(Relation.LE, low, given, f"{what}: at least {var.lo} is due"))
     if var.hi is not None:

@@ -11,7 +11,7 @@ from tcc.errors import UserError
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
-from tcc.ir.types import F32, I32, I64, STRING, DType
+from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
 from tcc.ops import OPS
 
 
@@ -137,8 +137,15 @@ class Emitter:
         return self.emit_all(op, operands, **attrs)[0]
 
     def reshape(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
+        """The elements of `x` in another shape; where sizes leave open whether these are as many,
+        every run checks it."""
         target = tuple(as_index(d) for d in shape)
-        return x if target == x.shape else self.emit("reshape", x, shape=target)
+        if target == x.shape:
+            return x
+        counts = element_count(x.shape), element_count(target)
+        if as_int(counts[0] - counts[1]) is None:
+            self.require(*counts, "a reshape keeps all elements")
+        return self.emit("reshape", x, shape=target)
 
     def transpose(self, x: Operand, perm: Sequence[int]) -> Operand:
         if tuple(perm) == tuple(range(x.rank)):

@@ -142,9 +142,6 @@ def _reshape(ctx: NodeContext) -> Results:
         raise ctx.fail("the shape has more than one -1")
     if free:
         target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
-    counts = element_count(x.shape), element_count(tuple(target))
-    if as_int(counts[0] - counts[1]) is None:
-        ctx.require(*counts, "a reshape keeps all elements")
     return [ctx.reshape(x, target)]
 
 
@@ -478,8 +475,10 @@ def _range(ctx: NodeContext) -> Results:
         distance = known[1].item() - known[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
-        wide = [ctx.cast(o, F64) for o in operands]
-        steps = ctx.emit("div", ctx.emit("sub", wide[1], wide[0]), wide[2])
+        # The distance of large integers is exact before it is a float.
+        wide = I64 if start.dtype.is_integer else F64
+        apart = ctx.emit("sub", ctx.cast(limit, wide), ctx.cast(start, wide))
+        steps = ctx.emit("div", ctx.cast(apart, F64), ctx.cast(delta, F64))
         count = ctx.cast(ctx.emit("ceil", steps), I64)
         (size,) = ctx.sizes(ctx.emit("max", count, ctx.filled(0, I64)), "the length")
     return [ctx.emit("range", start, limit, delta, size=size)]

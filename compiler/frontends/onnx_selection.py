@@ -104,12 +104,21 @@ def _eye_like(ctx: NodeContext) -> Results:
 
 
 def _depth_to_space(ctx: NodeContext) -> Results:
-    mode = ctx.text("mode", "DCR")
-    return [ctx.emit("depth_to_space", ctx.input(0), blocksize=ctx.integer("blocksize"), mode=mode)]
+    x, block, mode = ctx.input(0), ctx.integer("blocksize"), ctx.text("mode", "DCR")
+    _holds_whole_blocks(ctx, x, (1,), block * block)
+    return [ctx.emit("depth_to_space", x, blocksize=block, mode=mode)]
+
+
+def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block: int) -> None:
+    """Every run checks that `block` divides axes of open size; ops refuse other ones."""
+    for size in (x.shape[n] for n in axes if n < x.rank and block > 0):
+        if as_int(size % block) is None:
+            ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")
 
 
 def _space_to_depth(ctx: NodeContext) -> Results:
     x, block = ctx.input(0), ctx.integer("blocksize")
+    _holds_whole_blocks(ctx, x, (2, 3), block)
     if ctx.text("mode", "DCR") == "DCR":
         return [ctx.emit("space_to_depth", x, blocksize=block)]
     if x.rank != 4 or block < 1:

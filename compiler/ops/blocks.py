@@ -14,7 +14,7 @@ from tcc.ir.types import I64, TensorType
 from tcc.ops.movement import move_row
 from tcc.ops.operands import Arrays, Types, array, require
 from tcc.ops.sampling import normal
-from tcc.ops.shapes import required
+from tcc.ops.shapes import agree, required
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ def _reverse_sequence_infer(types: Types, attrs: ReverseSequenceAttrs) -> tuple[
     require(x.rank >= 2, f"reverse_sequence takes rank 2 or more, not {x}")
     require({attrs.batch_axis, attrs.time_axis} == {0, 1}, "batch and time must be axes 0 and 1")
     require(lengths.rank == 1, f"the lengths must be a vector, not {lengths}")
+    agree(lengths.shape[0], x.shape[attrs.batch_axis], "the lengths and the sequences")
     return (x,)
 
 

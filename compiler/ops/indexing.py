@@ -140,6 +140,9 @@ def _elements_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
     check_axis(attrs.axis, x.rank)
     _check_indices(indices)
     require(x.rank == indices.rank, f"{x} and {indices} differ in rank")
+    for axis, (extent, count) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        more = axis != attrs.axis and (as_int(count - extent) or 0) > 0
+        require(not more, f"there are more indices than elements along axis {axis} of {x}")
     return (TensorType(x.dtype, indices.shape),)
 
 

@@ -104,6 +104,7 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
         filters is None or filters % attrs.group == 0,
         f"{attrs.group} groups do not divide the filters of {w}",
     )
+    agree(w.shape[0], w.shape[0] // attrs.group * attrs.group, "the filters and those of groups")
     axes = zip(
         x.shape[2:],
         w.shape[2:],
@@ -243,6 +244,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
         channels is None or channels % attrs.group == 0,
         f"{attrs.group} groups do not divide the channels of {x}",
     )
+    agree(x.shape[1], x.shape[1] // attrs.group * attrs.group, "the channels and those of groups")
     image = tuple(
         s * (n - 1) + extra + (k - 1) * d + 1 - before - after
         for n, k, s, extra, d, before, after in zip(

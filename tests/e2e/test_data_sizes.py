@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tcc
 from onnx import helper
 
@@ -74,3 +75,62 @@ def test_boxes_that_are_all_kept_or_none() -> None:
             assert_agree(module.run(given), expected(runner, given), 0)
     nothing = {"boxes": boxes(0, True), "scores": np.zeros((1, 2, 0), np.float32)}
     assert module.run({**given, **nothing})["y"].shape == (0, 3)
+
+
+def test_sizes_below_zero_are_refused_also_where_two_of_them_give_as_many_elements() -> None:
+    """-2 by -3 is 6 as well; a part of 8 of 6 elements leaves -2 for the other."""
+    model = model_of(
+        [
+            node("Reshape", ["x", "s"], ["r"]),
+            node("Split", ["x", "s"], ["a", "b"]),
+            node("ReduceSum", ["a"], ["c"], keepdims=0),
+            node("ReduceMax", ["r"], ["y"], keepdims=0),
+        ],
+        [value("x", FLOAT, ["n"]), value("s", INT64, [2])],
+        [value("y", FLOAT, []), value("c", FLOAT, [])],
+    )
+    module, x = tcc.compile(model, jobs=1), np.arange(4, dtype=np.float32)
+    assert module.run({"x": x, "s": np.array([2, 2])})["c"] == 1
+    for sizes in ([-2, -2], [6, -2], [-2, 6]):
+        with pytest.raises(tcc.UserError, match="at least 0 is due"):
+            module.run({"x": x, "s": np.array(sizes)})
+
+
+def test_an_open_axis_that_is_taken_off_or_read_as_a_scalar_has_one_element() -> None:
+    model = model_of(
+        [
+            node("Squeeze", ["x", "one"], ["s"]),
+            node("Range", ["zero", "k", "step"], ["r"]),
+        ],
+        [value("x", FLOAT, ["n", "m"]), value("k", INT64, ["t"])],
+        [value("s", FLOAT, ["n"]), value("r", INT64, ["c"])],
+        {"one": np.array([1]), "zero": np.array(0), "step": np.array(1)},
+    )
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    given = {"x": np.ones((2, 1), np.float32), "k": np.array([3])}
+    assert_agree(module.run(given), expected(runner, given), 0)
+    for name, array in (
+        ("x", np.ones((2, 2), np.float32)),
+        ("x", np.ones((2, 0), np.float32)),
+        ("k", np.array([3, 4])),
+        ("k", np.array([], np.int64)),
+    ):
+        with pytest.raises(tcc.UserError, match="a reshape keeps all elements"):
+            module.run({**given, name: array})
+
+
+def test_the_length_of_a_range_of_integers_is_exact() -> None:
+    """Also where doubles do not tell its ends apart, as is that of a range that is known."""
+    model = model_of(
+        [node("Range", ["start", "limit", "step"], ["y"])],
+        [value(name, INT64, []) for name in ("start", "limit", "step")],
+        [value("y", INT64, ["n"])],
+    )
+    module = tcc.compile(model, jobs=1)
+    for start, limit, step in (
+        (0, 5, 2),
+        (1 << 60, (1 << 60) + 3, 1),
+        (1 << 62, (1 << 62) - 7, -3),
+    ):
+        given = {"start": np.array(start), "limit": np.array(limit), "step": np.array(step)}
+        assert module.run(given)["y"].tolist() == list(range(start, limit, step))

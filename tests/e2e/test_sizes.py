@@ -182,6 +182,91 @@ def test_inputs_that_share_a_size_must_agree() -> None:
         module.run({"x": normal(2, 3), "z": normal(4, 3)})
 
 
+def test_windows_larger_than_an_open_image_are_refused() -> None:
+    """Also where both its sizes are less than nothing, which would make elements again."""
+    window = {"w": np.ones((1, 1, 5, 5), np.float32)}
+    model = model_of(
+        [node("Conv", ["x", "w"], ["c"]), node("GlobalMaxPool", ["c"], ["y"])],
+        [value("x", FLOAT, [1, 1, "h", "w0"])],
+        [value("y", FLOAT, [1, 1, 1, 1])],
+        window,
+    )
+    module = check(model, {"x": normal(1, 1, 5, 7)})
+    for size in ((3, 3), (3, 9), (9, 3)):
+        with pytest.raises(UserError, match="no size is negative"):
+            module.run({"x": normal(1, 1, *size)})
+
+
+def test_indices_and_blocks_that_no_open_size_has_room_for_are_refused() -> None:
+    model = model_of(
+        [
+            node("GatherElements", ["x", "at"], ["g"], axis=0),
+            node("DepthToSpace", ["y"], ["d"], blocksize=2),
+            node("SpaceToDepth", ["z"], ["s"], blocksize=2),
+        ],
+        [
+            value("x", FLOAT, ["n", "m"]),
+            value("at", INT64, ["a", "b"]),
+            value("y", FLOAT, [1, "c", 1, 1]),
+            value("z", FLOAT, [1, 1, "h", "w"]),
+        ],
+        [
+            value("g", FLOAT, ["a", "b"]),
+            value("d", FLOAT, [1, "e", 2, 2]),
+            value("s", FLOAT, [1, 4, "u", "v"]),
+        ],
+    )
+    fitting = {
+        "x": normal(3, 3),
+        "at": np.zeros((5, 2), np.int64),
+        "y": normal(1, 8, 1, 1),
+        "z": normal(1, 1, 4, 6),
+    }
+    module = check(model, fitting)
+    for name, array, why in (
+        ("at", np.zeros((2, 4), np.int64), "more indices than elements"),
+        ("y", normal(1, 6, 1, 1), "blocks of 4"),
+        ("z", normal(1, 1, 3, 2), "blocks of 2"),
+        ("z", normal(1, 1, 2, 3), "blocks of 2"),
+    ):
+        with pytest.raises(UserError, match=why):
+            module.run({**fitting, name: array})
+
+
+def test_filters_of_groups_and_lengths_of_sequences_fit_open_sizes() -> None:
+    model = model_of(
+        [
+            node("Conv", ["x", "w"], ["c"], group=2),
+            node("ConvTranspose", ["x", "v"], ["t"], group=2),
+            node("ReverseSequence", ["z", "k"], ["r"]),
+        ],
+        [
+            value("x", FLOAT, [1, "c0", 4, 4]),
+            value("w", FLOAT, ["o", "i", 3, 3]),
+            value("v", FLOAT, ["c1", 1, 3, 3]),
+            value("z", FLOAT, [3, "b", 2]),
+            value("k", INT64, ["l"]),
+        ],
+        [
+            value("c", FLOAT, [1, "o", 2, 2]),
+            value("t", FLOAT, [1, 2, 6, 6]),
+            value("r", FLOAT, [3, "b", 2]),
+        ],
+    )
+    fitting = {
+        "x": normal(1, 4, 4, 4),
+        "w": normal(6, 2, 3, 3),
+        "v": normal(4, 1, 3, 3),
+        "z": normal(3, 2, 2),
+        "k": np.array([3, 2]),
+    }
+    module = check(model, fitting)
+    odd = {"x": normal(1, 3, 4, 4), "w": normal(2, 1, 3, 3), "v": normal(3, 1, 3, 3)}
+    for wrong in ({"w": normal(5, 2, 3, 3)}, odd, {"k": np.array([3])}):
+        with pytest.raises(UserError, match="because the"):
+            module.run({**fitting, **wrong})
+
+
 # ---- nothing, and scalars ------------------------------------------------------------------------
 
 
