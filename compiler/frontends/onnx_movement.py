@@ -475,13 +475,20 @@ def _range(ctx: NodeContext) -> Results:
         distance = known[1].item() - known[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
-        # The distance of large integers is exact before it is a float.
-        wide = I64 if start.dtype.is_integer else F64
-        apart = ctx.emit("sub", ctx.cast(limit, wide), ctx.cast(start, wide))
-        steps = ctx.emit("div", ctx.cast(apart, F64), ctx.cast(delta, F64))
+        steps = ctx.emit("div", _distance(ctx, start, limit), ctx.cast(delta, F64))
         count = ctx.cast(ctx.emit("ceil", steps), I64)
         (size,) = ctx.sizes(ctx.emit("max", count, ctx.filled(0, I64)), "the length")
     return [ctx.emit("range", start, limit, delta, size=size)]
+
+
+def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
+    """`limit - start` in f64; of integers exact, but where it leaves the range of i64."""
+    rough = ctx.emit("sub", ctx.cast(limit, F64), ctx.cast(start, F64))
+    if not start.dtype.is_integer:
+        return rough
+    exact = ctx.emit("sub", ctx.cast(limit, I64), ctx.cast(start, I64))
+    inside = ctx.emit("less", ctx.emit("abs", rough), ctx.filled(2.0**62, F64))
+    return ctx.emit("where", inside, ctx.cast(exact, F64), rough)
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

@@ -134,3 +134,6 @@ def test_the_length_of_a_range_of_integers_is_exact() -> None:
     ):
         given = {"start": np.array(start), "limit": np.array(limit), "step": np.array(step)}
         assert module.run(given)["y"].tolist() == list(range(start, limit, step))
+    ends = {"start": np.array(-(1 << 63)), "limit": np.array((1 << 63) - 1), "step": np.array(1)}
+    with pytest.raises(tcc.TccError):
+        module.run(ends)
