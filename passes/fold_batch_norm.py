@@ -41,9 +41,11 @@ class Affine:
 def fold_batch_norm(graph: Graph) -> Graph:
     """`graph` with what can be folded in weights; itself where nothing can."""
     fold = _Fold(graph)
-    while (changed := rewritten(graph, fold.visit)) is not graph:
-        graph = changed
-        fold = _Fold(graph)
+    # What leaves the range of a type is looked for, and not folded.
+    with np.errstate(all="ignore"):
+        while (changed := rewritten(graph, fold.visit)) is not graph:
+            graph = changed
+            fold = _Fold(graph)
     return graph
 
 
@@ -108,8 +110,7 @@ def _affine(b: GraphBuilder, node: Node, inputs: Inputs, number: int, axis: int)
         case "mul":
             return Affine(vector, None)
         case "div":
-            with np.errstate(over="ignore"):
-                return Affine(1 / vector, None) if vector.all() else None
+            return Affine(1 / vector, None) if vector.all() else None
         case "add":
             return Affine(None, vector)
     return Affine(None, -vector)
@@ -121,9 +122,8 @@ def _parameters(b: GraphBuilder, node: Node, inputs: Inputs) -> Affine | None:
     if len(found) < 4:
         return None
     scale, bias, mean, variance = found
-    with np.errstate(all="ignore"):
-        by = scale / np.sqrt(variance + node.attrs.epsilon)
-        shift = bias - mean * by
+    by = scale / np.sqrt(variance + node.attrs.epsilon)
+    shift = bias - mean * by
     return Affine(by, shift) if np.isfinite(by).all() and np.isfinite(shift).all() else None
 
 
@@ -158,8 +158,7 @@ def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Sequence[Value] 
         return None
     attrs = producer.attrs
     if producer.op.name == "gemm":
-        with np.errstate(all="ignore"):
-            bias = None if bias is None else bias * np.float64(attrs.beta)
+        bias = None if bias is None else bias * np.float64(attrs.beta)
         attrs = replace(attrs, beta=1.0)
     inputs = [producer.inputs[0], source]
     if affine.scale is not None:
@@ -169,8 +168,7 @@ def _folded(b: GraphBuilder, producer: Node, affine: Affine) -> Sequence[Value] 
         inputs[1] = b.constant(scaled, source.name)
     moved = _moved(bias, affine)
     if moved is not None:
-        with np.errstate(over="ignore"):
-            shift = moved.astype(weights.dtype)
+        shift = moved.astype(weights.dtype)
         if not np.isfinite(shift).all():
             return None
         inputs.append(b.constant(shift, "bias"))
@@ -181,10 +179,9 @@ def _moved(bias: Array | None, affine: Affine) -> Array | None:
     if bias is None:
         return affine.shift
     wide = bias.astype(np.float64)
-    with np.errstate(all="ignore"):
-        if affine.scale is not None:
-            wide = wide * affine.scale
-        return wide if affine.shift is None else wide + affine.shift
+    if affine.scale is not None:
+        wide = wide * affine.scale
+    return wide if affine.shift is None else wide + affine.shift
 
 
 def _scaled(weights: Array, producer: Node, scale: Array) -> Array:
@@ -203,8 +200,7 @@ def _scaled(weights: Array, producer: Node, scale: Array) -> Array:
             factors = scale
     # The loop runs in f64 in small pieces: no copy of large weights in f64.
     result = np.empty_like(weights)
-    with np.errstate(all="ignore"):
-        np.multiply(weights, factors, out=result, casting="same_kind")
+    np.multiply(weights, factors, out=result, casting="same_kind")
     return result.reshape(shape)
 
 

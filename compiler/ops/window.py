@@ -92,6 +92,17 @@ def patch(
 # ---- conv ----------------------------------------------------------------------------------------
 
 
+def _whole_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
+    """Raises ValueError where `groups` do not divide an axis of `x`, and `UnequalDimsError` where
+    only a run knows."""
+    size = x.shape[axis]
+    known = as_int(size)
+    require(
+        known is None or known % groups == 0, f"{groups} groups do not divide the {what} of {x}"
+    )
+    agree(size, size // groups * groups, f"the {what} and those of groups")
+
+
 def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, ...]:
     """The output shape of a convolution; raises ValueError on operands that do not fit."""
     spatial = x.rank - 2
@@ -99,12 +110,7 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
     require(all(len(v) == spatial for v in lists), f"conv attributes do not fit {x}")
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
-    filters = as_int(w.shape[0])
-    require(
-        filters is None or filters % attrs.group == 0,
-        f"{attrs.group} groups do not divide the filters of {w}",
-    )
-    agree(w.shape[0], w.shape[0] // attrs.group * attrs.group, "the filters and those of groups")
+    _whole_groups(attrs.group, w, 0, "filters")
     axes = zip(
         x.shape[2:],
         w.shape[2:],
@@ -239,12 +245,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
     x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
-    channels = as_int(x.shape[1])
-    require(
-        channels is None or channels % attrs.group == 0,
-        f"{attrs.group} groups do not divide the channels of {x}",
-    )
-    agree(x.shape[1], x.shape[1] // attrs.group * attrs.group, "the channels and those of groups")
+    _whole_groups(attrs.group, x, 1, "channels")
     image = tuple(
         s * (n - 1) + extra + (k - 1) * d + 1 - before - after
         for n, k, s, extra, d, before, after in zip(
