@@ -1,0 +1,101 @@
+"""Inputs as exporters declare them: open dimensions, defaults, images that windows do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import helper
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.ir.evaluate import evaluate_graph
+
+from .oracle import check, expected, model_of
+
+# ---- open dimensions -----------------------------------------------------------------------------
+
+
+def _declared(*dims: int | str | None) -> onnx.ModelProto:
+    model = model_of(
+        f"g (float[{', '.join('o' for _ in dims)}] x) => (float[a, b] y) {{ y = Relu (x) }}"
+    )
+    for value in (model.graph.input[0], model.graph.output[0]):
+        for dim, size in zip(value.type.tensor_type.shape.dim, dims, strict=True):
+            dim.Clear()
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif size is not None:
+                dim.dim_param = size
+    return model
+
+
+@pytest.mark.parametrize("dims", [(-1, 3), (-1, -1), (-7, 3), (None, None), ("", 3)])
+def test_dimensions_below_zero_and_without_a_name_are_open(dims: Any) -> None:
+    """Paddle's exporter wrote -1; two such dimensions may differ."""
+    for rows in (1, 4):
+        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+        graph = check(_declared(*dims), {"x": x})
+    first, last = graph.inputs[0].type.shape
+    assert first.terms
+    assert last is not first
+
+
+def test_a_dimension_below_zero_is_fixed_by_the_user() -> None:
+    graph = load_model(_declared(-1, -1), {"x": (2, "n")})
+    assert [dim.key for dim in graph.inputs[0].type.shape] == ["2", "n"]
+
+
+def test_a_dimension_of_zero_is_none_but_zero() -> None:
+    """As ONNX Runtime has it."""
+    check(_declared(0, 3), {"x": np.zeros((0, 3), np.float32)})
+    with pytest.raises(UserError):
+        evaluate_graph(load_model(_declared(0, 3)), {"x": np.zeros((2, 3), np.float32)})
+
+
+# ---- inputs with a default -----------------------------------------------------------------------
+
+
+def _defaulted(version: int) -> onnx.ModelProto:
+    model = model_of(
+        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {3, 4}> { y = Mul (x, w) }",
+        opset=9,
+    )
+    model.ir_version = version
+    return model
+
+
+@pytest.mark.parametrize("version", [3, 4, 8])
+def test_an_initialiser_fixes_its_input_unless_the_user_names_it(version: int) -> None:
+    """ONNX Runtime takes an array for it from IR version 4 on; here the user says so once."""
+    model, x, w = _defaulted(version), np.float32([1, 2]), np.float32([5, 6])
+    fixed = tcc.compile(model)
+    assert [port.name for port in fixed.inputs] == ["x"]
+    np.testing.assert_array_equal(fixed.run({"x": x})["y"], expected(model, {"x": x})["y"])
+    given = tcc.compile(model, inputs={"w": (2,)})
+    assert [port.name for port in given.inputs] == ["x", "w"]
+    want = expected(_defaulted(8), {"x": x, "w": w})
+    np.testing.assert_array_equal(given.run({"x": x, "w": w})["y"], want["y"])
+
+
+def test_a_sparse_initialiser_is_a_default_too() -> None:
+    model = _defaulted(8)
+    values, at = (helper.make_tensor("w", 1, [1], [9.0]), helper.make_tensor("", 7, [1], [1]))
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, at, [2]))
+    del model.graph.initializer[:]
+    x, w = np.float32([1, 2]), np.float32([5, 6])
+    (y,) = evaluate_graph(load_model(model), {"x": x}).values()
+    np.testing.assert_array_equal(y, [0, 18])
+    (y,) = evaluate_graph(load_model(model, {"w": (2,)}), {"x": x, "w": w}).values()
+    np.testing.assert_array_equal(y, x * w)
+
+
+def test_shapes_of_defaults_are_those_that_the_model_declares() -> None:
+    with pytest.raises(UserError, match="contradicts the model"):
+        load_model(_defaulted(8), {"w": (3,)})
+    hidden = _defaulted(8)
+    hidden.graph.input.pop()
+    with pytest.raises(UserError, match="no input 'w'"):
+        load_model(hidden, {"w": (2,)})
