@@ -78,6 +78,26 @@ def window_count(
     return minimum(ceildiv(room, stride) + 1, ceildiv(extent + before, stride))
 
 
+def transposed_count(
+    extent: Index,
+    kernel: IndexLike,
+    stride: int,
+    before: IndexLike,
+    after: IndexLike,
+    dilation: int,
+    extra: int,
+) -> Index:
+    """The rows of a transposed convolution along an axis."""
+    reach = dilation * (as_index(kernel) - 1) + 1
+    return (extent - 1) * stride + reach + extra - before - after
+
+
+def windows_fit(counts: Sequence[Index], x: TensorType) -> bool:
+    """Whether there is a window along each axis of the image `x` that has elements."""
+    pairs = ((as_int(n), as_int(size)) for n, size in zip(counts, x.shape[2:], strict=True))
+    return all(n is None or n >= (1 if size else 0) for n, size in pairs)
+
+
 def patch(
     padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
 ) -> Array:
@@ -111,18 +131,8 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     require(all(len(v) == spatial for v in lists), f"conv attributes do not fit {x}")
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
     _whole_groups(attrs.group, w, 0, "filters")
-    axes = zip(
-        x.shape[2:],
-        w.shape[2:],
-        attrs.strides,
-        attrs.before,
-        attrs.after,
-        attrs.dilations,
-        strict=True,
-    )
-    image = tuple(window_count(*axis) for axis in axes)
-    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
-    require(not small, f"the kernel of {w} is larger than the padded image of {x}")
+    image = tuple(map(window_count, x.shape[2:], w.shape[2:], *lists))
+    require(windows_fit(image, x), f"the kernel of {w} is larger than the padded image of {x}")
     return (x.shape[0], w.shape[0], *image)
 
 
@@ -246,19 +256,9 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
     _whole_groups(attrs.group, x, 1, "channels")
-    image = tuple(
-        s * (n - 1) + extra + (k - 1) * d + 1 - before - after
-        for n, k, s, extra, d, before, after in zip(
-            x.shape[2:],
-            w.shape[2:],
-            attrs.strides,
-            attrs.output_padding,
-            attrs.dilations,
-            attrs.before,
-            attrs.after,
-            strict=True,
-        )
-    )
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
+    image = tuple(map(transposed_count, x.shape[2:], w.shape[2:], *lists))
+    require(windows_fit(image, x), f"the padding leaves nothing of {x} with {w}")
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
         _check_bias(bias, shape[1])

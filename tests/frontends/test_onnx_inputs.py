@@ -99,3 +99,71 @@ def test_shapes_of_defaults_are_those_that_the_model_declares() -> None:
     hidden.graph.input.pop()
     with pytest.raises(UserError, match="no input 'w'"):
         load_model(hidden, {"w": (2,)})
+
+
+# ---- windows -------------------------------------------------------------------------------------
+
+_WINDOWS = {
+    "conv": "float[1, 2, {h}, 5] x, float[3, 2, 4, 2] w) => (float[a, b, c, d] y)"
+    "{{ y = Conv (x, w) }}",
+    "strided": "float[1, 2, {h}, 5] x, float[3, 2, 4, 2] w) => (float[a, b, c, d] y)"
+    "{{ y = Conv <strides = [4, 1]> (x, w) }}",
+    "transposed": "float[1, 2, {h}, 5] x, float[2, 3, 4, 2] w) => (float[a, b, c, d] y)"
+    "{{ y = ConvTranspose <pads = [3, 0, 3, 0]> (x, w) }}",
+    "integers": "uint8[1, 2, {h}, 5] x, uint8[3, 2, 4, 2] w) => (int32[a, b, c, d] y)"
+    "{{ y = ConvInteger (x, w) }}",
+    "maximum": "float[1, 2, {h}, 5] x) => (float[a, b, c, d] y)"
+    "{{ y = MaxPool <kernel_shape = [4, 2]> (x) }}",
+    "mean": "float[1, 2, {h}, 5] x) => (float[a, b, c, d] y)"
+    "{{ y = AveragePool <kernel_shape = [4, 2], strides = [2, 2]> (x) }}",
+    "norm": "float[1, 2, {h}, 5] x) => (float[a, b, c, d] y)"
+    '{{ y = LpPool <kernel_shape = [4, 2], auto_pad = "VALID"> (x) }}',
+}  # fmt: skip
+
+
+def _window(case: str, height: int | str, rows: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    model = model_of(f"g ({_WINDOWS[case].format(h=height)}")
+    kind = np.uint8 if case == "integers" else np.float32
+    arrays = {"x": np.ones((1, 2, rows, 5), kind)}
+    if len(model.graph.input) == 2:
+        dims = model.graph.input[1].type.tensor_type.shape.dim
+        arrays["w"] = np.ones([dim.dim_value for dim in dims], kind)
+    return model, arrays
+
+
+@pytest.mark.parametrize("case", _WINDOWS)
+def test_images_smaller_than_a_window_are_refused(case: str) -> None:
+    """Such of a known size at compile time, by name; others by each run."""
+    model, arrays = _window(case, "h", 4)
+    check(model, arrays)
+    for rows in (1, 2, 3):
+        with pytest.raises(UserError, match=r"larger than the padded image|leaves nothing"):
+            load_model(_window(case, rows, rows)[0])
+        with pytest.raises(UserError, match="no larger than its padded image"):
+            evaluate_graph(load_model(model), _window(case, "h", rows)[1])
+
+
+def test_each_run_of_an_artifact_looks_at_the_image() -> None:
+    module = tcc.compile(_window("maximum", "h", 4)[0])
+    with pytest.raises(UserError, match="no larger than its padded image"):
+        module.run(_window("maximum", "h", 3)[1])
+
+
+def test_windows_that_begin_inside_of_an_image_and_end_outside() -> None:
+    """In ceil mode there may be one, and its image smaller than it."""
+    text = (
+        "float[1, 2, {h}, 5] x) => (float[a, b, c, d] y)"
+        "{{ y = MaxPool <kernel_shape = [4, 2], strides = [3, 2], ceil_mode = 1> (x) }}"
+    )
+    for height in (2, "h"):
+        check(model_of(f"g ({text.format(h=height)}"), {"x": np.ones((1, 2, 2, 5), np.float32)})
+
+
+@pytest.mark.parametrize("height", [0, "h"])
+def test_an_image_without_elements_has_no_windows(height: int | str) -> None:
+    model = model_of(
+        f"g (float[1, 1, {height}, 5] x, float[1, 1, 3, 3] w) => (float[a, b, c, d] y)"
+        "{ y = Conv <pads = [1, 1, 1, 1]> (x, w) }"
+    )
+    arrays = {"x": np.ones((1, 1, 0, 5), np.float32), "w": np.ones((1, 1, 3, 3), np.float32)}
+    assert evaluate_graph(load_model(model), arrays)["y"].shape == (1, 1, 0, 5)
