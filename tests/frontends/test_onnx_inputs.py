@@ -167,3 +167,20 @@ def test_an_image_without_elements_has_no_windows(height: int | str) -> None:
     )
     arrays = {"x": np.ones((1, 1, 0, 5), np.float32), "w": np.ones((1, 1, 3, 3), np.float32)}
     assert evaluate_graph(load_model(model), arrays)["y"].shape == (1, 1, 0, 5)
+
+
+# ---- moments of every position -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [2, "n"])
+@pytest.mark.parametrize("opset", [7, 8])
+def test_batch_norms_of_each_position(opset: int, rows: int | str) -> None:
+    moments = ", ".join(f"float[3, 4, 5] {name}" for name in "sbmv")
+    model = model_of(
+        f"g (float[{rows}, 3, 4, 5] x, {moments}) => (float[n, 3, 4, 5] y)"
+        "{ y = BatchNormalization <spatial = 0> (x, s, b, m, v) }",
+        opset=opset,
+    )
+    rng = np.random.default_rng(opset)
+    arrays = {name: rng.uniform(0.1, 1, (3, 4, 5)).astype(np.float32) for name in "sbmv"}
+    check(model, {"x": rng.standard_normal((2, 3, 4, 5)).astype(np.float32), **arrays})
