@@ -184,3 +184,33 @@ def test_batch_norms_of_each_position(opset: int, rows: int | str) -> None:
     rng = np.random.default_rng(opset)
     arrays = {name: rng.uniform(0.1, 1, (3, 4, 5)).astype(np.float32) for name in "sbmv"}
     check(model, {"x": rng.standard_normal((2, 3, 4, 5)).astype(np.float32), **arrays})
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def test_results_that_no_memory_holds_are_refused_in_a_sentence() -> None:
+    text = (
+        "g (float[1] x) => (float[a] y)"
+        "{ s = Constant <value = int64[1] {274877906944}> ()  y = Expand (x, s) }"
+    )
+    model, x = model_of(text), {"x": np.ones(1, np.float32)}
+    with pytest.raises(UserError, match="the results need more memory than there is"):
+        tcc.compile(model).run(x)
+    with pytest.raises(UserError, match="expand needs more memory than there is"):
+        evaluate_graph(load_model(model), x)
+
+
+def test_constants_whose_reference_needs_too_much_memory_are_left_to_the_run() -> None:
+    """The pool's reference pads its image; its result is one element."""
+    size = 1 << 20
+    model = model_of(
+        "g (float[1, 1, 1, 1] x) => (float[1, 1, 1, 1] y) {"
+        "  c = Constant <value = float[1, 1, 1, 1] {2.0}> ()"
+        f"  p = MaxPool <kernel_shape = [1, 1], strides = [{2 * size}, {2 * size}],"
+        f"    pads = [0, 0, {size}, {size}]> (c)  y = Add (x, p) }}"
+    )
+    graph = load_model(model)
+    assert [node.op.name for node in graph.nodes] == ["max_pool", "add"]
+    x = {"x": np.ones((1, 1, 1, 1), np.float32)}
+    np.testing.assert_array_equal(tcc.compile(model).run(x)["y"], [[[[3]]]])
