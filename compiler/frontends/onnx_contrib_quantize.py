@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_contrib import LEVELS, unpacked
 from tcc.frontends.onnx_reduce import along_axis
@@ -121,10 +122,10 @@ def _gemm(ctx: NodeContext) -> Results:
 
 
 def scaled_sums(
-    ctx: NodeContext,
-    a: tuple[Operand, Operand, Operand | None],
-    c: tuple[Operand, Operand, Operand | None],
-    bias: Operand | None,
+    ctx: Emitter,
+    a: Sequence[Operand | None],
+    c: Sequence[Operand | None],
+    bias: Operand | None = None,
 ) -> Operand:
     """The product of bytes with their scales and zero points, in floats."""
     zeros = [None if z is None else _vector(ctx, z) for z in (a[2], c[2])]
@@ -134,7 +135,7 @@ def scaled_sums(
     return found if bias is None else ctx.emit("add", found, bias)
 
 
-def _vector(ctx: NodeContext, x: Operand) -> Operand:
+def _vector(ctx: Emitter, x: Operand) -> Operand:
     """A scale or zero point, a scalar where it is one number."""
     return ctx.reshape(x, ()) if x.type.static_shape == (1,) else x
 
@@ -145,10 +146,16 @@ def _to_float(ctx: NodeContext) -> Results:
     return [scaled_sums(ctx, a, c, ctx.optional(6))]
 
 
+def quantised_product(
+    ctx: Emitter, x: Operand, matrix: Sequence[Operand | None], bias: Operand | None = None
+) -> Operand:
+    """`x`, quantised by its own range, times bytes with their scale and zero point."""
+    return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
+
+
 def _dynamic_matmul(ctx: NodeContext) -> Results:
-    small, scale, zero = ctx.emit_all("dynamic_quantize_linear", [ctx.input(0)])
-    c = (ctx.input(1), ctx.input(2), ctx.optional(3))
-    return [scaled_sums(ctx, (small, scale, zero), c, ctx.optional(4))]
+    matrix = (ctx.input(1), ctx.input(2), ctx.optional(3))
+    return [quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))]
 
 
 # ---- tables -------------------------------------------------------------------------------------
