@@ -8,12 +8,16 @@ Products keep this form too: targets that multiply bytes find them in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_contrib import LEVELS, unpacked
+from tcc.frontends.onnx_contrib_fused import embedded
+from tcc.frontends.onnx_quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx_reduce import along_axis
 from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx_window import pool_attrs
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
@@ -68,20 +72,6 @@ def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
 def _softmax(ctx: NodeContext, x: Operand) -> Operand:
     axis = ctx.axis(ctx.integer("axis", -1), x.rank)
     return along_axis(ctx, "softmax", x, axis, ctx.integer("opset"))
-
-
-def _with_channels_first(
-    make: Callable[[NodeContext, Operand], Operand],
-) -> Callable[[NodeContext, Operand], Operand]:
-    """`make` for images whose channels may be last."""
-
-    def run(ctx: NodeContext, x: Operand) -> Operand:
-        if not ctx.flag("channels_last"):
-            return make(ctx, x)
-        y = make(ctx, ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))))
-        return ctx.transpose(y, (0, *range(2, x.rank), 1))
-
-    return run
 
 
 def _average(ctx: NodeContext, x: Operand) -> Operand:
@@ -187,6 +177,27 @@ def _gather_blocks(ctx: NodeContext) -> Results:
     ]
 
 
+def _quantised_embedding(ctx: NodeContext) -> Results:
+    """Bytes in the tables: a scale 6 operands behind each, a zero point 11."""
+    return embedded(
+        ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))
+    )
+
+
+# ---- images whose channels are last, as ONNX Runtime's full optimisation leaves them -------------
+
+
+def _channels_last(make: Converter, always: bool = False) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        if not (always or ctx.flag("channels_last")):
+            return make(ctx)
+        x, inner = ctx.input(0), copy(ctx)
+        inner.inputs = [ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))), *ctx.inputs[1:]]
+        return [y and ctx.transpose(y, (0, *range(2, x.rank), 1)) for y in make(inner)]
+
+    return convert
+
+
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("com.microsoft", "QLinearAdd"): _binary("add"),
     ("com.microsoft", "QLinearMul"): _binary("mul"),
@@ -195,11 +206,15 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
         lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
     ),
     ("com.microsoft", "QLinearSoftmax"): _unary(_softmax),
-    ("com.microsoft", "QLinearAveragePool"): _unary(_with_channels_first(_average)),
-    ("com.microsoft", "QLinearGlobalAveragePool"): _unary(_with_channels_first(_global_average)),
+    ("com.microsoft", "QLinearAveragePool"): _channels_last(_unary(_average)),
+    ("com.microsoft", "QLinearGlobalAveragePool"): _channels_last(_unary(_global_average)),
     ("com.microsoft", "QLinearConcat"): _concat,
     ("com.microsoft", "QGemm"): _gemm,
     ("com.microsoft", "MatMulIntegerToFloat"): _to_float,
     ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_matmul,
     ("com.microsoft", "GatherBlockQuantized"): _gather_blocks,
+    ("com.microsoft", "QEmbedLayerNormalization"): _quantised_embedding,
+    ("com.microsoft", "QLinearConv"): _channels_last(STANDARD_QUANTISED["", "QLinearConv"]),
+    ("com.microsoft", "NhwcMaxPool"): _channels_last(WINDOWS["", "MaxPool"], always=True),
+    ("com.microsoft", "NhwcConv"): _channels_last(WINDOWS["", "Conv"], always=True),
 }
