@@ -118,16 +118,16 @@ def scaled_sums(
     bias: Operand | None = None,
 ) -> Operand:
     """The product of bytes with their scales and zero points, in floats."""
-    zeros = [None if z is None else _vector(ctx, z) for z in (a[2], c[2])]
+    zeros = [_vector(ctx, o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
     step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
     found = ctx.emit("mul", ctx.cast(sums, F32), step)
     return found if bias is None else ctx.emit("add", found, bias)
 
 
-def _vector(ctx: Emitter, x: Operand) -> Operand:
+def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
     """A scale or zero point, a scalar where it is one number."""
-    return ctx.reshape(x, ()) if x.type.static_shape == (1,) else x
+    return ctx.reshape(x, ()) if x is not None and x.type.static_shape == (1,) else x
 
 
 def _to_float(ctx: NodeContext) -> Results:
