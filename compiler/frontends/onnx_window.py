@@ -82,11 +82,15 @@ def _fit(
 ) -> None:
     """Demands that each axis of `x` with elements has results, where one element has none;
     `counted` of a size and the entries of `lists` tells how many."""
+    rule = "a window must not be larger than its padded image"
     for size, *window in zip(x.shape[2:], *lists, strict=True):
         count, least = counted(size, *window), as_int(counted(const(1), *window))
-        if least is not None and least < 1 and as_int(count) is None:
-            needed = maximum(count, minimum(size, 1))
-            ctx.require(needed, count, "a window is no larger than its padded image")
+        needed = maximum(count, minimum(size, 1))
+        if least is None or least > 0 or needed is count:
+            continue
+        if as_int(count) is not None:
+            raise ctx.fail(f"{rule}: {x.type!r}")
+        ctx.require(needed, count, rule)
 
 
 def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
-from tcc.ir.index import Index, IndexLike, as_index, ceildiv, const, maximum, minimum
+from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.types import I8, I64, U8, DType, TensorType
@@ -20,7 +20,7 @@ from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
 from tcc.ops.reference import widen_half
 from tcc.ops.sampling import normal
 from tcc.ops.shapes import FLOATS, required
-from tcc.ops.window import patch, window_count, windows_fit
+from tcc.ops.window import patch, window_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
     require(x.rank >= 3, f"a pool takes [batch, channel, spatial...], not {x}")
     require(all(len(v) == x.rank - 2 for v in lists), f"pool attributes do not fit {x}")
     image = _counts(x.shape[2:], attrs)
-    fits = windows_fit(image, x)
-    require(fits, f"the window {attrs.kernel} is larger than the padded image of {x}")
+    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
+    require(not small, f"the window {attrs.kernel} is larger than the padded image of {x}")
     return (*x.shape[:2], *image)
 
 

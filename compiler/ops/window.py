@@ -92,12 +92,6 @@ def transposed_count(
     return (extent - 1) * stride + reach + extra - before - after
 
 
-def windows_fit(counts: Sequence[Index], x: TensorType) -> bool:
-    """Whether there is a window along each axis of the image `x` that has elements."""
-    pairs = ((as_int(n), as_int(size)) for n, size in zip(counts, x.shape[2:], strict=True))
-    return all(n is None or n >= (1 if size else 0) for n, size in pairs)
-
-
 def patch(
     padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
 ) -> Array:
@@ -132,7 +126,8 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
     _whole_groups(attrs.group, w, 0, "filters")
     image = tuple(map(window_count, x.shape[2:], w.shape[2:], *lists))
-    require(windows_fit(image, x), f"the kernel of {w} is larger than the padded image of {x}")
+    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
+    require(not small, f"the kernel of {w} is larger than the padded image of {x}")
     return (x.shape[0], w.shape[0], *image)
 
 
@@ -258,7 +253,6 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
     _whole_groups(attrs.group, x, 1, "channels")
     lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
     image = tuple(map(transposed_count, x.shape[2:], w.shape[2:], *lists))
-    require(windows_fit(image, x), f"the padding leaves nothing of {x} with {w}")
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
         _check_bias(bias, shape[1])

@@ -137,15 +137,15 @@ def test_images_smaller_than_a_window_are_refused(case: str) -> None:
     model, arrays = _window(case, "h", 4)
     check(model, arrays)
     for rows in (1, 2, 3):
-        with pytest.raises(UserError, match=r"larger than the padded image|leaves nothing"):
+        with pytest.raises(UserError, match="must not be larger than its padded image"):
             load_model(_window(case, rows, rows)[0])
-        with pytest.raises(UserError, match="no larger than its padded image"):
+        with pytest.raises(UserError, match="must not be larger than its padded image"):
             evaluate_graph(load_model(model), _window(case, "h", rows)[1])
 
 
 def test_each_run_of_an_artifact_looks_at_the_image() -> None:
     module = tcc.compile(_window("maximum", "h", 4)[0])
-    with pytest.raises(UserError, match="no larger than its padded image"):
+    with pytest.raises(UserError, match="must not be larger than its padded image"):
         module.run(_window("maximum", "h", 3)[1])
 
 
