@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from tcc.errors import ToolError
@@ -102,8 +101,14 @@ def run_tool(command: Sequence[str], folder: Path) -> str:
 
 
 def runtime_folder() -> Path:
-    """The folder of the runtime's C sources: include/ and src/ are in it."""
-    return Path(str(resources.files("tcc.runtime")))
+    """The folder of the runtime's C sources: include/ and src/ are in it.
+
+    The package is found and not imported: a wheel is built without NumPy.
+    """
+    spec = importlib.util.find_spec("tcc.runtime")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def runtime_sources() -> tuple[Path, ...]:
