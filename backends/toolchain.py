@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tcc.backends.cache import cache_folder, check_own, make_own
 from tcc.errors import ToolError
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
@@ -61,7 +62,7 @@ def find_toolchain(triple: str = "") -> Toolchain:
             return Toolchain(command, _version(command), arch)
     if not chosen and importlib.util.find_spec("ziglang"):
         # without a target zig would use all that this machine's processor has
-        command = (sys.executable, "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu")
+        command = (sys.executable, "-P", "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu")
         return Toolchain(command, _version(command), arch)
     raise ToolError(
         f"no C compiler{f' for {triple}' if foreign else ''} was found, and one is needed to link",
@@ -125,14 +126,19 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
     or made now.
 
     A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache.
+    Raises ToolError where others could have changed what is in the cache.
     """
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
-    folder = shipped if shipped.is_dir() else _cache_folder() / f"runtime-{key}"
+    folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
     if not folder.is_dir():
+        make_own(folder.parent)
         _build_runtime(toolchain, folder)
     names = (*map(_object_name, runtime_sources()), *c_library())
-    return tuple(folder / name for name in names)
+    objects = tuple(folder / name for name in names)
+    if folder != shipped:
+        check_own(objects)
+    return objects
 
 
 def c_library() -> dict[str, dict[str, list[str]]]:
@@ -174,11 +180,6 @@ def _runtime_key(toolchain: Toolchain) -> str:
     digest.update("\0".join((toolchain.version, *toolchain.command[1:], *RUNTIME_FLAGS)).encode())
     digest.update(platform.machine().encode())
     return digest.hexdigest()[:32]
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tcc"
 
 
 def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
@@ -223,7 +224,8 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
             libraries = pool.map(link_stand_in, c_library())
             list(pool.map(compile_one, runtime_sources()))
             list(libraries)
-        made.chmod(0o755)
+        for path in (made, *made.iterdir()):
+            path.chmod(0o755)
         made.rename(folder)
     except OSError as error:
         if not folder.is_dir():
