@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -98,6 +99,18 @@ def read_listings(path: Path) -> dict[str, str]:
     if not isinstance(listings, dict) or not all(isinstance(t, str) for t in listings.values()):
         raise _not_an_artifact(path, "its listings are no texts by kernel")
     return listings
+
+
+def needed_glibc(path: Path) -> str:
+    """The oldest glibc with all that the artifact calls, as in `glibc 2.17`, by its ELF symbols.
+
+    Raises UserError where the file is missing, is no artifact or is damaged.
+    """
+    with _opened(path, "artifact") as file:
+        names = _read_section(file, path, ".dynstr").split(b"\0")
+    found = filter(None, map(re.compile(rb"GLIBC_(\d{1,9}(\.\d{1,9})*)").fullmatch, names))
+    versions = [tuple(map(int, version[1].split(b"."))) for version in found]
+    return f"glibc {'.'.join(map(str, max(versions, default=(2,))))}"
 
 
 def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:

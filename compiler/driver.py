@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_manifest, verify_image
+from tcc.artifact import needed_glibc, read_manifest, verify_image
 from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
@@ -51,7 +51,8 @@ class VariantSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a compile made.  `priced` counts the schedules whose prices were compared."""
+    """What a compile made.  `priced` counts the schedules whose prices were compared, `needs` is
+    the oldest C library that has all functions which the artifact calls."""
 
     target: str
     ops: int
@@ -59,6 +60,7 @@ class Summary:
     specialisations: int
     variants: tuple[VariantSummary, ...]
     priced: int
+    needs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def compile_model(
         targets_text(targets), ops, precision_text(manifest),
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
-        sum(code.priced for code in codes),
+        sum(code.priced for code in codes), needed_glibc(output),
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
 

@@ -26,6 +26,7 @@ from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image
+from tcc.runtime.soname import set_soname
 from tcc.runtime.values import Block, arrays_in, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
@@ -185,7 +186,8 @@ class Module:
             return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact (and its side file of weights, if it has one) to `path`.
+        """Copies the artifact (and its side file of weights, if it has one) to `path`, the name of
+        which becomes its SONAME.
 
         Raises `error` where that cannot be, or where another file came to the artifact's path.
         """
@@ -198,8 +200,9 @@ class Module:
                     where=str(source),
                     why="another file is at its path since it was loaded",
                 )
-            for suffix in (SIDE_SUFFIX, "") if side else ("",):
-                _copy_file(Path(f"{source}{suffix}"), Path(f"{target}{suffix}"))
+            if side:
+                _copy_file(Path(f"{source}{SIDE_SUFFIX}"), Path(f"{target}{SIDE_SUFFIX}"))
+            _copy_file(source, target, target.name)
         except (OSError, ValueError) as failure:
             raise self._error(
                 "the artifact cannot be copied",
@@ -447,11 +450,14 @@ def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
     return sizes if len(sizes) == len(shape) else None
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path, soname: str = "") -> None:
+    """Copies beside, then renames; a library's copy gets the SONAME that is given."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
         made = Path(file.name)
     try:
         shutil.copyfile(source, made)
+        if soname:
+            set_soname(made, soname)
         shutil.copymode(source, made)
         made.replace(target)
     finally:

@@ -55,7 +55,7 @@ class Compilers:
         if importlib.util.find_spec("triton") is None:
             raise UserError(
                 "code for GPUs needs Triton",
-                hint="run in tcc's source folder: pip install -e '.[gpu]'",
+                hint="run in tcc's source folder: pip install '.[gpu]'",
             )
         temporary = tempfile.TemporaryDirectory(prefix="tcc-triton-")
         self._folder = self._ending.enter_context(temporary)

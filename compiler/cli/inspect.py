@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tcc.artifact import read_manifest
+from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import as_taken, make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.gpu_builds import build_lines
@@ -71,7 +71,7 @@ def inspect(
             return
         manifest = read_manifest(path)
         if not (kernels or measure):
-            _show_manifest(manifest, as_json)
+            _show_manifest({**manifest, "needs": needed_glibc(path)}, as_json)
             return
         shown = range(len(manifest["variants"]))
         if measure and len(shown) > 1:

@@ -47,14 +47,14 @@ def summary_line(compiled: Compiled) -> str:
     """The one line that ends every compile; what differs between variants is there for each."""
     made = compiled.summary
     specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
+    needs = f"needs {made.needs}"
     if len(made.variants) == 1:
         kernels, *sizes = _sizes(made.variants[0])
         counted = f"{made.ops} ops in {kernels}"
-        return ", ".join(
-            (f"{compiled.path}: {made.target}", counted, made.precision, specialised, *sizes)
-        )
+        facts = (made.target, counted, made.precision, specialised, *sizes, needs)
+        return f"{compiled.path}: {', '.join(facts)}"
     each = (f"{variant.target}: {', '.join(_sizes(variant))}" for variant in made.variants)
-    general = ", ".join((f"{made.ops} ops", made.precision, specialised))
+    general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
     return "; ".join((f"{compiled.path}: {general}", *each))
 
 

@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "tcc.h"
 
@@ -14,6 +16,17 @@
 #else
 #error "the runtime needs a compiler with GNU extensions (gcc, clang, zig cc)"
 #endif
+
+/* Headers from glibc 2.38 on have programs call functions of that version instead of these. */
+int tcc_sscanf(const char *text, const char *format, ...) __asm__("__isoc99_sscanf")
+    __attribute__((format(scanf, 2, 3)));
+long tcc_strtol(const char *text, char **end, int base) __asm__("strtol");
+long long tcc_strtoll(const char *text, char **end, int base) __asm__("strtoll");
+unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__("strtoull");
+#define sscanf tcc_sscanf
+#define strtol tcc_strtol
+#define strtoll tcc_strtoll
+#define strtoull tcc_strtoull
 
 #define TCC_RETURN_IF_ERROR(expression)                                                            \
     do {                                                                                           \
