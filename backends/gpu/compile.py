@@ -82,7 +82,7 @@ class Compilers:
             kernels: list[CompiledKernel] = self._pool.answers([self._numbers[r] for r in requests])
         except WorkerFailedError as error:
             source, profile, _ = list(self._numbers)[error.number]
-            raise _failure(source, profile, error.why) from None
+            raise error.over or _failure(source, profile, error.why) from None
         return kernels
 
 

@@ -82,7 +82,8 @@ def execute(args: Sequence[str] | None = None) -> int:
         _print_no_more()
         return _failed(session, f"error: something cannot be written: {error.strerror}", _USER)
     except MemoryError as error:
-        return _failed(session, f"error: there is not enough memory: {_first_line(error)}", _USER)
+        why = _first_line(error) or "no more is granted to this process"
+        return _failed(session, f"error: there is not enough memory\n  because: {why}", _USER)
     except Exception as error:
         return _internal(session, error)
     return result if isinstance(result, int) else 0
