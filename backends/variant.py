@@ -10,6 +10,7 @@ from typing import Any
 from tcc.backends.images import GpuImages
 from tcc.backends.section import BytesLike, Range
 from tcc.errors import InternalError
+from tcc.ir.container import PROGRAM_SECTION
 from tcc.ir.program import Port, Program, constant_registers
 from tcc.target import isa_feature
 
@@ -121,7 +122,7 @@ def variant_source(number: int, variant: Variant) -> str:
     return f"""{declarations}
 static const tcc_kernel kernels{number}[] = {{{table}}};
 static const tcc_feature features{number}[] = {{{checks or "{0, 0, 0, 0, 0, 0}"}}};
-__asm__(".pushsection .rodata.tcc.program,\\"a\\"\\n"
+__asm__(".pushsection {PROGRAM_SECTION}{number},\\"a\\"\\n"
         ".balign 64\\n"
         "{name}_begin: .incbin \\"program{number}.bin\\"\\n"
         "{name}_end: .byte 0\\n"

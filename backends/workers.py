@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
-from tcc.budgets import BUDGETS, Budgets
+from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
+from tcc.errors import UserError
 
 _LENGTH = struct.Struct("<Q")
+_LEAST_BYTES = 64 << 20  # with less not even the libraries load
 _MOST_SERVED = 1000  # requests of earlier compiles
 
 
@@ -55,11 +57,13 @@ def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
 
 
 class WorkerFailedError(Exception):
-    """Request `number` failed or killed its worker; `why` is what is known of it."""
+    """Request `number` failed or killed its worker; `why` is what is known of it, `over` the error
+    of the budget that was too small."""
 
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(why)
-        self.number, self.why = number, why
+    def __init__(self, number: int, why: str | UserError) -> None:
+        super().__init__(str(why))
+        self.number, self.why = number, str(why)
+        self.over = why if isinstance(why, UserError) else None
 
 
 class WorkerPool:
@@ -79,7 +83,7 @@ class WorkerPool:
         self._module, self._environment, self._budgets = module, environment, budgets
         self._requests: list[Any] = []
         self._answers: dict[int, Any] = {}
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, str | UserError] = {}
         self._workers: list[_Worker] = []
         self._next = 0
         self._running = 0
@@ -92,8 +96,9 @@ class WorkerPool:
     def wake(self, jobs: int) -> None:
         """Starts processes until there are `jobs`."""
         while len(self._threads) < jobs:
-            self._threads.append(threading.Thread(target=self._drive, daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._drive, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def submit(self, request: Any) -> int:
         """Its number: how many were submitted before it."""
@@ -176,12 +181,15 @@ class WorkerPool:
     def _serve(self, worker: _Worker) -> None:
         while (work := self._take()) is not None:
             number, request = work
-            answer, error = _ask(worker, request)
+            try:
+                answer, error = _ask(worker, request)
+            except (MemoryError, RuntimeError) as failure:  # no memory, or none for a thread
+                answer, error = None, out_of_memory(self._budgets, failure)
             self._note(number, answer, error)
             if error:
                 return
 
-    def _note(self, number: int, answer: Any, error: str) -> None:
+    def _note(self, number: int, answer: Any, error: str | UserError) -> None:
         with self._change:
             self._running -= 1
             if error:
@@ -237,7 +245,7 @@ def _worker(
             _stop(process)
 
 
-def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
+def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     process = worker.process
     assert process.stdin is not None
     assert process.stdout is not None
@@ -253,11 +261,20 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
     except (EOFError, OSError):
         status = f"the compiler process ended: exit status {process.wait()}"
         if late.is_set():
-            status = str(worker.budgets.over("kernel_seconds"))
-        return None, "; ".join([status, *_last_words(worker)])
+            return None, worker.budgets.over("kernel_seconds")
+        return None, _judged(worker, "; ".join([status, *_last_words(worker)]))
     finally:
         clock.cancel()
-    return answer, error and "\n".join([error, *_last_words(worker)])
+    return answer, error and _judged(worker, "\n".join([error, *_last_words(worker)]))
+
+
+def _judged(worker: _Worker, error: str) -> str | UserError:
+    """`error`, or that of the budget that was too small for the process."""
+    budgets = worker.budgets
+    name = "bytes" if budgets.bytes < budgets.kernel_bytes else "kernel_bytes"
+    if lacks_memory(error) or getattr(budgets, name) < _LEAST_BYTES:
+        return budgets.over(name, why=error.splitlines()[-1])
+    return error
 
 
 def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:

@@ -22,6 +22,7 @@ from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
+    PROGRAM_SECTION,
     SEAL,
     SEAL_MAGIC,
     SIDE_SUFFIX,
@@ -80,6 +81,12 @@ def verify_image(path: Path) -> None:
             why="its code is not what its seal says was linked",
             hint="copy the file again, or compile the model again",
         )
+
+
+def read_program(path: Path) -> bytes:
+    """The encoded program of the artifact's first variant.  Raises UserError as `read_manifest`."""
+    with _opened(path, "artifact") as file:
+        return _read_section(file, path, f"{PROGRAM_SECTION}0")[:-1]
 
 
 def read_listings(path: Path) -> dict[str, str]:
@@ -225,7 +232,7 @@ def _read_section(file: BinaryIO, path: Path, wanted: str) -> bytes:
             if section[5] > _MOST_SECTION:
                 raise _not_an_artifact(path, f"its section {wanted} is too large")
             return _read_at(file, section[4], section[5], end, path)
-    if wanted != MANIFEST_SECTION:
+    if wanted == LISTINGS_SECTION:
         return b""
     raise _not_an_artifact(path, f"it has no section {wanted}")
 

@@ -84,7 +84,7 @@ def lower_require(frame: Frame, node: Node) -> None:
     """A demand on sizes is checked where it stands."""
     attrs: RequireAttrs = node.attrs
     left, right = frame.size(attrs.left), frame.size(attrs.right)
-    message = f"{node.loc}: {attrs.left.key} must be {attrs.right.key}, because {attrs.reason}"
+    message = f"{node.loc}: {attrs.text}, because {attrs.reason}"
     frame.out.append(Check(Relation.EQ, left, right, message))
 
 

@@ -22,6 +22,8 @@ from tcc.ir.index import (
     const,
     free_vars,
     linear_in,
+    maximum,
+    nonnegative,
     symbol,
     var_of,
 )
@@ -139,9 +141,10 @@ class Frame:
             buffer = self.new_buffer(Dynamic(), label)
             self.out.append(Allocate(buffer, self.size(size)))
             return buffer
-        # The plan needs the sizes of bodies' buffers at entry too.
+        # The plan needs the sizes of bodies' buffers at entry too, before the checks of the body.
         top = self if self.top is None else self.top
-        return self.new_buffer(Arena(-1, top.size(size)), label)
+        bytes_ = size if nonnegative(size) else maximum(size, 0)
+        return self.new_buffer(Arena(-1, top.size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
         """The buffer that `value` is about to be written to; its halo is filled.

@@ -15,7 +15,7 @@ from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.resting import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool
 from tcc.budgets import BUDGETS, Budgets
-from tcc.errors import ToolError, UserError
+from tcc.errors import ToolError
 from tcc.target import GpuProfile
 
 _WORKER = "tcc.backends.gpu.worker"
@@ -49,11 +49,11 @@ class Compilers:
         self._numbers.clear()
 
     def start(self) -> None:
-        """Starts the processes, which takes them a second; UserError where Triton is missing."""
+        """Starts the processes, which takes them a second; ToolError where Triton is missing."""
         if self._pool is not None:
             return
         if importlib.util.find_spec("triton") is None:
-            raise UserError(
+            raise ToolError(
                 "code for GPUs needs Triton",
                 hint="run in tcc's source folder: pip install '.[gpu]'",
             )
@@ -82,7 +82,7 @@ class Compilers:
             kernels: list[CompiledKernel] = self._pool.answers([self._numbers[r] for r in requests])
         except WorkerFailedError as error:
             source, profile, _ = list(self._numbers)[error.number]
-            raise _failure(source, profile, error.why) from None
+            raise error.over or _failure(source, profile, error.why) from None
         return kernels
 
 
@@ -106,8 +106,8 @@ def compile_kernels(
     CUDA in `assembled`.
 
     `compilers` do it, or so many processes of its own.  Equal sources are compiled once.  The
-    bytes depend on sources and profiles only.  Raises UserError where Triton is not installed and
-    ToolError, naming the kernel and a file with its text, where Triton fails, kills its process or
+    bytes depend on sources and profiles only.  Raises ToolError where Triton is not installed and,
+    naming the kernel and a file with its text, where Triton fails, kills its process or
     needs more shared memory than there is.
     """
     if isinstance(compilers, int):

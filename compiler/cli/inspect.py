@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from tcc.artifact import needed_glibc, read_manifest
-from tcc.cli.arrays import as_taken, make_inputs
+from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.gpu_builds import build_lines
 from tcc.cli.kernel_facts import Facts, kernel_facts
@@ -82,7 +82,7 @@ def inspect(
             times = measure_steps(
                 path,
                 facts[0].steps,
-                lambda module: as_taken(make_inputs(module.inputs, inputs, seed), module.inputs),
+                lambda module: inputs_of(path, module.inputs, inputs, seed),
                 runs,
                 threads,
             )

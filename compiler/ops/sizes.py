@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Extremum, Index, as_int, const, of_atom
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import DTYPES, I32, I64, TensorType
 from tcc.ops.operands import array, sizes
@@ -20,6 +20,17 @@ class RequireAttrs:
     left: Index
     right: Index
     reason: str
+
+    @property
+    def text(self) -> str:
+        """The demand: a size that the larger of itself and another must be is at least that."""
+        left, right = self.left, self.right
+        for (atom, *_), _ in left.terms:
+            if isinstance(atom, Extremum) and left is of_atom(atom) and right in (atom.a, atom.b):
+                bound = atom.b if right is atom.a else atom.a
+                word = "least" if atom.which == "max" else "most"
+                return f"{right.key} must be at {word} {bound.key}"
+        return f"{left.key} must be {right.key}"
 
 
 def _require_types(
