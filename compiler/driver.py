@@ -197,12 +197,25 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
-    return evaluate_graph(load_model(model), inputs)
+    shapes = {name: getattr(array, "shape", ()) for name, array in inputs.items()}
+    return evaluate_graph(_with_inputs(model, shapes), inputs)
 
 
-def model_inputs(model: Path) -> tuple[Port, ...]:
-    """The inputs of the ONNX file at `model`, as those of an artifact compiled from it."""
+def _with_inputs(model: Path, shapes: Mapping[str, Sequence[int | None]]) -> Graph:
+    """The model; inputs in `shapes` replace initialisers where it lets them."""
     graph = load_model(model)
+    known = {value.name for value in graph.inputs}
+    extra = {n: [s or 0 for s in shape] for n, shape in shapes.items() if n not in known}
+    try:
+        return load_model(model, extra) if extra else graph
+    except UserError:  # it has no such input
+        return graph
+
+
+def model_inputs(model: Path, ports: Sequence[Port] = ()) -> tuple[Port, ...]:
+    """The inputs of the ONNX file at `model`, as those of an artifact compiled from it whose inputs
+    are `ports`."""
+    graph = _with_inputs(model, {port.name: port.shape for port in ports})
     return tuple(
         Port(
             value.name,

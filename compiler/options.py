@@ -203,7 +203,8 @@ class Options:
     inputs: tuple[tuple[str, Shape], ...] = _option(
         "--input", "NAME=SHAPE",
         "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
-        "open and no --input fixes stay open: one artifact serves all of them.",
+        "open and no --input fixes stay open: one artifact serves all of them.  An input that an "
+        "initialiser gives a default becomes one that every run gives.",
         _shapes, default=(), repeated=True,
     )
     buckets: tuple[tuple[str, Shape], ...] = _option(

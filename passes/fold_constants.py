@@ -80,11 +80,12 @@ def _widens(node: Node, inputs: Inputs) -> bool:
 
 
 def _evaluate(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array] | None:
-    """The results, or None where the reference refuses values (an index outside its axis)."""
+    """The results, or None where the reference refuses values (an index outside its axis) or needs
+    more memory than there is."""
     try:
         with np.errstate(all="ignore"):
             return node.op.reference(arrays, node.attrs)
-    except (ValueError, IndexError, ArithmeticError):
+    except (ValueError, IndexError, ArithmeticError, MemoryError):
         return None
 
 

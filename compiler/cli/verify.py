@@ -152,7 +152,7 @@ def verify(
 
 def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
     """Raises UserError where the artifact was made of a model with other inputs."""
-    got, expected = ([port.name for port in ports] for ports in (found, model_inputs(model)))
+    got, expected = ([port.name for port in ports] for ports in (found, model_inputs(model, found)))
     if got != expected:
         raise UserError(
             "the artifact was compiled from another model",

@@ -15,6 +15,15 @@ from tcc.ops.levels import nibbles
 
 Results = Sequence["Operand | None"]
 
+# The numbers of bitsandbytes: 4-bit floats, and quantiles of a normal distribution.
+_FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+_FP4 += [-number for number in _FP4]
+_NF4 = (
+    -1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1,
+)  # fmt: skip
 LEVELS = {2: U2, 4: U4, 8: U8}
 
 
@@ -50,6 +59,29 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
     if bias is not None:
         found = ctx.emit("add", found, ctx.cast(bias, F32))
     return [ctx.cast(found, ctx.input(0).dtype)]
+
+
+def _matmul_bnb4(ctx: NodeContext) -> Results:
+    """`x` times N rows of K numbers of a table of 16, whose places are packed, the first of two in
+    the high half of a byte; each block of them, counted over all rows, has its own factor."""
+    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
+    kind = ctx.integer("quant_type")
+    if kind not in (0, 1) or min(rows, depth, block) < 1:
+        raise ctx.fail(f"quant_type {kind}, N {rows}, K {depth} or block_size {block} is no such")
+    count = rows * depth
+    packed, factors = ctx.static(1, "B").reshape(-1), ctx.static(2, "absmax").reshape(-1)
+    if packed.dtype != np.uint8 or (packed.size, factors.size) != (
+        -(-count // 2),
+        -(-count // block),
+    ):
+        raise ctx.fail(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
+    places = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[:count]
+    found = np.array((_FP4, _NF4)[kind], np.float32)[places]
+    found *= np.repeat(factors.astype(np.float32), block)[:count]
+    found = found.reshape(rows, depth)
+    weights = ctx.constant(found.T if ctx.flag("transB", True) else found)
+    x = ctx.input(0)
+    return [ctx.cast(ctx.emit("matmul", ctx.cast(x, F32), weights), x.dtype)]
 
 
 def _product(
@@ -135,4 +167,5 @@ def unpacked(
 
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("com.microsoft", "MatMulNBits"): _matmul_n_bits,
+    ("com.microsoft", "MatMulBnb4"): _matmul_bnb4,
 }

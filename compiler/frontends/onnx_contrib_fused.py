@@ -5,14 +5,14 @@ SkipLayerNormalization(x, skip, gamma, beta, bias)  ->  layer_normalization(x + 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_window import window_attrs
 from tcc.ir.index import Index, as_int
-from tcc.ir.types import I32, I64
+from tcc.ir.types import BOOL, F64, I32, I64
 
 Results = Sequence["Operand | None"]
 
@@ -102,18 +102,24 @@ def _simplified_norm(ctx: NodeContext) -> Results:
 
 
 def _embed_norm(ctx: NodeContext) -> Results:
-    """The norm of a token's, a place's and, where there are any, a segment's row."""
+    return embedded(ctx, ctx.input, ctx.optional(8))
+
+
+def embedded(
+    ctx: NodeContext, table: Callable[[int], Operand], places: Operand | None = None
+) -> Results:
+    """The norm of a token's, a place's and, where there are any, a segment's row; `table` gives
+    operands 2 to 6."""
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
         raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
-    places = ctx.optional(8)
     if places is None:
         places = ctx.reshape(positions(ctx, None, tokens.shape[1]), (1, tokens.shape[1]))
-    total = ctx.emit("gather", ctx.input(2), tokens, axis=0)
-    total = ctx.emit("add", total, ctx.emit("gather", ctx.input(3), places, axis=0))
+    total = ctx.emit("gather", table(2), tokens, axis=0)
+    total = ctx.emit("add", total, ctx.emit("gather", table(3), places, axis=0))
     if segments is not None:
-        total = ctx.emit("add", total, ctx.emit("gather", ctx.input(4), segments, axis=0))
-    found = _norm(ctx, "layer_normalization", [total, ctx.input(5), ctx.input(6)])
+        total = ctx.emit("add", total, ctx.emit("gather", table(4), segments, axis=0))
+    found = _norm(ctx, "layer_normalization", [total, table(5), table(6)])
     if mask is None:
         counts = ctx.expand(ctx.filled(0, I32), (tokens.shape[0],))
     else:
@@ -123,8 +129,14 @@ def _embed_norm(ctx: NodeContext) -> Results:
 
 
 def _group_norm(ctx: NodeContext) -> Results:
-    """Groups of channels, which are last by default; then SiLU where that is asked for."""
+    """Groups of channels, which are last by default; then SiLU where that is asked for.  Operands 3
+    and 4 are added before; the sum is the second result."""
     x, scale, bias = (ctx.input(n) for n in range(3))
+    for other in (ctx.optional(n) for n in (3, 4)):
+        if other is not None:
+            if other.rank == 2 < x.rank:  # one number for a channel of each image
+                other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
+            x = ctx.emit("add", x, other)
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
@@ -138,17 +150,40 @@ def _group_norm(ctx: NodeContext) -> Results:
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
         y = ctx.emit("silu", y, alpha=1.0)
-    return [ctx.transpose(y, (0, *range(2, x.rank), 1)) if last else y]
+    return [ctx.transpose(y, (0, *range(2, x.rank), 1)) if last else y, x]
+
+
+def _bias_dropout(ctx: NodeContext) -> Results:
+    """`x` + bias + residual: nothing is dropped outside of training."""
+    total = ctx.emit("add", ctx.input(0), ctx.input(1))
+    residual, training = ctx.optional(2), ctx.optional(4)
+    if training is not None and ctx.truth(training) is not False:
+        raise ctx.fail("it is in training mode", "export the model for inference")
+    mask = ctx.expand(ctx.filled(True, BOOL), total.shape)
+    return [total if residual is None else ctx.emit("add", total, residual), mask]
 
 
 # ---- products -----------------------------------------------------------------------------------
+
+
+def _inverse(ctx: NodeContext) -> Results:
+    """By elimination with pivots, in f64."""
+    x, size = ctx.cast(ctx.input(0), F64), ctx.input(0).shape[-1]
+    packed, pivots = ctx.emit_all("lu", [x])
+    order = ctx.emit("pivot_order", pivots, rows=size)
+    rows = ctx.reshape(ctx.cast(order, I64), (*order.shape, 1))
+    swapped = ctx.cast(ctx.emit("equal", rows, positions(ctx, None, size)), F64)
+    half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
+    found = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
+    return [ctx.cast(found, ctx.input(0).dtype)]
 
 
 def _fused_matmul(ctx: NodeContext) -> Results:
     a, c = (_turned(ctx, ctx.input(n), "AB"[n]) for n in range(2))
     found = ctx.emit("matmul", a, c)
     alpha = ctx.real("alpha", 1.0)
-    return [found if alpha == 1 else ctx.emit("mul", found, ctx.filled(alpha, found.dtype))]
+    found = found if alpha == 1 else ctx.emit("mul", found, ctx.filled(alpha, found.dtype))
+    return [_activated(ctx, found, ctx.text("activation", ""), _params(ctx))]
 
 
 def _turned(ctx: NodeContext, x: Operand, side: str) -> Operand:
@@ -173,8 +208,11 @@ def _fused_gemm(ctx: NodeContext) -> Results:
         trans_a=ctx.flag("transA"),
         trans_b=ctx.flag("transB"),
     )
-    params = [ctx.real(n) for n in ("activation_alpha", "activation_beta") if ctx.has(n)]
-    return [_activated(ctx, made, ctx.text("activation", ""), params)]
+    return [_activated(ctx, made, ctx.text("activation", ""), _params(ctx))]
+
+
+def _params(ctx: NodeContext) -> list[float]:
+    return [ctx.real(n) for n in ("activation_alpha", "activation_beta") if ctx.has(n)]
 
 
 def _fused_conv(ctx: NodeContext) -> Results:
@@ -202,7 +240,11 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
     ),
     ("com.microsoft", "EmbedLayerNormalization"): _embed_norm,
     ("com.microsoft", "GroupNorm"): _group_norm,
+    ("com.microsoft", "SkipGroupNorm"): _group_norm,
+    ("com.microsoft", "BiasDropout"): _bias_dropout,
+    ("com.microsoft", "Inverse"): _inverse,
     ("com.microsoft", "FusedMatMul"): _fused_matmul,
+    ("com.microsoft", "FusedMatMulActivation"): _fused_matmul,
     ("com.microsoft", "TransposeMatMul"): _fused_matmul,
     ("com.microsoft", "FusedGemm"): _fused_gemm,
     ("com.microsoft", "FusedConv"): _fused_conv,

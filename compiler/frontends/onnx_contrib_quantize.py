@@ -8,11 +8,16 @@ Products keep this form too: targets that multiply bytes find them in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 
+from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_contrib import LEVELS, unpacked
+from tcc.frontends.onnx_contrib_fused import embedded
+from tcc.frontends.onnx_quantize import CONVERTERS as STANDARD_QUANTISED
 from tcc.frontends.onnx_reduce import along_axis
 from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_window import CONVERTERS as WINDOWS
 from tcc.frontends.onnx_window import pool_attrs
 from tcc.ir.index import as_int
 from tcc.ir.types import F32, U8
@@ -69,20 +74,6 @@ def _softmax(ctx: NodeContext, x: Operand) -> Operand:
     return along_axis(ctx, "softmax", x, axis, ctx.integer("opset"))
 
 
-def _with_channels_first(
-    make: Callable[[NodeContext, Operand], Operand],
-) -> Callable[[NodeContext, Operand], Operand]:
-    """`make` for images whose channels may be last."""
-
-    def run(ctx: NodeContext, x: Operand) -> Operand:
-        if not ctx.flag("channels_last"):
-            return make(ctx, x)
-        y = make(ctx, ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))))
-        return ctx.transpose(y, (0, *range(2, x.rank), 1))
-
-    return run
-
-
 def _average(ctx: NodeContext, x: Operand) -> Operand:
     padded = ctx.flag("count_include_pad")
     return ctx.emit("average_pool", x, **pool_attrs(ctx, x), count_include_pad=padded)
@@ -121,22 +112,22 @@ def _gemm(ctx: NodeContext) -> Results:
 
 
 def scaled_sums(
-    ctx: NodeContext,
-    a: tuple[Operand, Operand, Operand | None],
-    c: tuple[Operand, Operand, Operand | None],
-    bias: Operand | None,
+    ctx: Emitter,
+    a: Sequence[Operand | None],
+    c: Sequence[Operand | None],
+    bias: Operand | None = None,
 ) -> Operand:
     """The product of bytes with their scales and zero points, in floats."""
-    zeros = [None if z is None else _vector(ctx, z) for z in (a[2], c[2])]
+    zeros = [_vector(ctx, o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
     step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
     found = ctx.emit("mul", ctx.cast(sums, F32), step)
     return found if bias is None else ctx.emit("add", found, bias)
 
 
-def _vector(ctx: NodeContext, x: Operand) -> Operand:
+def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
     """A scale or zero point, a scalar where it is one number."""
-    return ctx.reshape(x, ()) if x.type.static_shape == (1,) else x
+    return ctx.reshape(x, ()) if x is not None and x.type.static_shape == (1,) else x
 
 
 def _to_float(ctx: NodeContext) -> Results:
@@ -145,10 +136,16 @@ def _to_float(ctx: NodeContext) -> Results:
     return [scaled_sums(ctx, a, c, ctx.optional(6))]
 
 
+def quantised_product(
+    ctx: Emitter, x: Operand, matrix: Sequence[Operand | None], bias: Operand | None = None
+) -> Operand:
+    """`x`, quantised by its own range, times bytes with their scale and zero point."""
+    return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
+
+
 def _dynamic_matmul(ctx: NodeContext) -> Results:
-    small, scale, zero = ctx.emit_all("dynamic_quantize_linear", [ctx.input(0)])
-    c = (ctx.input(1), ctx.input(2), ctx.optional(3))
-    return [scaled_sums(ctx, (small, scale, zero), c, ctx.optional(4))]
+    matrix = (ctx.input(1), ctx.input(2), ctx.optional(3))
+    return [quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))]
 
 
 # ---- tables -------------------------------------------------------------------------------------
@@ -180,6 +177,27 @@ def _gather_blocks(ctx: NodeContext) -> Results:
     ]
 
 
+def _quantised_embedding(ctx: NodeContext) -> Results:
+    """Bytes in the tables: a scale 6 operands behind each, a zero point 11."""
+    return embedded(
+        ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))
+    )
+
+
+# ---- images whose channels are last, as ONNX Runtime's full optimisation leaves them -------------
+
+
+def _channels_last(make: Converter, always: bool = False) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        if not (always or ctx.flag("channels_last")):
+            return make(ctx)
+        x, inner = ctx.input(0), copy(ctx)
+        inner.inputs = [ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))), *ctx.inputs[1:]]
+        return [y and ctx.transpose(y, (0, *range(2, x.rank), 1)) for y in make(inner)]
+
+    return convert
+
+
 CONVERTERS: dict[tuple[str, str], Converter] = {
     ("com.microsoft", "QLinearAdd"): _binary("add"),
     ("com.microsoft", "QLinearMul"): _binary("mul"),
@@ -188,11 +206,15 @@ CONVERTERS: dict[tuple[str, str], Converter] = {
         lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
     ),
     ("com.microsoft", "QLinearSoftmax"): _unary(_softmax),
-    ("com.microsoft", "QLinearAveragePool"): _unary(_with_channels_first(_average)),
-    ("com.microsoft", "QLinearGlobalAveragePool"): _unary(_with_channels_first(_global_average)),
+    ("com.microsoft", "QLinearAveragePool"): _channels_last(_unary(_average)),
+    ("com.microsoft", "QLinearGlobalAveragePool"): _channels_last(_unary(_global_average)),
     ("com.microsoft", "QLinearConcat"): _concat,
     ("com.microsoft", "QGemm"): _gemm,
     ("com.microsoft", "MatMulIntegerToFloat"): _to_float,
     ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_matmul,
     ("com.microsoft", "GatherBlockQuantized"): _gather_blocks,
+    ("com.microsoft", "QEmbedLayerNormalization"): _quantised_embedding,
+    ("com.microsoft", "QLinearConv"): _channels_last(STANDARD_QUANTISED["", "QLinearConv"]),
+    ("com.microsoft", "NhwcMaxPool"): _channels_last(WINDOWS["", "MaxPool"], always=True),
+    ("com.microsoft", "NhwcConv"): _channels_last(WINDOWS["", "Conv"], always=True),
 }

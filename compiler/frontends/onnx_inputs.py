@@ -20,14 +20,15 @@ Shapes = Mapping[str, Sequence[int | str]]
 
 
 def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
-    """Defines the graph's inputs that no initialiser fixes.
+    """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
+    which replace theirs.
 
-    A named dimension is one symbol wherever the name appears; unnamed ones are symbols of their
-    own.  `shapes` replaces dimensions by sizes or names; a size given to a named dimension holds
-    for that name everywhere.
+    A named dimension is one symbol wherever the name appears; unnamed ones, and those below zero
+    (as Paddle writes them), are symbols of their own.  `shapes` replaces dimensions by sizes or
+    names; a size given to a named dimension holds for that name everywhere.
     """
     fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    inputs = [value for value in graph.input if value.name not in fixed]
+    inputs = [value for value in graph.input if value.name not in fixed - set(shapes)]
     unknown = sorted(set(shapes) - {value.name for value in inputs})
     if unknown:
         raise UserError(
@@ -138,12 +139,10 @@ class _Dimensions:
                 const(_size(size, value.name)) if isinstance(size, int) else self._symbol(size)
                 for size in given
             )
-        return tuple(self._dim(dim, f"{value.name}.{n}", where) for n, dim in enumerate(declared))
+        return tuple(self._dim(dim, f"{value.name}.{n}") for n, dim in enumerate(declared))
 
-    def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str, where: str) -> Index:
-        if dim.HasField("dim_value"):
-            if dim.dim_value < 0:
-                raise UserError("a dimension is negative", where=where, why=f"{dim.dim_value}")
+    def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str) -> Index:
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
             return const(dim.dim_value)
         if dim.dim_param:
             return self._symbol(dim.dim_param)

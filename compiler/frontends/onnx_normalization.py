@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import as_int, const
+from tcc.ir.types import element_count
 
 Results = Sequence["Operand | None"]
 
@@ -26,11 +27,14 @@ def _batch_norm(ctx: NodeContext) -> Results:
 
 def inference_norm(ctx: NodeContext) -> Results:
     """BatchNormalization by the running moments."""
-    x = ctx.input(0)
-    if ctx.opset < 9 and not ctx.flag("spatial", True):
-        raise ctx.fail("spatial=0 is not supported")
-    operands = [x, *(ctx.input(n) for n in range(1, 5))]
-    return [ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))]
+    operands = [ctx.input(n) for n in range(5)]
+    x = operands[0]
+    if ctx.opset < 9 and not ctx.flag("spatial", True):  # each position has moments of its own
+        count = element_count(x.shape[1:])
+        moments = [ctx.reshape(o, (count,)) for o in operands[1:]]
+        operands = [ctx.reshape(x, (*x.shape[:1], count)), *moments]
+    made = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
+    return [ctx.reshape(made, x.shape)]
 
 
 def _training_norm(ctx: NodeContext) -> Results:

@@ -220,7 +220,7 @@ def _type(declared: onnx.TypeProto) -> tuple[int | None, tuple[int, ...] | None]
     if not tensor.HasField("shape"):
         return element, None
     dims = tensor.shape.dim
-    if not all(dim.HasField("dim_value") for dim in dims):
+    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
         return element, None
     return element, tuple(dim.dim_value for dim in dims)
 

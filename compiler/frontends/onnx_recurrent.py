@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_context import Converter, NodeContext
+from tcc.frontends.onnx_contrib_quantize import quantised_product
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.recurrent import KINDS, Activation, Cell, Kind, run_cell
+from tcc.frontends.recurrent import KINDS, Activation, Cell, Kind, Product, by_matrices, run_cell
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
 
@@ -106,13 +108,50 @@ class _Layer:
         return self.x.shape[1]
 
 
+def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
+    """The projected input, without a bias, and the product of each gate with the state."""
+    weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
+    gates, hidden = layer.kind.gates, layer.hidden
+    weight = ctx.holds(weight, 0, gates * hidden)
+    parts = (ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(gates))
+    products = by_matrices(_transposed(ctx, part) for part in parts)
+    return ctx.emit("matmul", layer.x, _transposed(ctx, weight)), products
+
+
+def _is_quantised(ctx: NodeContext) -> bool:
+    return ctx.node.op_type == "DynamicQuantizeLSTM"
+
+
+def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
+    """The same with bytes: [input, gates * hidden], their scale and zero point for all of them or
+    each column.  The whole input is quantised at once, the state of all sequences in each step."""
+    weight, recurrence = (
+        (_direction(ctx, ctx.input(n), number, 3), *_scale(ctx, number, scale))
+        for n, scale in ((1, 8), (2, 10))
+    )
+    hidden = layer.hidden
+    columns = (
+        [
+            o if o.rank == 0 else ctx.slice_axis(o, o.rank - 1, n * hidden, hidden)
+            for o in recurrence
+        ]
+        for n in range(layer.kind.gates)
+    )
+    products = tuple(partial(quantised_product, matrix=gate) for gate in columns)
+    return quantised_product(ctx, layer.x, weight), products
+
+
+def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
+    """The scale and the zero point of one direction."""
+    for operand in (ctx.input(first), ctx.input(first + 1)):
+        yield _direction(ctx, ctx.ranked(operand, 1, 2), number, operand.rank)
+
+
 def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
     """The direction's cell and its projected input [time, batch, gates * hidden]."""
     kind, hidden = layer.kind, layer.hidden
-    weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
     linear_before = ctx.flag("linear_before_reset") if ctx.node.op_type == "GRU" else True
-    weight = ctx.holds(weight, 0, kind.gates * hidden)
-    projected = ctx.emit("matmul", layer.x, _transposed(ctx, weight))
+    projected, products = (_quantised if _is_quantised(ctx) else _weights)(ctx, layer, number)
     late = None
     given = ctx.optional(3)
     if given is not None:
@@ -125,24 +164,23 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
             zero = ctx.expand(ctx.filled(0.0, own.dtype), (const(hidden),))
             other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
         projected = ctx.emit("add", projected, ctx.emit("add", own, other))
-    parts = [ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(kind.gates)]
     count = len(kind.activations)
     cell = Cell(
         hidden,
-        tuple(_transposed(ctx, part) for part in parts),
+        products,
         late,
         tuple(layer.activations[number * count : (number + 1) * count]),
         tuple(range(kind.gates)),
-        _peepholes(ctx, number, hidden),
+        _peepholes(ctx, number, hidden) if kind is KINDS["LSTM"] else (),
         ctx.real("clip", 0.0),
-        ctx.flag("input_forget") if ctx.node.op_type == "LSTM" else False,
+        ctx.flag("input_forget") if kind is KINDS["LSTM"] else False,
         linear_before,
     )
     return cell, projected
 
 
 def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...]:
-    given = ctx.optional(7) if ctx.node.op_type == "LSTM" else None
+    given = ctx.optional(7)
     if given is None:
         return ()
     own = ctx.holds(_direction(ctx, given, number, 2), 0, 3 * hidden)
@@ -159,13 +197,13 @@ def _run_direction(
 
 
 def _recurrent(ctx: NodeContext) -> Results:
-    kind = KINDS[ctx.node.op_type]
+    kind = KINDS[ctx.node.op_type.removeprefix("DynamicQuantize")]
     direction = ctx.text("direction", "forward")
     reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if direction not in reverses:
         raise ctx.fail(f"direction is '{direction[:40]}'")
     backward = reverses[direction]
-    batch_first = ctx.flag("layout") if ctx.opset >= 14 else False
+    batch_first = ctx.flag("layout") if not ctx.domain and ctx.opset >= 14 else False
     layer = _layer(ctx, kind, len(backward), batch_first)
     results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
     rows = ctx.concat(
@@ -191,8 +229,9 @@ def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> 
     x, recurrence = ctx.input(0), ctx.input(2)
     if x.rank != 3 or recurrence.rank != 3 or ctx.input(1).rank != 3:
         raise ctx.fail("X, W and R must have three axes")
-    hidden = as_int(recurrence.shape[2])
-    rows = as_int(recurrence.shape[1])
+    rows, hidden = map(as_int, recurrence.shape[1:])
+    if _is_quantised(ctx):
+        rows, hidden = hidden, rows
     if hidden is None or rows != kind.gates * hidden or as_int(recurrence.shape[0]) != directions:
         raise ctx.fail(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
     if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
@@ -215,4 +254,7 @@ def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> 
     return _Layer(kind, x, lengths, tuple(initial), hidden, activations)
 
 
-CONVERTERS: dict[tuple[str, str], Converter] = {("", name): _recurrent for name in KINDS}
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    **{("", name): _recurrent for name in KINDS},
+    ("com.microsoft", "DynamicQuantizeLSTM"): _recurrent,
+}

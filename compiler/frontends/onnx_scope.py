@@ -182,13 +182,18 @@ class Scope:
         """Defines the graph's constants; dense ones are views, sparse ones are filled in.
 
         `weights` is the raw data that lies outside the protobuf, by the initialiser's number.
+        Inputs that are defined already replace their initialisers.
         """
-        raw = weights or {}
+        raw, inputs = weights or {}, set(self.names)
         for number, tensor in enumerate(graph.initializer):
+            if tensor.name in inputs:
+                continue
             where = f"{self.path}initializer {tensor.name[:200]}"
             array, dtype = self.session.tensors.array(tensor, where, raw.get(number))
             self.define(tensor.name, self.constant(array, dtype, tensor.name), where)
         for sparse in graph.sparse_initializer:
+            if sparse.values.name in inputs:
+                continue
             where = f"{self.path}initializer {sparse.values.name[:200]}"
             array, dtype = self.session.tensors.dense(sparse, where)
             self.define(sparse.values.name, self.constant(array, dtype, sparse.values.name), where)
@@ -301,7 +306,7 @@ class Scope:
         try:
             with np.errstate(all="ignore"):
                 results = OPS[op].reference(arrays, attrs)
-        except IndexError:  # an index outside of its axis, which compiling refuses by name
+        except (IndexError, MemoryError):  # compiling refuses an index outside of its axis by name
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
         return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx
 from onnx import FunctionProto, NodeProto
@@ -23,6 +24,34 @@ _NAMES_SHOWN = 3
 _LONGEST_CELL = 300
 
 Converters = Mapping[tuple[str, str], Converter]
+
+# Domains whose operators compute on tensors in the order of one machine.
+_MACHINE_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+_OPTIMISED = (
+    "compile the original model, or have ONNX Runtime save it with its graph optimization level at "
+    "ORT_ENABLE_EXTENDED or ORT_ENABLE_BASIC"
+)
+# Why com.microsoft's operators are refused that ONNX Runtime's tools write.
+REFUSED = MappingProxyType(
+    {
+        "ONNX Runtime itself has no kernel of it for CPUs": frozenset(
+            "DecoderMaskedSelfAttention DynamicSparseAttention GatedRelativePositionBias "
+            "GemmFloat8 HyperConnectionLowRankMix LongformerAttention PackedAttention "
+            "PackedMultiHeadAttention PackedSparseAttentionIndexer PagedAttention "
+            "QOrderedAttention QOrderedGelu QOrderedLayerNormalization QOrderedMatMul "
+            "RelativePositionBias RemovePadding RestorePadding SparseAttentionIndexer "
+            "SparsePagedAttention".split()
+        ),
+        "a loop that generates: compile the decoder that it calls, as exported": frozenset(
+            "BeamSearch DecoderMaskedMultiHeadAttention GreedySearch Sampling "
+            "WhisperBeamSearch".split()
+        ),
+        "it aligns what a network found: compile the network without it": frozenset(
+            ("DynamicTimeWarping", "UnfoldTensor")
+        ),
+        "code of one accelerator: compile the model that it was made of": frozenset(("EPContext",)),
+    }
+)
 
 
 @dataclass(slots=True)
@@ -75,6 +104,8 @@ class _Survey:
 
     def _reason(self, node: NodeProto, domain: str, opsets: Mapping[str, int]) -> str:
         version = opsets.get(domain)
+        if domain in _MACHINE_DOMAINS:
+            return "in the memory order of one machine"
         if version is None:
             return "the model imports no opset of this domain"
         if (domain, node.op_type) in self._converters:
@@ -84,12 +115,15 @@ class _Survey:
         if has_typed_body(node, version):
             return ""
         body = schema_body(node, version)
+        if domain == "com.microsoft" and body is None:
+            reasons = (why for why, ops in REFUSED.items() if node.op_type in ops)
+            return next(reasons, "not supported")
         if body is None:
             known = schema_of(node, version) is not None
             return "not supported yet" if known else f"no operator of opset {version}"
         inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
-        reasons = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
-        return next((f"its body needs {op}: {why}" for op, why in reasons if why), "")
+        inside = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
+        return next((f"its body needs {op}: {why}" for op, why in inside if why), "")
 
 
 def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -111,13 +145,14 @@ def check_support(
     survey.visit(walk(model.proto.graph.node), model.opsets, "")
     if survey.missing:
         rows = sorted(survey.missing.values(), key=lambda r: (-r.count, r.operator))
+        machine = any(domain in _MACHINE_DOMAINS for domain, _ in survey.missing)
         raise UserError(
             f"{len(rows)} operators of the model are not supported"
             if len(rows) > 1
             else "an operator of the model is not supported",
             where=model.name,
             why="\n" + _table(rows),
-            hint="tcc ops lists what is supported",
+            hint=_OPTIMISED if machine else "tcc ops lists what is supported",
         )
 
 

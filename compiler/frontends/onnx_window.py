@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
-from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
+from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
+from tcc.ops.window import transposed_count, window_count
 
 Results = Sequence["Operand | None"]
 Pads = tuple[tuple[Index, ...], tuple[Index, ...]]
@@ -75,12 +77,29 @@ def _pads(
     return _halves(total, auto == "SAME_UPPER")
 
 
+def _fit(
+    ctx: NodeContext, x: Operand, counted: Callable[..., Index], *lists: Sequence[Any]
+) -> None:
+    """Demands that each axis of `x` with elements has results, where one element has none;
+    `counted` of a size and the entries of `lists` tells how many."""
+    rule = "a window must not be larger than its padded image"
+    for size, *window in zip(x.shape[2:], *lists, strict=True):
+        count, least = counted(size, *window), as_int(counted(const(1), *window))
+        needed = maximum(count, minimum(size, 1))
+        if least is None or least > 0 or needed is count:
+            continue
+        if as_int(count) is not None:
+            raise ctx.fail(f"{rule}: {x.type!r}")
+        ctx.require(needed, count, rule)
+
+
 def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:
     """The attributes of a convolution of `x` with `weight`."""
     axes = _spatial(ctx, x)
     kernel = _kernel_of(ctx, weight, axes)
     strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
     before, after = _pads(ctx, x, kernel, strides, dilations)
+    _fit(ctx, x, window_count, kernel, strides, before, after, dilations)
     return {
         "strides": strides,
         "before": before,
@@ -116,6 +135,7 @@ def _conv_transpose(ctx: NodeContext) -> Results:
     if len(extra) != axes:
         raise ctx.fail(f"output_padding has {len(extra)} entries for {axes} spatial axes")
     before, after = _transposed_pads(ctx, x, kernel, strides, dilations, extra)
+    _fit(ctx, x, transposed_count, kernel, strides, before, after, dilations, extra)
     return ctx.emit_all(
         "conv_transpose",
         [x, weight, *_bias(ctx, 2)],
@@ -149,10 +169,8 @@ def _transposed_pads(
         return _explicit(ctx, axes)
     if len(wanted) != axes:
         raise ctx.fail(f"output_shape has {len(wanted)} entries for {axes} spatial axes")
-    full = [
-        (size - 1) * s + (k - 1) * d + 1 + e
-        for size, s, k, d, e in zip(x.shape[2:], strides, kernel, dilations, extra, strict=True)
-    ]
+    none = (0,) * axes
+    full = map(transposed_count, x.shape[2:], kernel, strides, none, none, dilations, extra)
     total = [f - w for f, w in zip(full, wanted, strict=True)]
     return _halves(total, auto == "SAME_UPPER")
 
@@ -165,13 +183,16 @@ def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
         raise ctx.fail(f"kernel_shape is {kernel}; {axes} positive numbers are due")
     strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
     before, after = _pads(ctx, x, kernel, strides, dilations)
+    ceil_mode = ctx.flag("ceil_mode")
+    counted = partial(window_count, ceil_mode=ceil_mode)
+    _fit(ctx, x, counted, kernel, strides, before, after, dilations)
     return {
         "kernel": kernel,
         "strides": strides,
         "before": before,
         "after": after,
         "dilations": dilations,
-        "ceil_mode": ctx.flag("ceil_mode"),
+        "ceil_mode": ceil_mode,
     }
 
 

@@ -7,7 +7,7 @@ the new state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tcc.frontends.emitting import Emitter
@@ -16,6 +16,7 @@ from tcc.ir.index import Index
 from tcc.ir.types import I64, TensorType
 
 Activation = Callable[[Emitter, Operand], Operand]
+Product = Callable[[Emitter, Operand], Operand]
 Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ...]]
 
 
@@ -24,7 +25,7 @@ class Cell:
     """What a step needs besides its input and states; operands lie outside the body."""
 
     hidden: int
-    recurrent: tuple[Operand, ...]  # R^T of each gate
+    products: tuple[Product, ...]  # of each gate with the state
     bias: Operand | None  # of the recurrent part, where it cannot be added beforehand
     activations: tuple[Activation, ...]
     places: tuple[int, ...]  # of each gate in the projected input
@@ -40,7 +41,7 @@ class Cell:
         return self.activations[number](ctx, x)
 
     def product(self, ctx: Emitter, number: int, h: Operand) -> Operand:
-        return ctx.emit("matmul", h, self.recurrent[number])
+        return self.products[number](ctx, h)
 
     def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
         """The gate's part of the projected input."""
@@ -49,6 +50,15 @@ class Cell:
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
         """What the gate's activation is applied to."""
         return ctx.emit("add", self.enters(ctx, number, x), self.product(ctx, number, h))
+
+
+def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
+    """The products of a state with R^T of each gate."""
+
+    def by(matrix: Operand) -> Product:
+        return lambda ctx, h: ctx.emit("matmul", h, matrix)
+
+    return tuple(map(by, matrices))
 
 
 def _rnn_step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tcc.frontends.onnx_scope import Operand
-from tcc.frontends.recurrent import KINDS, Activation, Cell, run_cell
+from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell
 from tcc.frontends.torch_context import CallContext, Converter
 from tcc.frontends.torch_movement import select, swap_axes
 from tcc.ir.index import as_int, const
@@ -38,7 +38,7 @@ def _direction(
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(
         hidden,
-        tuple(swap_axes(ctx, part, 0, 1) for part in parts),
+        by_matrices(swap_axes(ctx, part, 0, 1) for part in parts),
         late,
         tuple(map(_emitted, functions)),
         places,

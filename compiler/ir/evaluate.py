@@ -30,7 +30,8 @@ def evaluate_graph(
 
     Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
     every node, those of bodies included.  Raises `UserError` where an input is missing, unknown or
-    does not fit its type, `InternalError` where an op's result does not fit its inferred type.
+    does not fit its type or memory does not suffice, `InternalError` where an op's result does not
+    fit its inferred type.
     """
     wanted = [value.name for value in graph.inputs]
     if sorted(wanted) != sorted(inputs):
@@ -159,6 +160,11 @@ class _Evaluator:
             return tuple(
                 _rounded(a, v.type.dtype) for a, v in zip(results, node.outputs, strict=True)
             )
+        except MemoryError as error:
+            types = ", ".join(map(repr, (v.type for v in node.outputs)))
+            raise UserError(
+                f"{node.op.name} needs more memory than there is", where=node.loc, why=types
+            ) from error
         except Exception as error:
             error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
             raise

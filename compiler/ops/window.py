@@ -78,6 +78,20 @@ def window_count(
     return minimum(ceildiv(room, stride) + 1, ceildiv(extent + before, stride))
 
 
+def transposed_count(
+    extent: Index,
+    kernel: IndexLike,
+    stride: int,
+    before: IndexLike,
+    after: IndexLike,
+    dilation: int,
+    extra: int,
+) -> Index:
+    """The rows of a transposed convolution along an axis."""
+    reach = dilation * (as_index(kernel) - 1) + 1
+    return (extent - 1) * stride + reach + extra - before - after
+
+
 def patch(
     padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
 ) -> Array:
@@ -111,16 +125,7 @@ def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, .
     require(all(len(v) == spatial for v in lists), f"conv attributes do not fit {x}")
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
     _whole_groups(attrs.group, w, 0, "filters")
-    axes = zip(
-        x.shape[2:],
-        w.shape[2:],
-        attrs.strides,
-        attrs.before,
-        attrs.after,
-        attrs.dilations,
-        strict=True,
-    )
-    image = tuple(window_count(*axis) for axis in axes)
+    image = tuple(map(window_count, x.shape[2:], w.shape[2:], *lists))
     small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
     require(not small, f"the kernel of {w} is larger than the padded image of {x}")
     return (x.shape[0], w.shape[0], *image)
@@ -246,19 +251,8 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorTyp
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
     _whole_groups(attrs.group, x, 1, "channels")
-    image = tuple(
-        s * (n - 1) + extra + (k - 1) * d + 1 - before - after
-        for n, k, s, extra, d, before, after in zip(
-            x.shape[2:],
-            w.shape[2:],
-            attrs.strides,
-            attrs.output_padding,
-            attrs.dilations,
-            attrs.before,
-            attrs.after,
-            strict=True,
-        )
-    )
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
+    image = tuple(map(transposed_count, x.shape[2:], w.shape[2:], *lists))
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
         _check_bias(bias, shape[1])

@@ -19,6 +19,7 @@ const char *tcc_dtype_name(tcc_dtype dtype, char text[16]) {
                        : dtype.code == 1 ? "u"
                        : dtype.code == 2 ? "f"
                        : dtype.code == 4 ? "bf"
+                       : dtype.code == 5 ? "complex"
                        : dtype.code == 3 ? (dtype.bits == 128 ? "string" : "list")
                                          : "type";
     if (dtype.code == 6 && dtype.bits == 8)

@@ -193,7 +193,7 @@ def test_windows_larger_than_an_open_image_are_refused() -> None:
     )
     module = check(model, {"x": normal(1, 1, 5, 7)})
     for size in ((3, 3), (3, 9), (9, 3)):
-        with pytest.raises(UserError, match="no size is negative"):
+        with pytest.raises(UserError, match="must not be larger than its padded image"):
             module.run({"x": normal(1, 1, *size)})
 
 

@@ -28,7 +28,8 @@ def u8(*shape: int) -> np.ndarray:
 
 
 def i8(*shape: int) -> np.ndarray:
-    return RNG.integers(-128, 128, shape).astype(np.int8)
+    """Levels of 7 bits: without VNNI, ONNX Runtime's sums of pairs saturate beyond them."""
+    return RNG.integers(-64, 64, shape).astype(np.int8)
 
 
 def real(value: float) -> np.ndarray:
@@ -539,7 +540,8 @@ def test_experts_of_levels(bits: int, block: int, zeros: bool, attrs: dict[str, 
         ("Attention", WEIGHTS, {"num_heads": 2, "do_rotary": 1}, "do_rotary=1"),
         ("GroupNorm", (f32(1, 2, 5), f32(5), f32(5)), {"groups": 2, "activation": 0}, "2 groups"),
         ("FusedGemm", (f32(2, 2), f32(2, 2)), {"activation": "Elu"}, "Elu"),
-        ("Inverse", (f32(2, 2),), {}, "Inverse"),
+        ("BeamSearch", (f32(2, 2),), {}, "a loop that generates: compile the decoder"),
+        ("QOrderedGelu", (f32(2, 2),), {}, "ONNX Runtime itself has no kernel of it for CPUs"),
         ("MultiHeadAttention", (Q3, K3, V3, f32(40)), {"num_heads": 2}, "are not all in f32[40]"),
         ("MultiHeadAttention", (f32(2, 3, 0), K3, V3), {"num_heads": 2}, "width of a head"),
         (

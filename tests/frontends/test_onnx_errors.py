@@ -104,10 +104,6 @@ def test_broken_nodes_are_named(
     assert why in error.why
 
 
-def _negative(graph: onnx.GraphProto) -> None:
-    graph.input[0].type.tensor_type.shape.dim[0].dim_value = -2
-
-
 def _untyped(graph: onnx.GraphProto) -> None:
     graph.input[0].type.tensor_type.elem_type = 0
 
@@ -120,7 +116,6 @@ def _untyped(graph: onnx.GraphProto) -> None:
         (lambda g: g.output.append(g.output[0]), "outputs are absent or not distinct"),
         (lambda g: g.input.append(g.input[0]), "'x' is defined twice"),
         (lambda g: g.output.pop(), "outputs are absent or not distinct"),
-        (_negative, "negative"),
         (_untyped, "element type UNDEFINED is not supported"),
         (lambda g: g.input[0].ClearField("type"), "inputs of type unknown"),
         (lambda g: g.input[0].type.tensor_type.ClearField("shape"), "how many dimensions"),

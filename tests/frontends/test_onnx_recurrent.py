@@ -16,7 +16,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _TIME, _BATCH, _INPUT, _HIDDEN = 5, 3, 4, 2
 
 
-def _model(op: str, attributes: dict[str, Any], optional: set[str], symbolic: bool) -> Any:
+def model_of_layer(op: str, attributes: dict[str, Any], optional: set[str], symbolic: bool) -> Any:
     """A one-node model with constant weights; `optional` names the optional inputs given."""
     rng = np.random.default_rng(11)
     gates = _GATES[op]
@@ -86,13 +86,13 @@ _CASES = {
 @pytest.mark.parametrize("case", _CASES)
 def test_recurrent_layers(op: str, case: str) -> None:
     attributes, optional = _CASES[case]
-    model, feeds = _model(op, dict(attributes), optional, symbolic=False)
+    model, feeds = model_of_layer(op, dict(attributes), optional, symbolic=False)
     check(model, feeds)
 
 
 @pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
 def test_time_and_batch_may_be_symbols(op: str) -> None:
-    model, feeds = _model(op, {"direction": "bidirectional"}, {"B"}, symbolic=True)
+    model, feeds = model_of_layer(op, {"direction": "bidirectional"}, {"B"}, symbolic=True)
     graph = check(model, feeds)
     assert graph.outputs[0].type.static_shape is None
 
@@ -115,13 +115,13 @@ def test_time_and_batch_may_be_symbols(op: str) -> None:
     ],
 )
 def test_variants(op: str, attributes: dict[str, Any], optional: set[str]) -> None:
-    model, feeds = _model(op, attributes, optional, symbolic=False)
+    model, feeds = model_of_layer(op, attributes, optional, symbolic=False)
     check(model, feeds)
 
 
 @pytest.mark.parametrize(("name", "cut"), [("B", np.s_[:, :8]), ("P", np.s_[0]), ("W", np.s_[:0])])
 def test_operands_that_are_too_small(name: str, cut: Any) -> None:
-    model, _ = _model("LSTM", {}, {"B", "P"}, False)
+    model, _ = model_of_layer("LSTM", {}, {"B", "P"}, False)
     (weight,) = (t for t in model.graph.initializer if t.name == name)
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[cut], name))
     with pytest.raises(UserError):

@@ -101,7 +101,7 @@ def test_torch_and_lists_and_other_dlpack_arrays(mlp: Module) -> None:
         (lambda m: m(1.0, 2.0), "expected 1 inputs, got 2"),
         (lambda m: m(np.zeros(1, np.float32), x=1), "both by position and by name"),
         (lambda m: m(np.zeros(1, np.float64)), "'x': expected element type f32, got f64"),
-        (lambda m: m(np.zeros(1, np.complex64)), "'x': expected element type f32"),
+        (lambda m: m(np.zeros(1, np.complex64)), "'x': expected element type f32, got complex64"),
         (lambda m: m(np.zeros(1, ">f4")), "expected element type f32, got >f4"),
         (lambda m: m(np.zeros((2, 3), np.float32)), r"'x': expected shape \[n\], got \[2,3\]"),
         (lambda m: m(np.zeros((), np.float32)), r"'x': expected shape \[n\], got \[\]"),
