@@ -93,6 +93,7 @@ def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
         {**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
         path=f"{ctx.loc}/",
     )
+    scope.joins = ctx.scope.joins
     for number, name in enumerate(function.input):
         scope.define(name, ctx.optional(number), ctx.loc)
     given = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}

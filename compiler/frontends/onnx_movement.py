@@ -271,7 +271,7 @@ def _expand(ctx: NodeContext) -> Results:
     shape = ctx.input(1)
     if shape.known is None:
         shape = _expanded_at_run_time(ctx, x, shape)
-    return [ctx.expand(x, broadcast_shapes(ctx, x.shape, ctx.sizes(shape, "the shape")))]
+    return [ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))]
 
 
 def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
@@ -283,26 +283,6 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = ctx.emit("equal", shape, ctx.filled(1, shape.dtype))
     return ctx.emit("where", is_one, own, shape)
-
-
-def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
-    """The shape to which both broadcast; symbols that meet must be equal, which the run checks."""
-    rank = max(len(a), len(b))
-    ones = [const(1)] * rank
-    out = []
-    for x, y in zip([*ones, *a][-rank:], [*ones, *b][-rank:], strict=True):
-        if x is y or as_int(y) == 1:
-            out.append(x)
-        elif as_int(x) == 1:
-            out.append(y)
-        elif x.terms and y.terms:
-            ctx.require(x, y, "an operand is expanded to another shape")
-            out.append(x)
-        elif not x.terms and not y.terms:
-            raise ctx.fail(f"dimensions {x.key} and {y.key} do not broadcast")
-        else:
-            out.append(y if x.terms else x)
-    return tuple(out) if rank else ()
 
 
 def _tile(ctx: NodeContext) -> Results:

@@ -207,7 +207,7 @@ def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> 
             state = ctx.expand(ctx.filled(0.0, x.dtype), shape)
         elif batch_first:
             state = ctx.transpose(state, (1, 0, 2))
-        initial.append(ctx.agree(state, shape))
+        initial.append(ctx.expand(state, shape))
     lengths = ctx.optional(4)
     if lengths is not None:
         lengths = ctx.reshape(ctx.cast(lengths, I64), (x.shape[1], const(1)))

@@ -154,6 +154,8 @@ class _Evaluator:
                 return self._scan(attrs, arrays, frame)
             case "bind_size":
                 _bind_size(node, arrays[0], frame.sizes)
+            case "broadcast_size":
+                frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
             results = node.op.reference(arrays, attrs)
             return tuple(
