@@ -144,7 +144,7 @@ class _Dimensions:
             if dim.dim_value < 0:
                 raise UserError("a dimension is negative", where=where, why=f"{dim.dim_value}")
             return const(dim.dim_value)
-        if dim.dim_param:
+        if any(map(str.isalpha, dim.dim_param)):  # "?" and "-1" name nothing
             return self._symbol(dim.dim_param)
         return self._scope.session.fresh_symbol(own)
 

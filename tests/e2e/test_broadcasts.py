@@ -201,3 +201,33 @@ def test_a_mask_of_open_sizes_broadcasts_to_the_scores() -> None:
         for b, t in product((1, n), (1, p + s)):
             feeds = drawn(model, {"x": (n, s, 8), "past": (n, 2, p, 4), "mask": (b, t)})
             assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+
+def added(first: str, second: str) -> onnx.ModelProto:
+    model = model_of("g (float[n] a, float[n] b) => (float[k] y) { y = Add (a, b) }")
+    for given, name in zip(model.graph.input, (first, second), strict=True):
+        given.type.tensor_type.shape.dim[0].dim_param = name
+    return model
+
+
+@pytest.mark.parametrize("name", ["?", "-1", "*"])
+def test_a_name_without_letters_is_none(name: str) -> None:
+    model = added(name, name)
+    feeds = drawn(model, {"a": (3,), "b": (1,)})
+    assert_agree(tcc.compile(model, jobs=1).run(feeds), expected(session(model), feeds), 1e-6)
+
+
+def test_two_sizes_of_one_name_are_equal_unless_the_user_names_them_apart() -> None:
+    model = added("batch", "batch")
+    feeds = drawn(model, {"a": (3,), "b": (1,)})
+    with pytest.raises(UserError) as refused:
+        tcc.compile(model, jobs=1).run(feeds)
+    assert str(refused.value).startswith(
+        "input b, dimension 0: batch is due, the size of input a, dimension 0; "
+        "compile with another name for one of them (--input NAME=SHAPE) if they may differ (1, 3)"
+    )
+    module = tcc.compile(model, jobs=1, inputs=("b=one",))
+    assert_agree(module.run(feeds), expected(session(model), feeds), 1e-6)
