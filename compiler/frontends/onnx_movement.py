@@ -18,7 +18,7 @@ from tcc.frontends.onnx_axes import (
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
-from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
 from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.narrow import ROUNDINGS
 
@@ -206,6 +206,9 @@ def _squeeze(ctx: NodeContext) -> Results:
     given = axes_argument(ctx, 1, 13)
     if given is None:
         axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
+        for dim in (d for d in x.shape if d.terms and may_be_one(d)):
+            reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
+            ctx.require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
     else:
         axes = ctx.axes(given, x.rank)
     wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]

@@ -231,3 +231,22 @@ def test_two_sizes_of_one_name_are_equal_unless_the_user_names_them_apart() -> N
     )
     module = tcc.compile(model, jobs=1, inputs=("b=one",))
     assert_agree(module.run(feeds), expected(session(model), feeds), 1e-6)
+
+
+# ---- ranks --------------------------------------------------------------------------------------
+
+
+def test_a_squeeze_without_axes_refuses_the_size_that_it_would_drop() -> None:
+    model = model_of("g (float[n, 1, m] a) => (float[n, m] y) { y = Squeeze (a) }")
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    for n, m in ((2, 3), (0, 3), (2, 0)):
+        feeds = drawn(model, {"a": (n, 1, m)})
+        assert_agree(module.run(feeds), expected(runner, feeds))
+    for n, m in ((1, 3), (2, 1)):
+        feeds = drawn(model, {"a": (n, 1, m)})
+        assert expected(runner, feeds)["y"].ndim == 1
+        with pytest.raises(UserError, match=r"\(Squeeze\): .* names no axes would drop this one"):
+            module.run(feeds)
+    fixed = tcc.compile(model, jobs=1, inputs={"a": (1, 1, 3)})
+    feeds = drawn(model, {"a": (1, 1, 3)})
+    assert_agree(fixed.run(feeds), expected(runner, feeds))
