@@ -8,68 +8,51 @@ the sizes that it may be.  What is repeated to a size that it has is gone with t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tcc.ir.graph import Graph, GraphBuilder, Node
-from tcc.ir.index import Index, Var, free_vars, substitute, var_of
+from tcc.ir.index import Index, free_vars
 from tcc.ir.rewrite import Inputs, rebuild, with_sizes
 from tcc.ops import OPS
+from tcc.ops.sizes import RequireAttrs
 
 
 def settle_sizes(graph: Graph) -> Graph:
     """`graph` with the symbols of `broadcast_size` replaced that are one of its sizes for certain,
     or that every run demands to be a size known before."""
-    settled = _settled(graph)
-    if not settled:
+    found = _settled(graph)
+    if found is None:
         return graph
-    new = with_sizes(graph, settled)
-    made = zip(graph.nodes, new.nodes, strict=True)
-    demands = {b for a, b in made if _symbol(a) in settled}
+    number, size = found
+    symbol = graph.nodes[number].attrs.symbol
+    new = with_sizes(graph, {free_vars(symbol)[0]: size})
+    made = new.nodes[number]
 
     def visit(b: GraphBuilder, node: Node, _: Inputs) -> tuple[()] | None:
-        if node not in demands:
+        if node is not made:
             return None
-        size, left, value = node.attrs.symbol, node.attrs.left, node.attrs.value
-        what = "sizes do not broadcast"
-        if left is not size:
-            b.add(OPS["require"], (), OPS["require"].attrs(left, size, what, True), loc=node.loc)
-        if size not in (left, node.attrs.right, value):
-            b.add(OPS["require"], (), OPS["require"].attrs(value, size, what), loc=node.loc)
+        left, value = node.attrs.left, node.attrs.value
+        one_of_both = size in (left, node.attrs.right, value)
+        for part, or_one in ((left, True),) if one_of_both else ((left, True), (value, False)):
+            attrs = RequireAttrs(part, size, "sizes do not broadcast", or_one)
+            b.add(OPS["require"], (), attrs, loc=node.loc)
         return ()
 
     return settle_sizes(rebuild(new, visit))
 
 
-def _symbol(node: Node) -> Var | None:
-    return var_of(node.attrs.symbol) if node.op.name == "broadcast_size" else None
-
-
-def _settled(graph: Graph) -> dict[Var, Index]:
-    """What the symbols are that need not be symbols, without each other."""
+def _settled(graph: Graph) -> tuple[int, Index] | None:
+    """The number of a `broadcast_size` whose symbol need not be one, and what that is."""
     known = {v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim)}
-    before: dict[Var, frozenset[Var]] = {}  # what is known where each symbol is made
-    found: dict[Var, Index] = {}
-    for node in graph.nodes:
-        symbol = _symbol(node)
-        if symbol is not None:
-            before[symbol] = frozenset(known)
-            value = node.attrs.value
-            if not value.terms or value in (node.attrs.left, node.attrs.right):
-                found[symbol] = value
-            known.add(symbol)
-        for own, other in _demanded(node):
-            var = var_of(own)
-            if var in before and before[var].issuperset(free_vars(other)):
-                found.setdefault(var, other)
+    made: dict[Index, tuple[int, frozenset[object]]] = {}  # with what is known there
+    for number, node in enumerate(graph.nodes):
+        attrs = node.attrs
+        if node.op.name == "broadcast_size":
+            if not attrs.value.terms or attrs.value in (attrs.left, attrs.right):
+                return number, attrs.value
+            made[attrs.symbol] = number, frozenset(known)
+            known.update(free_vars(attrs.symbol))
+        elif node.op.name == "require" and not attrs.or_one:
+            for own, other in ((attrs.left, attrs.right), (attrs.right, attrs.left)):
+                if own in made and made[own][1].issuperset(free_vars(other)):
+                    return made[own][0], other
         known.update(v for out in node.outputs for dim in out.type.shape for v in free_vars(dim))
-    settled: dict[Var, Index] = {}
-    for var in before:
-        if var in found:
-            settled[var] = substitute(found[var], settled)
-    return settled
-
-
-def _demanded(node: Node) -> Iterator[tuple[Index, Index]]:
-    if node.op.name == "require" and not node.attrs.or_one:
-        yield node.attrs.left, node.attrs.right
-        yield node.attrs.right, node.attrs.left
+    return None

@@ -73,7 +73,8 @@ class Emitter:
         known = operand.known
         if known is not None:
             return tuple(known.reshape(-1))
-        if lo not in operand.bound:
+        bound = self.scope.bound
+        if (operand, lo) not in bound:
             shape = operand.type.static_shape
             if shape is None or len(shape) > 1:
                 raise self.fail(f"{hint} is a tensor of type {operand.type!r}, not a short vector")
@@ -83,8 +84,8 @@ class Emitter:
                 attrs = OPS["bind_size"].attrs(fresh, element, signed)
                 self.scope.builder.add(OPS["bind_size"], [operand.value], attrs, loc=self.loc)
                 symbols.append(fresh)
-            operand.bound[lo] = tuple(symbols)
-        return operand.bound[lo]
+            bound[operand, lo] = tuple(symbols)
+        return bound[operand, lo]
 
     def size(self, operand: Operand, hint: str, lo: int = 0) -> Index:
         """The only element of an integer scalar or vector, as `sizes` has it."""
@@ -209,8 +210,7 @@ class Emitter:
 
     def require(self, left: Index, right: Index, reason: str) -> None:
         """Demands that two sizes are equal; every run checks it."""
-        attrs = OPS["require"].attrs(left, right, reason)
-        self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
+        self.scope.require(left, right, reason, self.loc)
 
     def holds(self, x: Operand, axis: int, count: int) -> Operand:
         """`x`, of which every run checks that an axis of open size has so many elements."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,9 +46,8 @@ class Operand:
     """A tensor of type `type`, defined in `scope`.
 
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
-    it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
-    that stand for its elements, by their least value; `equality` the two sizes whose comparison a
-    condition is; `items` the entries of a list, where they are known.
+    it is computed from shapes; `made` the graph value, once there is one; `equality` the two sizes
+    whose comparison a condition is; `items` the entries of a list, where they are known.
     """
 
     type: TensorType
@@ -57,7 +56,6 @@ class Operand:
     array: Array | None = None
     sizes: Array | None = None
     made: Value | None = None
-    bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
     equality: tuple[Index, Index] | None = None
     items: tuple[Operand, ...] | None = None
 
@@ -121,11 +119,11 @@ class Operand:
 
 @dataclass(slots=True)
 class Session:
-    """State of one import.  `run_nodes` imports ONNX nodes into a scope (set by the importer)."""
+    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer)."""
 
     tensors: TensorReader
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
-    run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
+    run_nodes: Callable[[Scope], None]
     budgets: Budgets = field(default=BUDGETS)
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
@@ -162,7 +160,10 @@ def _kin(a: Index, b: Index) -> bool:
 class Scope:
     """The names of one graph.  `parent` is the scope around a body; functions have none.
 
-    `joins` holds the sizes that are known to be 1 or the key.
+    `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
+    the elements of an operand, by it and their least value; both hold in bodies too, and not
+    outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
+    and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
     """
 
     session: Session
@@ -171,10 +172,17 @@ class Scope:
     parent: Scope | None = None
     path: str = ""
     names: dict[str, Operand | None] = field(default_factory=dict)
-    joins: ChainMap[Index, frozenset[Index]] = field(init=False)
+    joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
+    bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
+    pending: deque[onnx.NodeProto] = field(default_factory=deque)
+    ends: Mapping[str, int | None] = field(default_factory=dict)
+    ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
 
     def __post_init__(self) -> None:
-        self.joins = self.parent.joins.new_child() if self.parent else ChainMap()
+        if self.parent:
+            self.ways = self.parent.ways
+            self.joins = self.parent.joins.new_child()
+            self.bound = self.parent.bound.new_child()
 
     def find(self, name: str) -> Operand | None:
         """The operand of an ONNX name; None for '' and for absent optional function inputs.
@@ -279,7 +287,11 @@ class Scope:
             results[0].equality = _compared(operands)
         return results
 
-    # ---- sizes that broadcast
+    # ---- sizes that are equal, or broadcast
+
+    def require(self, a: Index, b: Index, why: str, loc: str, *, or_one: bool = False) -> None:
+        """Demands that two sizes are equal, or the first 1 if `or_one`; every run checks it."""
+        self.builder.add(OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=loc)
 
     def joined(self, a: Index, b: Index, what: str, loc: str) -> Index | None:
         """The size to which two sizes broadcast, where one may be 1 and the other not; every run
@@ -305,8 +317,7 @@ class Scope:
         if not may_be_one(own) or _kin(own, due):
             return False
         self.joins[due] = self._parts(due) | self._parts(own)
-        demand = OPS["require"].attrs(own, due, what, or_one=True)
-        self.builder.add(OPS["require"], (), demand, loc=loc)
+        self.require(own, due, what, loc, or_one=True)
         return True
 
     def _parts(self, dim: Index) -> frozenset[Index]:
@@ -326,18 +337,16 @@ class Scope:
         if axis is None:
             return self._agreed(operands, error, loc)
         if error.operand is None:
-            wide, found = self.joined(*dims, what, loc), list(operands)
+            wide = self.joined(*dims, what, loc)
         else:
             wide = dims[1] if self.fits(*dims, what, loc) else None
-            found = [o if n == error.operand else None for n, o in enumerate(operands)]
         if wide is None:
             return self._agreed(operands, error, loc)
-        return [
-            self._stretched(o, axis, wide, loc)
-            if x and x.rank >= -axis and x.shape[axis] in dims
-            else o
-            for o, x in zip(operands, found, strict=True)
-        ]
+        found = list(operands)
+        for n, x in enumerate(operands):
+            if x and error.operand in (None, n) and x.rank >= -axis and x.shape[axis] in dims:
+                found[n] = self._stretched(x, axis, wide, loc)
+        return found
 
     def _stretched(self, x: Operand, axis: int, size: Index, loc: str) -> Operand:
         """`x` with `size` elements along an axis where it has one or so many."""
@@ -358,8 +367,7 @@ class Scope:
             return None
         # A number stays where it can, and the simpler of two expressions.
         old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
-        demand = OPS["require"].attrs(old, new, error.what)
-        self.builder.add(OPS["require"], (), demand, loc=loc)
+        self.require(old, new, error.what, loc)
         return [o and self.renamed(o, old, new, loc) for o in operands]
 
     def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:

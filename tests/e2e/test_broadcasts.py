@@ -250,3 +250,23 @@ def test_a_squeeze_without_axes_refuses_the_size_that_it_would_drop() -> None:
     fixed = tcc.compile(model, jobs=1, inputs={"a": (1, 1, 3)})
     feeds = drawn(model, {"a": (1, 1, 3)})
     assert_agree(fixed.run(feeds), expected(runner, feeds))
+
+
+def test_branches_of_unequal_rank_are_two_programs_in_one() -> None:
+    model = model_of("""
+    g (float[n, m, 6] a) => (float[p, 4] y) {
+      axis = Constant <value = int64[1] {1}> ()  one = Constant <value = int64[1] {1}> ()
+      rows = Constant <value = int64[2] {-1, 4}> ()  big = Constant <value = int64[1] {24}> ()
+      w = ConstantOfShape <value = float[1] {0.5}> (big)
+      shape = Constant <value = int64[2] {6, 4}> ()
+      k = Reshape (w, shape)  size = Shape <start = 1, end = 2> (a)  c = Equal (size, one)
+      q = If (c) <
+        then_branch = t () => (float[n, 6] s) { s = Squeeze (a, axis) },
+        else_branch = e () => (float[n, m, 6] r) { r = Neg (a) }
+      >
+      o = MatMul (q, k)  h = Relu (o)  y = Reshape (h, rows)
+    }""")
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    for n, m in ((1, 1), (3, 1), (3, 5), (1, 2)):
+        feeds = drawn(model, {"a": (n, m, 6)})
+        assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
