@@ -436,7 +436,7 @@ def _bind_dim(
     registers[dim.value, dim.axis] = dim.given
     if not unknown:
         wanted = frame.size(dim.size)
-        message = f"{dim.what}: {dim.size.key} is due"
+        message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame.placed.graph)}"
         frame.out.append(Check(Relation.EQ, dim.given, wanted, message))
         registers[dim.value, dim.axis] = wanted
         return True
@@ -446,6 +446,17 @@ def _bind_dim(
     frame.registers.bind(unknown[0].name, found)
     check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], found)
     return True
+
+
+def _told(dim: _Dim, graph: Graph) -> str:
+    """Where else a symbol comes from, and how the two are told apart."""
+    if var_of(dim.size) is None:
+        return ""
+    source = next(v for v in graph.inputs if dim.size in v.type.shape)
+    return (
+        f", the size of input {source.name}, dimension {source.type.shape.index(dim.size)}; "
+        "compile with another name for one of them (--input NAME=SHAPE) if they may differ"
+    )
 
 
 def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:

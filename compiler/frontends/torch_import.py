@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def import_program(
     return finish_program(scope, program, results, values)
 
 
-def _no_nodes(scope: Scope, nodes: Iterable[Any]) -> None:
+def _no_nodes(scope: Scope) -> None:
     raise InternalError("a program of torch has no ONNX nodes")
 
 
