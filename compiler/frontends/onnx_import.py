@@ -46,7 +46,8 @@ def import_model(
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)
     check_expansion(model.proto.graph.node, functions, budgets)
-    session = Session(TensorReader(model.folder), functions, _run_nodes, budgets)
+    tensors, producer = TensorReader(model.path), model.proto.producer_name
+    session = Session(tensors, functions, _run_nodes, budgets, producer)
     builder = GraphBuilder(model.proto.graph.name or "model")
     scope = Scope(session, builder, model.opsets)
     proto = model.proto.graph

@@ -119,12 +119,16 @@ class Operand:
 
 @dataclass(slots=True)
 class Session:
-    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer)."""
+    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer).
+
+    `producer` is the program that wrote the model, as the model says.
+    """
 
     tensors: TensorReader
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
     run_nodes: Callable[[Scope], None]
     budgets: Budgets = field(default=BUDGETS)
+    producer: str = ""
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
