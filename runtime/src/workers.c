@@ -18,16 +18,16 @@
 enum {
     SPIN_MICROSECONDS = 2000,
     CROWDED_NANOSECONDS = 20000, /* spinning where other runs could use the CPU */
-    LOOK_AT_CLOCK = 64,
-    HELP_AFTER = 16, /* spins */
 };
 
 __attribute__((visibility("hidden"))) _Atomic(tcc_workers *) tcc_workers_slot = NULL;
 
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
 /* note: name "tcc", type WORKERS_VERSION, content the distance from itself to the slot */
 __asm__(".pushsection .note.tcc,\"a\",%note\n"
         ".balign 4\n"
-        ".long 4, 8, 3\n"
+        ".long 4, 8, " TEXT(WORKERS_VERSION) "\n"
         ".asciz \"tcc\"\n"
         ".quad tcc_workers_slot - .\n"
         ".popsection\n");
@@ -122,17 +122,20 @@ tcc_workers *tcc_workers_find(void) {
 
 /* ---- a worker's life ------------------------------------------------------------------------------ */
 
-static uint64_t next_ticket(const tcc_workers *workers, uint64_t last) {
+/* The word of the slot where the launch after `last` will be, or one after that. */
+static uint64_t next_word(const tcc_workers *workers, uint64_t last) {
     const tcc_slot *slot = &workers->slots[(last + 1) & 1];
-    return atomic_load_explicit(&slot->ticket, memory_order_acquire);
+    return atomic_load_explicit(&slot->word, memory_order_acquire);
 }
 
 static void sleep_until_called(tcc_workers *workers, int32_t self, uint64_t last) {
     uint64_t bit = UINT64_C(1) << (self % 64);
     uint32_t bell = atomic_load(&workers->bell[self]);
+    TCC_BETWEEN();
     atomic_fetch_or(&workers->asleep[self / 64], bit);
     /* A launch that goes out at this moment may miss the bit; its caller looks again as it works. */
-    while (next_ticket(workers, last) <= last && atomic_load(&workers->bell[self]) == bell)
+    while (next_word(workers, last) >> WORD_TICKET <= last &&
+           atomic_load(&workers->bell[self]) == bell)
         syscall(SYS_futex, &workers->bell[self], FUTEX_WAIT_PRIVATE, bell, NULL, NULL, 0);
     atomic_fetch_and(&workers->asleep[self / 64], ~bit);
 }
@@ -157,23 +160,24 @@ static void *worker(void *argument) {
     tcc_workers *workers = start.workers;
     uint64_t last = start.last;
     int64_t idle_since = tcc_now();
-    int32_t threads = 0; /* of a launch that others may still be at */
+    uint64_t word = 0;
+    bool part = false; /* in a launch that others may still be at */
     tcc_ahead ahead = {0};
     for (uint32_t spins = 1;; spins++) {
-        uint64_t ticket = next_ticket(workers, last);
-        if (ticket > last) {
-            threads = tcc_workers_join(workers, start.self, ticket);
-            ahead = tcc_workers_ahead(workers, start.self, ticket);
-            last = ticket;
+        uint64_t next = next_word(workers, last);
+        if (next >> WORD_TICKET > last) {
+            TCC_BETWEEN();
+            word = next;
+            last = word >> WORD_TICKET;
+            part = tcc_workers_join(workers, start.self, word);
+            ahead = tcc_workers_ahead(workers, start.self, word);
             idle_since = 0;
             spins = 0;
             continue;
         }
         tcc_fetch(&ahead);
         tcc_relax();
-        if (threads && spins % HELP_AFTER == 0 &&
-            !tcc_workers_help(workers, start.self, last, threads))
-            threads = 0;
+        if (part && spins % HELP_AFTER == 0) part = tcc_workers_help(workers, start.self, word);
         if (spins % LOOK_AT_CLOCK) continue;
         if (!idle_since) idle_since = tcc_now();
         if (tcc_now() - idle_since > patience(workers, start.self)) {
