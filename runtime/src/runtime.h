@@ -127,6 +127,13 @@ static inline bool tcc_is_string(tcc_dtype dtype) {
 /* Bytes of `count` elements as the heap holds them; -1 if that overflows. */
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 
+/* ---- groups.c: limits of control groups, versions 1 and 2 ------------------------------------------- */
+
+/* CPUs that the quotas of the process's control groups keep busy, rounded up; 0 without a quota. */
+int64_t tcc_group_cpus(void);
+/* Bytes that the process and the others in its control groups may take; 0 without a limit. */
+int64_t tcc_group_bytes(void);
+
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
 /* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else

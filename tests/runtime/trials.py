@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "runtime"
 EXPLORER = HERE / "explorer"
 WORKERS = ("threads.c", "workers.c")
-SYSTEM = ("limits.c", "status.c")
+SYSTEM = ("limits.c", "groups.c", "status.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 SCENARIOS = ("pair", "pieces", "growing", "settling", "sleeping", "callers")
 DELAYS = (f"-I{HERE}", '-DTCC_TRIAL="delays.h"')
@@ -95,35 +95,35 @@ def orders() -> int:
     return sum(text.count(name) for text in texts for name in names)
 
 
-def _compile(compiler: str, flags: Iterable[str], sources: Iterable[Path], out: Path) -> None:
+def compile_c(compiler: str, flags: Iterable[str], sources: Iterable[Path], out: Path) -> None:
     command = (compiler, "-std=gnu11", *_FLAGS, *flags, *map(str, sources), "-o", str(out))
     subprocess.run(command, check=True)
 
 
-def _includes(runtime: Path) -> tuple[str, ...]:
+def includes(runtime: Path) -> tuple[str, ...]:
     return f"-I{runtime / 'include'}", f"-I{runtime / 'src'}"
 
 
 def build_stress(folder: Path, *flags: str, compiler: str = "cc", runtime: Path = RUNTIME) -> Path:
     """The program stress.c with the workers of `runtime`."""
     sources = [HERE / "stress.c", *(runtime / "src" / name for name in (*WORKERS, *SYSTEM))]
-    flags = ("-O1", *flags, *_includes(runtime))
-    _compile(compiler, (*flags, "-lpthread"), (*sources, Path("-ldl")), folder / "stress")
+    flags = ("-O1", *flags, *includes(runtime))
+    compile_c(compiler, (*flags, "-lpthread"), (*sources, Path("-ldl")), folder / "stress")
     return folder / "stress"
 
 
 def build_explorer(folder: Path, runtime: Path = RUNTIME) -> Path:
     """The explorer of the workers of `runtime`; explorer/explorer.h says how it is made."""
-    common = ("-g", "-O1", "-Wno-tsan", f"-I{EXPLORER}", *_includes(runtime))
+    common = ("-g", "-O1", "-Wno-tsan", f"-I{EXPLORER}", *includes(runtime))
     watched = ("-fsanitize=thread", '-DTCC_TRIAL="trial.h"')
     watched += tuple(f"-D{name}={other}" for name, other in _INSTEAD.items())
     tested = [*(runtime / "src" / name for name in WORKERS), EXPLORER / "scenarios.c"]
     for source in tested:
-        _compile("cc", (*common, *watched, "-c"), [source], folder / f"{source.stem}.o")
+        compile_c("cc", (*common, *watched, "-c"), [source], folder / f"{source.stem}.o")
     own = [EXPLORER / name for name in ("memory.c", "search.c", "hooks.c")]
     own += [runtime / "src" / name for name in SYSTEM]
     own += [folder / f"{source.stem}.o" for source in tested]
-    _compile("cc", (*common, "-O2", "-lpthread"), own, folder / "explore")
+    compile_c("cc", (*common, "-O2", "-lpthread"), own, folder / "explore")
     return folder / "explore"
 
 
