@@ -21,24 +21,37 @@ static int64_t default_threads(void) {
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* 0 where nothing is told. */
-static tcc_status told_threads(int64_t *out_threads) {
-    const char *text = getenv("TCC_NUM_THREADS");
+/* The number that an environment variable holds, the largest there is where it is larger; `otherwise`
+ * where it is empty or not set. */
+static tcc_status told(const char *variable, const char *expected, int64_t otherwise,
+                       int64_t *out_number) {
+    const char *text = getenv(variable);
     char *end = NULL;
-    *out_threads = 0;
+    *out_number = otherwise;
     if (!text || !*text) return TCC_OK;
-    *out_threads = strtol(text, &end, 10); /* the largest there is where it is larger */
-    if (*text >= '0' && *text <= '9' && !*end) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT,
-                    "TCC_NUM_THREADS is '%.64s': expected a number of threads, as in 4", text);
+    int64_t number = strtoll(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s is '%.64s': expected %s", variable, text, expected);
+    *out_number = number;
+    return TCC_OK;
 }
 
 tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads) {
     int64_t threads = wanted;
-    if (threads <= 0) TCC_RETURN_IF_ERROR(told_threads(&threads));
+    if (threads <= 0)
+        TCC_RETURN_IF_ERROR(
+            told("TCC_NUM_THREADS", "a number of threads, as in 4", 0, &threads));
     if (threads <= 0) threads = default_threads();
     *out_threads = threads < 1 ? 1 : threads > TCC_MAX_THREADS ? TCC_MAX_THREADS : (int32_t)threads;
     return TCC_OK;
+}
+
+tcc_status tcc_spin_resolve(int64_t *out_nanoseconds) {
+    int64_t most = 60000000, number = 0;
+    tcc_status status =
+        told("TCC_SPIN_MICROSECONDS", "a number of microseconds, as in 2000", 2000, &number);
+    *out_nanoseconds = (number < most ? number : most) * 1000;
+    return status;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */

@@ -141,6 +141,9 @@ int64_t tcc_group_bytes(void);
  * if TCC_NUM_THREADS is asked and no number. */
 #define TCC_MAX_THREADS 256
 tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
+/* Nanoseconds that idle workers spin: TCC_SPIN_MICROSECONDS, a minute at most, else 2 milliseconds,
+ * also where it fails because that is no number. */
+tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
 /* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);

@@ -16,7 +16,6 @@
 #include "workers.h"
 
 enum {
-    SPIN_MICROSECONDS = 2000,
     CROWDED_NANOSECONDS = 20000, /* spinning where other runs could use the CPU */
 };
 
@@ -77,15 +76,6 @@ static void forget_workers(void) {
     for (int i = 0; i < TCC_MAX_THREADS / 64; i++) atomic_store(&workers->asleep[i], 0);
 }
 
-/* TCC_SPIN_MICROSECONDS, in nanoseconds: at most a minute. */
-static int64_t spin_time(void) {
-    const char *text = getenv("TCC_SPIN_MICROSECONDS");
-    char *end = NULL;
-    long given = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || given < 0) given = SPIN_MICROSECONDS;
-    return (given < 60000000 ? given : 60000000) * INT64_C(1000);
-}
-
 static tcc_workers *make_workers(void) {
     tcc_workers *workers = NULL;
     if (posix_memalign((void **)&workers, LINE_PAIR, sizeof *workers)) return NULL;
@@ -93,7 +83,7 @@ static tcc_workers *make_workers(void) {
     workers->version = WORKERS_VERSION;
     workers->launch = tcc_workers_launch;
     workers->settle = tcc_workers_settle;
-    workers->spin = spin_time();
+    (void)tcc_spin_resolve(&workers->spin); /* what is no number was refused before */
     return workers;
 }
 
@@ -188,10 +178,19 @@ static void *worker(void *argument) {
     return NULL;
 }
 
+/* Signals sent to the process stay with the program's own threads.  Those that a thread's own
+ * instructions raise must reach a handler, or the kernel kills the process without asking it; and
+ * profilers want to interrupt whoever uses the CPU. */
+static void signals_to_block(sigset_t *out_set) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
+    sigfillset(out_set);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
+}
+
 void tcc_workers_start(tcc_workers *workers, int32_t wanted) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals stay with the program's own threads */
+    sigset_t blocked, old;
+    signals_to_block(&blocked);
+    pthread_sigmask(SIG_SETMASK, &blocked, &old);
     pthread_attr_t attributes;
     bool ready = pthread_attr_init(&attributes) == 0;
     if (ready) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);

@@ -25,6 +25,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <time.h>
 
 #include "runtime.h"
@@ -110,6 +111,47 @@ struct tcc_workers {
     tcc_slot slots[2];
     tcc_seat seats[TCC_MAX_THREADS];
 };
+
+/* Artifacts of other builds read the same object.  Where a number here has to change, so does
+ * WORKERS_VERSION. */
+#define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #member " moved")
+_Static_assert(sizeof(tcc_workers) == 67328 && sizeof(tcc_job) == 72, "the shared object");
+_Static_assert(sizeof(tcc_slot) == 128 && sizeof(tcc_seat) == 256, "parts of the shared object");
+AT(tcc_workers, launch, 8);
+AT(tcc_workers, settle, 16);
+AT(tcc_workers, spin, 24);
+AT(tcc_workers, refused, 32);
+AT(tcc_workers, ticket, 40);
+AT(tcc_workers, open, 48);
+AT(tcc_workers, alone_until, 56);
+AT(tcc_workers, busy, 128);
+AT(tcc_workers, runs, 256);
+AT(tcc_workers, started, 260);
+AT(tcc_workers, asleep, 384);
+AT(tcc_workers, bell, 416);
+AT(tcc_workers, slots, 1536);
+AT(tcc_workers, seats, 1792);
+AT(tcc_slot, word, 0);
+AT(tcc_slot, kernel, 8);
+AT(tcc_slot, buffers, 16);
+AT(tcc_slot, ints, 24);
+AT(tcc_slot, units, 32);
+AT(tcc_slot, scratch, 40);
+AT(tcc_slot, scratch_stride, 48);
+AT(tcc_slot, ahead, 64);
+AT(tcc_slot, ahead_bytes, 72);
+AT(tcc_seat, claim, 0);
+AT(tcc_seat, done, 128);
+AT(tcc_job, kernel, 0);
+AT(tcc_job, buffers, 8);
+AT(tcc_job, ints, 16);
+AT(tcc_job, units, 24);
+AT(tcc_job, scratch, 32);
+AT(tcc_job, scratch_stride, 40);
+AT(tcc_job, threads, 48);
+AT(tcc_job, ahead, 56);
+AT(tcc_job, ahead_bytes, 64);
+#undef AT
 
 static inline int64_t tcc_now(void) {
     struct timespec time;

@@ -114,6 +114,19 @@ def test_what_is_no_default_number_of_threads(
         assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.parametrize("text", ["abc", "20us", "-1", " 4", "+4", "1.5"])
+def test_what_is_no_time_to_spin(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TCC_SPIN_MICROSECONDS", text)
+    pattern = re.escape(f"TCC_SPIN_MICROSECONDS is '{text}': expected a number of microseconds")
+    with pytest.raises(RuntimeError, match=pattern):
+        load(mlp_path)
+    for number in ("", "0", "2000"):
+        monkeypatch.setenv("TCC_SPIN_MICROSECONDS", number)
+        load(mlp_path)
+
+
 @pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])
 def test_what_is_no_number_of_threads(mlp_path: Path, threads: Any) -> None:
     with pytest.raises(RuntimeError, match="threads"):

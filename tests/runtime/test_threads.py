@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,24 @@ assert np.array_equal(a, x + np.arange(1, 65)), a
 assert np.array_equal(b, x * 2), b
 assert after_first == before + 2, (before, after_first)
 assert workers() == after_first, workers()
+"""
+
+
+# The masks of blocked signals of the two workers.
+BLOCKED_SIGNALS = """
+import sys
+from pathlib import Path
+import numpy as np
+from tcc.runtime import load
+
+before = set(Path("/proc/self/task").iterdir())
+load(sys.argv[1], threads=3)(np.ones((64,), np.float32))
+for task in set(Path("/proc/self/task").iterdir()) - before:
+    status = {}
+    while "sleeping" not in status.get("State", ""):  # it has begun, and found nothing to do
+        lines = (task / "status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines)
+    print(status["SigBlk"])
 """
 
 
@@ -71,6 +90,21 @@ def test_sleeping_workers_wake(plain: Path) -> None:
 
 def test_a_forked_child_makes_workers_of_its_own(plain: Path) -> None:
     run(plain, 2, 900, 3, 1, 0)
+
+
+def test_workers_leave_to_handlers_what_they_raise(mlp_path: Path) -> None:
+    environment = {"PYTHONPATH": ":".join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+    environment["TCC_SPIN_MICROSECONDS"] = "0"
+    command = (sys.executable, "-c", BLOCKED_SIGNALS, str(mlp_path))
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    names = ("SEGV", "BUS", "FPE", "ILL", "TRAP", "SYS", "PROF")
+    delivered = {signal.Signals[f"SIG{name}"] for name in names}
+    never = {signal.SIGKILL, signal.SIGSTOP}
+    masks = [int(line, 16) for line in result.stdout.split()]
+    assert len(masks) == 2
+    for mask in masks:
+        asked = {s for s in signal.Signals if not mask >> (s - 1) & 1}
+        assert asked - never == delivered
 
 
 def test_two_artifacts_share_one_pool_of_workers(kernels: bytes, tmp_path: Path) -> None:
