@@ -323,6 +323,11 @@ void tcc_weights_unmap(tcc_weights *weights);
  * code and data are in memory from the beginning. */
 const char *tcc_image_path(void);
 
+/* ---- symbols.c: names for profilers ------------------------------------------------------------------ */
+
+/* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it. */
+void tcc_symbols_tell(void);
+
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
 /* x86-64: CPUID leaf, sub-leaf, register (0 eax .. 3 edx), bit, and the XCR0 bits the system must
