@@ -6,11 +6,14 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from programs import expected_mlp
 from tcc.runtime import Module, load
@@ -140,3 +143,28 @@ def test_what_is_no_size_of_memory(
     monkeypatch.setenv("TCC_MEMORY", text)
     with pytest.raises(RuntimeError, match="expected bytes, as in 512M or 4G"):
         load(mlp_path)
+
+
+WEIGHTS_AS_LOADED = """
+import sys
+from pathlib import Path
+import numpy as np
+from tcc.runtime import load
+
+module = load(sys.argv[1], threads=1)
+assert module(np.ones(3, np.float32)).tolist() == [2, 3, 4]
+for line in Path("/proc/self/maps").read_text().splitlines():
+    low, high = (int(end, 16) for end in line.split()[0].split("-"))
+    if line.endswith(Path(sys.argv[1]).name) and high - low >= 8 << 20:
+        print("mapped")
+"""
+
+
+def test_weights_are_not_copied_where_memory_is_short(kernels: bytes, tmp_path: Path) -> None:
+    program, weights = programs.mlp()
+    path = tmp_path / "large.so"
+    programs.link(program, kernels, path, weights=[weights.ljust(8 << 20, b"\0")])
+    environment = {"PYTHONPATH": ":".join(sys.path), "TCC_MEMORY": "15M"}
+    command = (sys.executable, "-c", WEIGHTS_AS_LOADED, str(path))
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "mapped\n"
