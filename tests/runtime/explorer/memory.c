@@ -7,7 +7,8 @@
  * (read-modify-write) puts its message right behind the one that it read, where no other comes
  * between.  Acquiring joins the message's view to the thread's, releasing puts the thread's view into
  * the message.  Sequentially consistent accesses count as acquire and release only: what holds of
- * these holds of the stronger ones too.  Fences are exact. */
+ * these holds of the stronger ones too.  Fences are exact.  A weak compare-and-swap fails only where
+ * the values differ. */
 #include <string.h>
 
 #include "explorer.h"
