@@ -103,7 +103,7 @@ typedef struct tcc_gpu_driver {
 } tcc_gpu_driver;
 
 /* The driver of `platform`, ready to use; looked up once.  Fails with TCC_UNSUPPORTED where there is
- * none, or none that is new enough. */
+ * none, or none that is new enough.  For the one thread that loads the model. */
 tcc_status tcc_gpu_driver_get(int32_t platform, const tcc_gpu_driver **out_driver);
 
 /* TCC_OK for 0, else a failure whose message is `format` and the driver's reason. */
