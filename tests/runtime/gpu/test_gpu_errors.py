@@ -25,7 +25,7 @@ OPENING = {
     "cuDevicePrimaryCtxRetain": "Fake GPU cannot be opened",
     "cuCtxPushCurrent_v2": "Fake GPU cannot be used",
     "cuMemGetInfo_v2": "Fake GPU does not tell its free memory",
-    "cuModuleLoadData": r"the code of kernel 'relu' \(sm_90\) cannot be loaded on Fake GPU",
+    "cuModuleLoadDataEx": r"the code of kernel 'relu' \(sm_90\) cannot be loaded on Fake GPU",
     "cuModuleGetFunction": "kernel 'relu' is not in its code",
     "cuFuncSetAttribute": "kernel 'add' does not get its 65536 bytes of shared memory",
     "cuMemAlloc_v2": "no device memory for 256 bytes of weights",
