@@ -6,6 +6,7 @@ its standard input and answers on its standard output; both are pickled, behind 
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 import subprocess
@@ -15,11 +16,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import IO, Any, BinaryIO
 
+from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets
 
 _LENGTH = struct.Struct("<Q")
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _MOST_SERVED = 1000  # requests of earlier compiles
 
 
@@ -44,8 +48,10 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
-    """In a worker: answers requests by `handle`'s (result, error) until the other side ends."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    """In a worker: answers requests by `handle`'s (result, error) until the other side ends.  What
+    libraries print goes to the standard error."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     while True:
         try:
             request = receive(source)
@@ -65,7 +71,7 @@ class WorkerFailedError(Exception):
 class WorkerPool:
     """Processes of the module `module`, each driven by a thread that takes the next request.
 
-    The module's function `main` serves.  `environment` replaces that of this process.  A process
+    The module's function `main` serves.  `environment` is beside `compiler_environment`.  A process
     that takes more memory, or longer for a request, than `budgets` say, ends.
     """
 
@@ -73,7 +79,7 @@ class WorkerPool:
         self,
         module: str,
         jobs: int,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] = _NOTHING,
         budgets: Budgets = BUDGETS,
     ) -> None:
         self._module, self._environment, self._budgets = module, environment, budgets
@@ -196,7 +202,7 @@ def ask_once(module: str, request: Any) -> Any:
 
     Raises WorkerFailedError where it fails or kills the process.
     """
-    with _worker(module, None, BUDGETS) as worker:
+    with _worker(module, _NOTHING, BUDGETS) as worker:
         answer, error = _ask(worker, request)
     if error:
         raise WorkerFailedError(0, error)
@@ -213,9 +219,7 @@ class _Worker:
 
 
 @contextmanager
-def _worker(
-    module: str, environment: Mapping[str, str] | None, budgets: Budgets
-) -> Iterator[_Worker]:
+def _worker(module: str, environment: Mapping[str, str], budgets: Budgets) -> Iterator[_Worker]:
     # The worker sees modules where this process does, however they came to be there.
     program = (
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
@@ -229,7 +233,7 @@ def _worker(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            env=environment,
+            env={**compiler_environment(), **environment},
         )
         try:
             yield _Worker(process, complaints, budgets)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
@@ -19,6 +19,7 @@ from tcc.errors import ToolError, UserError
 from tcc.target import GpuProfile
 
 _WORKER = "tcc.backends.gpu.worker"
+_ENVIRONMENT = MappingProxyType({"TRITON_DISABLE_LINE_INFO": "1"})
 
 
 # A source, for which GPU, and whether as assembly alone.
@@ -62,7 +63,7 @@ class Compilers:
         key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
         self._pool = RESTING.take(key)
         if self._pool is None:
-            self._pool = WorkerPool(_WORKER, self.jobs, _environment(), self._budgets)
+            self._pool = WorkerPool(_WORKER, self.jobs, _ENVIRONMENT, self._budgets)
         self._ending.callback(RESTING.leave, key, self._pool)
 
     def begin(self, requests: Sequence[Request]) -> None:
@@ -116,12 +117,6 @@ def compile_kernels(
     made = compilers.compiled(requests_for(sources, profiles, assembled))
     goals = len(profiles) + len(assembled)
     return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment without what changes Triton's output."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "MLIR_", "LLVM_"))}
-    return kept | {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:
