@@ -17,6 +17,7 @@ from typing import Any
 
 import triton
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
+from tcc.backends.gpu.ptxas import NEWEST, assembled
 from tcc.backends.gpu.source import (
     HOPPER,
     CompiledKernel,
@@ -118,17 +119,20 @@ def _compile(
     # Only a Contract may fuse: elsewhere every function rounds, and denormals stay.
     options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
     if not rocm:
-        options["enable_reflect_ftz"] = False
+        options |= {"enable_reflect_ftz": False, "ptx_version": NEWEST}
     language = GluonASTSource if source.maps else ASTSource
     parsed = language(fn=function, signature=signature, constexprs={}, attrs=attributes)
-    made, found = _stages(parsed, _target(profile), options, assembly)
-    text = made["amdgcn" if rocm else "ptx"]
-    code = text.encode() if assembly else made["hsaco" if rocm else "cubin"]
-    usage = (0, 0) if assembly else rocm_usage(text) if rocm else cuda_usage(code)
+    made, found = _stages(parsed, _target(profile), options)
+    if rocm:
+        text, code = made["amdgcn"], made["hsaco"]
+        usage = rocm_usage(text)
+    else:
+        text, code = assembled(made["ptx"], check_only=assembly)
+        usage = (0, 0) if assembly else cuda_usage(code)
     return CompiledKernel(
         profile.arch,
         found["name"],
-        code,
+        code or text.encode(),
         text,
         found["shared"],
         found["num_warps"],
@@ -142,12 +146,12 @@ def _compile(
 
 
 def _stages(
-    source: ASTSource, target: GPUTarget, options: dict[str, Any], assembly: bool
+    source: ASTSource, target: GPUTarget, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What every stage of Triton's pipeline makes, and what the stages tell of the kernel.
 
-    As `triton.compile`, which would also look every kernel up among files and keep it there.  With
-    `assembly` the pipeline of CUDA ends before `ptxas`.
+    As `triton.compile`, which would also look every kernel up among files and keep it there.  The
+    pipeline of CUDA ends before `ptxas`.
     """
     backend = make_backend(target)
     chosen = backend.parse_options(options)
@@ -160,7 +164,7 @@ def _stages(
     module = source.make_ir(target, chosen, functions, backend.get_module_map(), context)
     made, found = dict[str, Any](), dict(vars(chosen))
     for name, stage in stages.items():
-        if not (assembly and name == "cubin"):
+        if name != "cubin":
             made[name] = module = stage(module, found)
     return made, found
 
