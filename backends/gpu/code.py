@@ -25,6 +25,7 @@ from tcc.backends.images import (
     Param,
     Platform,
 )
+from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import DTYPES
 from tcc.schedule.blocks import BlockSchedule
@@ -163,6 +164,11 @@ def _needed(form: Form, kernels: Sequence[CompiledKernel]) -> str:
 
 
 def _kernel(made: CompiledKernel) -> GpuKernel:
+    if made.scratch:
+        raise InternalError(
+            f"the kernel {made.symbol} needs {made.scratch} bytes of scratch for {made.arch}",
+            why="a launch gives none",
+        )
     params = tuple(_PARAMS[p] for p in made.parameters)
     maps = tuple(map(_map, made.maps))
     return GpuKernel(

@@ -99,9 +99,10 @@ def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
     path.write_text(source.text)
     module = ModuleType("kernel")
     exec(compile(source.text, path, "exec", dont_inherit=True), vars(module))
-    # What kernels with such products ask, and others do not have.
-    if hasattr(module, "FLOAT8"):
-        module.FLOAT8 = triton.language.constexpr(profile.float8)  # type: ignore[attr-defined]
+    # What functions ask of the device; v_exp_f32 gives 0 for what is denormal.
+    for name, answer in (("FLOAT8", profile.float8), ("FLUSHES", profile.kind == "rocm")):
+        if hasattr(module, name):
+            setattr(module, name, triton.language.constexpr(answer))
     return getattr(module, source.name)
 
 
@@ -142,6 +143,7 @@ def _compile(
         *usage,
         _boxed(source.maps, found["tensordesc_meta"]) if source.maps else (),
         bool(source.maps),
+        sum(found.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")),
     )
 
 
