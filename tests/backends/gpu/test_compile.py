@@ -91,6 +91,19 @@ def test_exp_keeps_denormals_on_every_device() -> None:
         assert ".amdhsa_float_denorm_mode_32 3" in kernel.assembly
 
 
+def test_each_processor_of_a_generation_has_code_of_its_own() -> None:
+    """AMD's driver takes code for the very processor, whose number is in the low byte of an ELF
+    file's flags (LLVM, "User Guide for AMDGPU Backend": EF_AMDGPU_MACH)."""
+    machines = {
+        "gfx1100": 0x41, "gfx1101": 0x46, "gfx1102": 0x47, "gfx1103": 0x44, "gfx1200": 0x48,
+        "gfx1201": 0x4E,
+    }  # fmt: skip
+    archs = [GPUS[f"rocm:{arch}"] for arch in machines]
+    (made,) = compile_kernels([source("big", BIG_MATMUL, warps=8)], archs, 1)
+    assert {k.arch: k.image[48] for k in made} == machines
+    assert not any(k.private for k in made)
+
+
 def test_scratch_that_no_launch_gives_is_an_error() -> None:
     """A tensor map that the device itself makes lies in such memory."""
     map_text = (
