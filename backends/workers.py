@@ -13,17 +13,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import IO, Any, BinaryIO
 
 from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets
 
 _LENGTH = struct.Struct("<Q")
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _MOST_SERVED = 1000  # requests of earlier compiles
 
 
@@ -71,18 +69,17 @@ class WorkerFailedError(Exception):
 class WorkerPool:
     """Processes of the module `module`, each driven by a thread that takes the next request.
 
-    The module's function `main` serves.  `environment` is beside `compiler_environment`.  A process
-    that takes more memory, or longer for a request, than `budgets` say, ends.
+    The module's function `main` serves.  A process that takes more memory, or longer for a
+    request, than `budgets` say, ends.
     """
 
     def __init__(
         self,
         module: str,
         jobs: int,
-        environment: Mapping[str, str] = _NOTHING,
         budgets: Budgets = BUDGETS,
     ) -> None:
-        self._module, self._environment, self._budgets = module, environment, budgets
+        self._module, self._budgets = module, budgets
         self._requests: list[Any] = []
         self._answers: dict[int, Any] = {}
         self._failures: dict[int, str] = {}
@@ -171,7 +168,7 @@ class WorkerPool:
 
     def _drive(self) -> None:
         try:
-            with _worker(self._module, self._environment, self._budgets) as worker:
+            with _worker(self._module, self._budgets) as worker:
                 self._workers.append(worker)
                 self._serve(worker)
         except OSError as error:
@@ -202,7 +199,7 @@ def ask_once(module: str, request: Any) -> Any:
 
     Raises WorkerFailedError where it fails or kills the process.
     """
-    with _worker(module, _NOTHING, BUDGETS) as worker:
+    with _worker(module, BUDGETS) as worker:
         answer, error = _ask(worker, request)
     if error:
         raise WorkerFailedError(0, error)
@@ -219,7 +216,7 @@ class _Worker:
 
 
 @contextmanager
-def _worker(module: str, environment: Mapping[str, str], budgets: Budgets) -> Iterator[_Worker]:
+def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
     # The worker sees modules where this process does, however they came to be there.
     program = (
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
@@ -233,7 +230,7 @@ def _worker(module: str, environment: Mapping[str, str], budgets: Budgets) -> It
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            env={**compiler_environment(), **environment},
+            env=compiler_environment(),
         )
         try:
             yield _Worker(process, complaints, budgets)

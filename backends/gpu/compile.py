@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
@@ -19,7 +18,6 @@ from tcc.errors import ToolError, UserError
 from tcc.target import GpuProfile
 
 _WORKER = "tcc.backends.gpu.worker"
-_ENVIRONMENT = MappingProxyType({"TRITON_DISABLE_LINE_INFO": "1"})
 
 
 # A source, for which GPU, and whether as assembly alone.
@@ -63,7 +61,7 @@ class Compilers:
         key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
         self._pool = RESTING.take(key)
         if self._pool is None:
-            self._pool = WorkerPool(_WORKER, self.jobs, _ENVIRONMENT, self._budgets)
+            self._pool = WorkerPool(_WORKER, self.jobs, self._budgets)
         self._ending.callback(RESTING.leave, key, self._pool)
 
     def begin(self, requests: Sequence[Request]) -> None:

@@ -18,13 +18,12 @@ from tcc.errors import ToolError
 # Version of PTX -> NVIDIA's driver and the CUDA with which it came ("Release History" of the PTX
 # ISA manual, table 3 of CUDA's release notes).  Older drivers lack functions that tcc calls.
 _DRIVERS = MappingProxyType(
-    {
-        "7.4": "470 (CUDA 11.4)", "7.5": "495 (CUDA 11.5)", "7.6": "510 (CUDA 11.6)",
-        "7.7": "515 (CUDA 11.7)", "7.8": "520 (CUDA 11.8)", "8.0": "525 (CUDA 12.0)",
-        "8.1": "530 (CUDA 12.1)", "8.2": "535 (CUDA 12.2)", "8.3": "545 (CUDA 12.3)",
-        "8.4": "550 (CUDA 12.4)", "8.5": "555 (CUDA 12.5)", "8.6": "565 (CUDA 12.7)",
-        "8.7": "570 (CUDA 12.8)", "8.8": "575 (CUDA 12.9)",
-    }
+    dict(row.split(" ", 1) for row in (
+        "7.4 470 (CUDA 11.4)", "7.5 495 (CUDA 11.5)", "7.6 510 (CUDA 11.6)", "7.7 515 (CUDA 11.7)",
+        "7.8 520 (CUDA 11.8)", "8.0 525 (CUDA 12.0)", "8.1 530 (CUDA 12.1)", "8.2 535 (CUDA 12.2)",
+        "8.3 545 (CUDA 12.3)", "8.4 550 (CUDA 12.4)", "8.5 555 (CUDA 12.5)", "8.6 565 (CUDA 12.7)",
+        "8.7 570 (CUDA 12.8)", "8.8 575 (CUDA 12.9)",
+    ))
 )  # fmt: skip
 # The first version with each target; "7.4" for those not here.
 _FIRST = MappingProxyType({"sm_89": "7.8", "sm_90a": "8.0", "sm_100a": "8.6", "sm_120a": "8.7"})

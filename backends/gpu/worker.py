@@ -68,7 +68,7 @@ def _compiled(
         try:
             if source.hopper is not None and profile.arch == HOPPER:
                 function = _load(source.hopper, profile, Path(folder))
-                kernel = _compile(function, source.hopper, profile, 1, assembly)
+                kernel = _compile(function, source.hopper, profile, source.stages, assembly)
                 # Values that leave the registers cost more than Gluon brings.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
