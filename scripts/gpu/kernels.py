@@ -40,7 +40,7 @@ SMALL = Sizes(
 
 # Of a small pass on a device: the least that has whole blocks, in Gluon too.
 CHECKED = Sizes(
-    (1,), 1, 512, 1024, (256,), (("", 512, 512), ("_wide", 1024, 256)), 2, 32, 8, 40, 256, 128
+    (1,), 1, 512, 2048, (512,), (("", 512, 512), ("_wide", 1024, 256)), 2, 32, 8, 40, 256, 128
 )
 
 

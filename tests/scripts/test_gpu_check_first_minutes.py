@@ -7,20 +7,30 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 
 from .test_gpu_check import ITEMS, ROOT, Clock, Scripted, Started, row
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from tcc.artifact import read_manifest
+from tcc.driver import compile_model
+from tcc.options import read_options
+
 from gpu import measure, report, run, tools
 from gpu.budget import Budget
 from gpu.devices import Cpu, Gpu
-from gpu.names import asks_for_models, is_wanted
+from gpu.kernels import CHECKED, Kernel, kernels
+from gpu.names import MODELS, asks_for_models, is_wanted
+from models.manifest import model_spec
+from tests.backends.gpu.running import NEEDS_TRITON
 
 pytestmark = pytest.mark.xdist_group("gpu-check")
 
@@ -199,3 +209,40 @@ def test_what_cannot_be_recorded_is_timed_call_by_call() -> None:
     (timing,) = measure.compare(Plain(), [measure.Work(lambda i: i, 2)])
     assert timing.how == "events"
     assert timing.seconds > 0
+
+
+# ---- kernels in Gluon ---------------------------------------------------------------------------
+
+
+def languages(model: Any, folder: Path, **options: Any) -> set[str]:
+    """Of the model's kernels for Hopper."""
+    path = folder / "x.so"
+    compile_model(model, read_options({"target": "cuda:sm_90", **options}), path)
+    (variant,) = read_manifest(path)["variants"]
+    return {kernel["language"] for kernel in variant["builds"][0]["kernels"]}
+
+
+@pytest.mark.gpu
+@NEEDS_TRITON[1]
+def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> None:
+    """Of the models the second product of a feed-forward layer, whose operand is stored as bf16."""
+    found: dict[str, Kernel] = {}
+    for kernel in kernels(CHECKED):
+        found.setdefault(kernel.name.partition("_k")[0], kernel)
+    for name in ("attention_bf16", "gemm_bf16"):
+        assert languages(found[name].model, tmp_path, **found[name].options) == {"gluon"}, name
+    (batched,) = (name for name in MODELS if ".b" in name)
+    rows, hidden = prod(model_spec(batched).inputs[0].shape), 768
+    tensors = {"first": np.ones((64, 4 * hidden)), "second": np.ones((4 * hidden, hidden))}
+    layer = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "first"], ["wide"]),
+            helper.make_node("Relu", ["wide"], ["kept"]),
+            helper.make_node("MatMul", ["kept", "second"], ["y"]),
+        ],
+        "layer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, hidden])],
+        [numpy_helper.from_array(v.astype(np.float32), n) for n, v in tensors.items()],
+    )
+    assert "gluon" in languages(helper.make_model(layer), tmp_path, precision="bf16")
