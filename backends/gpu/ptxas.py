@@ -64,7 +64,14 @@ def _run(text: str, target: str) -> tuple[bytes | None, str]:
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(text)
-        command = [nvidia_tool("ptxas"), *_FLAGS, f"--gpu-name={target}", source, "-o", made]
+        command: list[str | Path] = [
+            nvidia_tool("ptxas"),
+            *_FLAGS,
+            f"--gpu-name={target}",
+            source,
+            "-o",
+            made,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         image = made.read_bytes() if made.exists() else b""
     return image if done.returncode == 0 else None, done.stderr or done.stdout

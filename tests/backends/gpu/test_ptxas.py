@@ -57,7 +57,13 @@ def accepts(text: str, folder: Path) -> bool:
     assert target is not None
     path = folder / "kernel.ptx"
     path.write_text(text)
-    command = [nvidia_tool("ptxas"), f"--gpu-name={target[1]}", path, "-o", folder / "kernel.cubin"]
+    command: list[str | Path] = [
+        nvidia_tool("ptxas"),
+        f"--gpu-name={target[1]}",
+        path,
+        "-o",
+        folder / "kernel.cubin",
+    ]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
