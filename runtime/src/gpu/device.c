@@ -244,8 +244,10 @@ static tcc_status load_kernel(tcc_gpu *gpu, int64_t index) {
     const tcc_gpu_driver *driver = gpu->driver;
     void **function = &gpu->functions[index];
     if (!gpu->modules[kernel->image]) TCC_RETURN_IF_ERROR(load_module(gpu, kernel));
-    TCC_GPU_TRY(driver, module_function(function, gpu->modules[kernel->image], kernel->symbol),
-                "kernel '%.128s' is not in its code", kernel->symbol);
+    int error = driver->module_function(function, gpu->modules[kernel->image], kernel->symbol);
+    if (is_refusal(error)) return cannot_load(gpu, kernel, error, (char[1]){0}); /* loaded late */
+    if (error)
+        return tcc_gpu_fail(driver, error, "kernel '%.128s' is not in its code", kernel->symbol);
     if (!driver->function_attribute || kernel->shared <= WITHOUT_ASKING) return TCC_OK;
     TCC_GPU_TRY(driver, function_attribute(*function, MOST_DYNAMIC_SHARED, (int)kernel->shared),
                 "kernel '%.128s' does not get its %u bytes of shared memory", kernel->symbol,
