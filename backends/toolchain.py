@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcc.backends.cache import cache_folder, check_own, make_own
+from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
@@ -83,10 +84,9 @@ def _chosen_compiler() -> tuple[str, ...]:
 
 def run_tool(command: Sequence[str], folder: Path) -> str:
     """Runs `command` in `folder` and returns its output; raises ToolError if it fails."""
-    environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     try:
         result = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True,
+            command, cwd=folder, env=compiler_environment(), capture_output=True, text=True,
             timeout=_TIMEOUT_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

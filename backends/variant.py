@@ -83,7 +83,10 @@ def describe_variant(
             "platform": variant.gpu.platform.name.lower(),
             "offset": images.offset,
             "bytes": images.size,
-            "images": [{"arch": v.arch, "form": v.form.name.lower()} for v in variant.gpu.variants],
+            "images": [
+                {"arch": v.arch, "form": v.form.name.lower(), "needs": v.needs}
+                for v in variant.gpu.variants
+            ],
         }
     return described
 

@@ -6,17 +6,19 @@ its standard input and answers on its standard output; both are pickled, behind 
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
+from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
 from tcc.errors import UserError
 
@@ -46,8 +48,10 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
-    """In a worker: answers requests by `handle`'s (result, error) until the other side ends."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    """In a worker: answers requests by `handle`'s (result, error) until the other side ends.  What
+    libraries print goes to the standard error."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     while True:
         try:
             request = receive(source)
@@ -69,18 +73,17 @@ class WorkerFailedError(Exception):
 class WorkerPool:
     """Processes of the module `module`, each driven by a thread that takes the next request.
 
-    The module's function `main` serves.  `environment` replaces that of this process.  A process
-    that takes more memory, or longer for a request, than `budgets` say, ends.
+    The module's function `main` serves.  A process that takes more memory, or longer for a
+    request, than `budgets` say, ends.
     """
 
     def __init__(
         self,
         module: str,
         jobs: int,
-        environment: Mapping[str, str] | None = None,
         budgets: Budgets = BUDGETS,
     ) -> None:
-        self._module, self._environment, self._budgets = module, environment, budgets
+        self._module, self._budgets = module, budgets
         self._requests: list[Any] = []
         self._answers: dict[int, Any] = {}
         self._failures: dict[int, str | UserError] = {}
@@ -170,7 +173,7 @@ class WorkerPool:
 
     def _drive(self) -> None:
         try:
-            with _worker(self._module, self._environment, self._budgets) as worker:
+            with _worker(self._module, self._budgets) as worker:
                 self._workers.append(worker)
                 self._serve(worker)
         except OSError as error:
@@ -204,7 +207,7 @@ def ask_once(module: str, request: Any) -> Any:
 
     Raises WorkerFailedError where it fails or kills the process.
     """
-    with _worker(module, None, BUDGETS) as worker:
+    with _worker(module, BUDGETS) as worker:
         answer, error = _ask(worker, request)
     if error:
         raise WorkerFailedError(0, error)
@@ -221,9 +224,7 @@ class _Worker:
 
 
 @contextmanager
-def _worker(
-    module: str, environment: Mapping[str, str] | None, budgets: Budgets
-) -> Iterator[_Worker]:
+def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
     # The worker sees modules where this process does, however they came to be there.
     program = (
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
@@ -237,7 +238,7 @@ def _worker(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            env=environment,
+            env=compiler_environment(),
         )
         try:
             yield _Worker(process, complaints, budgets)

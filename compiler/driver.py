@@ -40,13 +40,15 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class VariantSummary:
     """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on open sizes.
-    `growth` is how many times the model's own weights these take."""
+    `growth` is how many times the model's own weights these take, `needs` the oldest driver that
+    loads all code for GPUs."""
 
     target: str
     kernels: int
     arena: int | None
     weights: int
     growth: float
+    needs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,9 @@ def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
     """Of a variant in the manifest, for a model with so many bytes of constants."""
     weights = made["weights"]["bytes"]
     growth = weights / given if given else 1.0
+    needs = max((image["needs"] for image in made.get("gpu", {"images": ()})["images"]), default="")
     return VariantSummary(
-        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth
+        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth, needs
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -62,7 +61,7 @@ class Compilers:
         key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
         self._pool = RESTING.take(key)
         if self._pool is None:
-            self._pool = WorkerPool(_WORKER, self.jobs, _environment(), self._budgets)
+            self._pool = WorkerPool(_WORKER, self.jobs, self._budgets)
         self._ending.callback(RESTING.leave, key, self._pool)
 
     def begin(self, requests: Sequence[Request]) -> None:
@@ -116,12 +115,6 @@ def compile_kernels(
     made = compilers.compiled(requests_for(sources, profiles, assembled))
     goals = len(profiles) + len(assembled)
     return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment without what changes Triton's output."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "MLIR_", "LLVM_"))}
-    return kept | {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:

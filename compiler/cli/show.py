@@ -58,12 +58,13 @@ def summary_line(compiled: Compiled) -> str:
     return "; ".join((f"{compiled.path}: {general}", *each))
 
 
-def _sizes(variant: VariantSummary) -> tuple[str, str, str]:
+def _sizes(variant: VariantSummary) -> tuple[str, ...]:
     arena = "by size" if variant.arena is None else bytes_text(variant.arena)
     return (
         f"{variant.kernels} kernels",
         f"arena {arena}",
         f"weights {bytes_text(variant.weights)} ({variant.growth:.2f} times the model's)",
+        *([f"needs {variant.needs}"] if variant.needs else ()),
     )
 
 

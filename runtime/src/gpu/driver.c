@@ -25,7 +25,7 @@ static const row rows[] = {
     ROW(device_name, "cuDeviceGetName", "hipDeviceGetName"),
     ROW(device_attribute, "cuDeviceGetAttribute", "hipDeviceGetAttribute"),
     ROW(memory_info, "cuMemGetInfo_v2", "hipMemGetInfo"),
-    ROW(module_load, "cuModuleLoadData", "hipModuleLoadData"),
+    ROW(module_load, "cuModuleLoadDataEx", "hipModuleLoadDataEx"),
     ROW(module_unload, "cuModuleUnload", "hipModuleUnload"),
     ROW(module_function, "cuModuleGetFunction", "hipModuleGetFunction"),
     ROW(launch, "cuLaunchKernel", "hipModuleLaunchKernel"),
@@ -143,7 +143,7 @@ tcc_status tcc_gpu_driver_get(int32_t platform, const tcc_gpu_driver **out_drive
 /* ---- failures --------------------------------------------------------------------------------------- */
 
 tcc_status tcc_gpu_fail(const tcc_gpu_driver *driver, int error, const char *format, ...) {
-    char what[512];
+    char what[1024];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);

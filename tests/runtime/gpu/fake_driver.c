@@ -234,10 +234,17 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
 #include "fake_maps.h"
 
 typedef struct module { void *library; function *functions; } module;
-EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
+/* Of an image that is none the driver says more in the caller's log, which is option 5 of 5 and 6. */
+EXPORT int NAME(cuModuleLoadDataEx, hipModuleLoadDataEx)(module **out, const char *image,
+                                                         unsigned count, int *options,
+                                                         void **values) {
     CALLED("%.900s", image);
     NEEDS_CONTEXT;
-    if (strncmp(image, "FAKE:", 5)) return INVALID_IMAGE;
+    if (count != 2 || options[0] != 5 || options[1] != 6) return INVALID_VALUE;
+    if (strncmp(image, "FAKE:", 5)) {
+        snprintf(values[0], (size_t)values[1], "fatal : this is %.4s\nline 2", image);
+        return INVALID_IMAGE;
+    }
     module *made = calloc(1, sizeof *made);
     made->library = dlopen(image + 5, RTLD_NOW | RTLD_LOCAL);
     if (!made->library) return INVALID_IMAGE;
@@ -292,7 +299,7 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
         if (code->maps >> i & 1) {
             uint64_t map[16];
             memcpy(map, params[i], sizeof map);
-            int aligned = !((uintptr_t)params[i] % 64), wrong = (int)(map[1] >> 21 & 1);
+            int aligned = !((uintptr_t)params[i] % 128), wrong = (int)(map[1] >> 21 & 1);
             snprintf(text + used, sizeof text - used, " map:%d:%d", aligned, wrong);
         } else if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
         else snprintf(text + used, sizeof text - used, " %lld", (long long)value);

@@ -24,7 +24,7 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void 
         if (i && stride % 16) return INVALID_VALUE;
     }
     CALLED("%s", text);
-    if ((uint64_t)(uintptr_t)out % 64 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+    if ((uint64_t)(uintptr_t)out % 128 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
     if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
     memset(out, 0, 128);
     out[0] = (uint64_t)data;

@@ -119,7 +119,9 @@ class Driver:
 
     def loaded(self) -> list[str]:
         """Libraries of the kernels loaded since the last look at the log."""
-        name = {Platform.CUDA: "cuModuleLoadData", Platform.HIP: "hipModuleLoadData"}[self.platform]
+        name = {Platform.CUDA: "cuModuleLoadDataEx", Platform.HIP: "hipModuleLoadDataEx"}[
+            self.platform
+        ]
         lines = (line.split(" ", 1) for line in self.log())
         return [line[1].removeprefix("FAKE:") for line in lines if line[0] == name]
 

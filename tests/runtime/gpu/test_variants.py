@@ -138,7 +138,7 @@ def test_a_driver_that_fails_is_not_passed_over(fakes: Fakes, files: Callable[..
     path = files("cuda", "cpu")
 
     def test(cuda: Driver) -> None:
-        for name in ("cuInit", "cuModuleLoadData"):
+        for name in ("cuInit", "cuModuleLoadDataEx"):
             cuda.fail(name, 1, 999)
             with pytest.raises(RuntimeError, match=r"error 999.*on the CPU too: TCC_DEVICE=cpu"):
                 load(path)
