@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tcc.backends.images import Platform
+from tcc.errors import TccError
 
 from tests.runtime.gpu.fakes import Driver
 
-from .faults import Fault
+from .faults import Fault, Unknown
 from .memory import GlobalMemory
 
 _LAUNCH_FAILED = 719  # of both drivers
@@ -88,7 +90,7 @@ class Device(Driver):
                 return int(call(*arguments))
             except BaseException as error:
                 self.error = self.error or error
-                if not isinstance(error, Fault):
+                if not isinstance(error, Fault | Unknown):
                     traceback.print_exc()
                 return 0 if call.__name__ != "_perform" else _LAUNCH_FAILED
 
@@ -123,6 +125,16 @@ class Device(Driver):
         self.launches += 1
         self._engine.run(kernel, launch)
         return 0
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Errors that the runtime reports inside are raised as what the emulator said."""
+        try:
+            yield
+        except (RuntimeError, TccError):
+            if self.error is not None:
+                raise self.error from None
+            raise
 
     def allocations(self) -> list[tuple[int, int]]:
         """Addresses, as kernels have them, and sizes in bytes."""

@@ -107,17 +107,15 @@ def assert_computes(found: MadeKernel, device: Device, tolerance: float, seed: i
         for a, b in zip(stored, found.kernel.buffers, strict=True)
     ]
     written = [b.scope is Scope.OUTPUT for b in found.kernel.buffers]
-    artifact = Artifact(found.path)
-    try:
-        artifact.run(
-            [p for p, out in zip(ports, written, strict=True) if not out],
-            [p for p, out in zip(ports, written, strict=True) if out],
-        )
-    except RuntimeError:
-        if device.error is not None:
-            raise device.error from None
-        raise
-    artifact.close()
+    with device.blamed():
+        artifact = Artifact(found.path)
+        try:
+            artifact.run(
+                [p for p, out in zip(ports, written, strict=True) if not out],
+                [p for p, out in zip(ports, written, strict=True) if out],
+            )
+        finally:
+            artifact.close()
     for number, (got, want) in enumerate(zip(stored, evaluated(job), strict=True)):
         if written[number]:
             assert not np.any(got == 77), f"a part of buffer {number} was not written"
