@@ -142,9 +142,9 @@ class Machine:
         # lanes that are apart meet again soonest where those behind go first
         strand = min(apart, key=lambda s: s.pc) if apart else self.rng.choice(self.ready)
         self.ready.remove(strand)
-        stops = {s.pc for s in apart if s is not strand}
+        limit = min((s.pc for s in apart if s is not strand), default=1 << 30)
         slice_of_time = self.rng.randrange(1, 400) if len(self.ready) > len(apart) else 1 << 30
-        self.advance(strand, stops, slice_of_time)
+        self.advance(strand, limit, slice_of_time)
 
     def _join(self) -> None:
         by_place: dict[int, list[Strand]] = {}
@@ -167,8 +167,8 @@ class Machine:
         part = lanes[rows]
         return Strand(rows, pc, None if part.all() else part)
 
-    def advance(self, strand: Strand, stops: set[int], steps: int) -> None:
-        """Until it waits, ends, divides, meets another, or its time is over."""
+    def advance(self, strand: Strand, limit: int, steps: int) -> None:
+        """Until it waits, ends, divides, comes to the instruction `limit`, or its time is over."""
         code = self.program.code
         while steps:
             steps -= 1
@@ -181,7 +181,7 @@ class Machine:
                 raise Fault(f"{fault}\n  at {where}\n  of kernel {self.program.name}") from None
             if gone:
                 return
-            if strand.pc in stops:
+            if strand.pc >= limit:
                 break
         self.ready.append(strand)
 
