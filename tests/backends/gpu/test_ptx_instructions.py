@@ -152,6 +152,15 @@ def test_conversions_agree_with_ml_dtypes() -> None:
     np.testing.assert_array_equal(halves, want)
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_floats_of_a_byte_are_widened(dtype: Any) -> None:
+    name = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}[dtype.__name__]
+    for begin in range(0, 256, 64):
+        codes = np.arange(begin, begin + 64, dtype=np.uint8)
+        got = lanes(f"cvt.rn.f16x2.{name}x2 %z, %x;", "b16 b32", codes.view(np.uint16))
+        np.testing.assert_array_equal(got.view(np.float16), codes.view(dtype).astype(np.float16))
+
+
 def test_floats_become_the_nearest_integers() -> None:
     x = np.tile(np.float32([2.5, -2.5, 3.5, 1e20, -1e20, np.nan, np.inf, -0.4]), 4)
     got = lanes("cvt.rni.s32.f32 %z, %x;", "b32 b32", x).view(np.int32)

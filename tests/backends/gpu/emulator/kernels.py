@@ -39,6 +39,8 @@ _STORED: dict[str, tuple[Any, tuple[int, int]]] = {
     "bf16": (ml_dtypes.bfloat16, (4, 16)),
     "f16": (np.float16, (2, 16)),
     "f32": (np.float32, (2, 32)),
+    "f8e4m3fn": (ml_dtypes.float8_e4m3fn, (10, 8)),
+    "f8e5m2": (ml_dtypes.float8_e5m2, (12, 8)),
 }
 
 

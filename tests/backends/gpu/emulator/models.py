@@ -137,8 +137,8 @@ def _product(precision: str, tolerance: float, element: str = "float") -> Small:
 def _pipelined(precision: str, tolerance: float) -> Small:
     """Enough steps that copies run ahead of the products."""
     return Small(
-        "(float[96,320] x, float[320,160] y) => (float[96,160] z) { z = MatMul(x, y) }",
-        {"x": normal(11, 96, 320), "y": normal(12, 320, 160, scale=0.1)},
+        "(float[80,192] x, float[192,96] y) => (float[80,96] z) { z = MatMul(x, y) }",
+        {"x": normal(11, 80, 192), "y": normal(12, 192, 96, scale=0.1)},
         precision=precision,
         tolerance=tolerance,
     )

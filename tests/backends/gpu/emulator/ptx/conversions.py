@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .arithmetic import pure
-from .numbers import TYPES, from_bf16, halves, packed, to_bf16, to_integer, to_tf32
+from .numbers import TYPES, from_bf16, from_float8, halves, packed, to_bf16, to_integer, to_tf32
 from .parse import Instruction
 from .program import Array, Body, Machine, Program, Strand, form
 
@@ -76,6 +76,15 @@ def _pair(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         return packed(halves(low, f[1]), halves(high, f[1]))
 
     return pure(p, i, "b32", ("f32", "f32"), both)
+
+
+@form(r"cvt\.rn\.f16x2\.(e4m3|e5m2)x2")
+def _pair_of_codes(p: Program, i: Instruction, f: re.Match[str]) -> Body:
+    def both(codes: Array) -> Array:
+        each = [from_float8(codes >> np.uint16(shift) & np.uint16(255), f[1]) for shift in (0, 8)]
+        return packed(*[halves(x, "f16") for x in each])
+
+    return pure(p, i, "b32", ("b16",), both)
 
 
 @form(r"cvt\.rna\.tf32\.f32")

@@ -59,8 +59,8 @@ class Order:
             more = np.pad(more, (0, clocks.shape[1] - len(more)))
             clocks[rows] = np.maximum(clocks[rows], more)
 
-    def learn(self, rows: Array, agent: int, clock: Array | int) -> None:
-        """The work of an agent is visible to warps up to `clock`."""
+    def learn(self, rows: Array, agent: Array | int, clock: Array | int) -> None:
+        """The work of an agent, or of one for each warp, is visible to warps up to `clock`."""
         self.seen[rows, agent] = np.maximum(self.seen[rows, agent], clock)
 
     def fence_proxy(self, rows: Array) -> None:

@@ -134,14 +134,15 @@ def _wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
         whole(s, active)
         for first, group in _products(m).of(s):
             del group.closed[: max(len(group.closed) - left, 0)]
-            done = group.number - len(group.closed)
-            m.order.learn(np.arange(first, first + 4), _agent(m, first), done)
+            rows = np.arange(first, first + 4)
+            m.order.learn(rows, _agents(m, rows), group.number - len(group.closed))
 
     return body
 
 
-def _agent(m: Machine, first: int) -> int:
-    return m.order.agent("the products of warpgroup", first % m.warps // 4)
+def _agents(m: Machine, rows: Array) -> Array:
+    """A warp's wait says nothing of the other three warps' parts of the products."""
+    return np.array([m.order.agent("the products of warp", row % m.warps) for row in rows])
 
 
 @at_end
@@ -225,9 +226,9 @@ def _from_shared(
     at = found.addresses(lines, k * size, size, turned)
     places = m.shared.places(m.block_of[part.rows[:1]], at.ravel(), size, size)
     words = np.unique(places // m.shared.grain)
-    agent = _agent(m, int(part.rows[0]))
     rows = np.repeat(part.rows, len(words))
-    m.shared.history.reads(rows, np.tile(words, 4), agent, group.number + 1, proxy=True)
+    agents = np.repeat(_agents(m, part.rows), len(words))
+    m.shared.history.reads(rows, np.tile(words, 4), agents, group.number + 1, proxy=True)
     bits = m.shared.get(places, size).reshape(at.shape)
     if size == 1:
         return from_float8(bits, kind).astype(np.float64)
