@@ -17,6 +17,7 @@ import pytest
 from .emulator.device import Launch
 from .emulator.faults import Fault, Unknown
 from .emulator.memory import GlobalMemory
+from .emulator.ptx import machine
 from .emulator.ptx.run import program, run
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -219,6 +220,13 @@ def test_exchange_of_parted_lanes_is_a_fault() -> None:
     shfl.sync.idx.b32 %z, %x, 0, 31, -1;
     DONE:"""
     with pytest.raises(Fault, match="not all lanes"):
+        lanes(code, "b32 b32", np.arange(32, dtype=np.uint32))
+
+
+def test_kernels_that_do_not_end_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_MOST", 1000)
+    code = "AGAIN: add.s32 %z, %x, 1;\nbra AGAIN;"
+    with pytest.raises(Fault, match="does not end"):
         lanes(code, "b32 b32", np.arange(32, dtype=np.uint32))
 
 

@@ -14,7 +14,7 @@ from tests.backends.gpu.emulator.faults import Fault, Unknown
 from .loads import chosen
 from .machine import LANES
 from .parse import Instruction, Name, Number
-from .program import Array, Body, Machine, Program, Strand, at_end, form, whole
+from .program import Array, Body, Machine, Program, Strand, form, whole
 
 
 def uniform(values: Array, what: str) -> int:
@@ -48,6 +48,13 @@ class Arrivals:
             m.order.meet(rows[m.block_of[rows] == block])
         self._release(m, number, counts == threads)
 
+    def who(self) -> list[str]:
+        return [
+            f"{len(s.rows)} warps at barrier {number} for {self.threads[number]} threads"
+            for number, here in self.waiting.items()
+            for s in here
+        ]
+
     def _release(self, m: Machine, number: int, full: Array) -> None:
         kept = []
         for each in self.waiting[number]:
@@ -67,23 +74,17 @@ def _bar(p: Program, i: Instruction, _: re.Match[str]) -> Body:
         whole(s, active)
         found = [uniform(read(m, s, active), "a barrier") for read in numbers]
         number, threads = found if len(found) > 1 else (found[0], m.launch.threads)
-        arrivals: Arrivals = m.state.setdefault("barriers", Arrivals())
+        arrivals: Arrivals = m.state.get("barriers") or _arrivals(m)
         arrivals.arrive(m, s, number, threads)
         return True
 
     return body
 
 
-@at_end
-def _nobody_waits(m: Machine) -> None:
-    arrivals: Arrivals = m.state.get("barriers", Arrivals())
-    waits = [
-        f"{len(s.rows)} warps at barrier {number} for {arrivals.threads[number]} threads"
-        for number, here in arrivals.waiting.items()
-        for s in here
-    ]
-    if waits:
-        raise Fault(f"all warps wait: {'; '.join(waits)}")
+def _arrivals(m: Machine) -> Arrivals:
+    m.state["barriers"] = found = Arrivals()
+    m.waits.append(found.who)
+    return found
 
 
 # ---- in shared memory ---------------------------------------------------------------------------

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LANES = 32
+_MOST = 20_000_000  # instructions of some blocks: kernels that take more do not end
 
 
 @dataclass(eq=False)
@@ -94,6 +95,8 @@ class Machine:
     ready: list[Strand] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
     copies: list[Callable[[], None]] = field(default_factory=list)  # under way
+    waits: list[Callable[[], list[str]]] = field(default_factory=list)  # who is at a barrier
+    spent: int = 0  # instructions
     state: dict[str, Any] = field(default_factory=dict)  # of barriers, groups of copies, ...
 
     def __post_init__(self) -> None:
@@ -116,8 +119,14 @@ class Machine:
         self._end()
 
     def _end(self) -> None:
+        self._assert_nobody_waits()
         for check in self.program.at_end:
             check(self)
+
+    def _assert_nobody_waits(self) -> None:
+        waits = {why for _, _, why in self.blocked} | {why for each in self.waits for why in each()}
+        if waits:
+            raise Fault(f"all warps wait: {'; '.join(sorted(waits))}")
 
     def _wake(self) -> None:
         still = []
@@ -134,17 +143,17 @@ class Machine:
             self.copies.pop(self.rng.randrange(len(self.copies)))()
             return
         if not self.ready:
-            self._end()
-            waits = "; ".join(sorted({why for _, _, why in self.blocked}))
-            raise Fault(f"all warps wait: {waits}")
+            self._assert_nobody_waits()
+        if self.spent > _MOST:
+            raise Fault(f"kernel {self.program.name} does not end")
         self._join()
         apart = [s for s in self.ready if s.lanes is not None]
         # lanes that are apart meet again soonest where those behind go first
         strand = min(apart, key=lambda s: s.pc) if apart else self.rng.choice(self.ready)
         self.ready.remove(strand)
         limit = min((s.pc for s in apart if s is not strand), default=1 << 30)
-        slice_of_time = self.rng.randrange(1, 400) if len(self.ready) > len(apart) else 1 << 30
-        self.advance(strand, limit, slice_of_time)
+        alone = not self.ready and not self.copies
+        self.advance(strand, limit, _MOST if alone or apart else self.rng.randrange(1, 400))
 
     def _join(self) -> None:
         by_place: dict[int, list[Strand]] = {}
@@ -170,8 +179,8 @@ class Machine:
     def advance(self, strand: Strand, limit: int, steps: int) -> None:
         """Until it waits, ends, divides, comes to the instruction `limit`, or its time is over."""
         code = self.program.code
-        while steps:
-            steps -= 1
+        for _ in range(steps):
+            self.spent += 1
             operation = code[strand.pc]
             strand.pc += 1
             try:
