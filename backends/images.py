@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tcc.errors import InternalError
 
 MAGIC = 0x01474D4943435474
-VERSION = 2
+VERSION = 3
 HEADER_WORDS = 6
 # Images begin at multiples of this; so do the blob and the table itself.
 ALIGNMENT = 64
@@ -90,11 +90,13 @@ class GpuVariant:
 
     CUDA's machine code runs on its architecture and later ones of the same generation, PTX on all
     later ones; with a letter behind the number, and on HIP, both run on that architecture only.
+    `needs` is the oldest driver that loads the code, for people.
     """
 
     arch: str
     form: Form
     kernels: tuple[GpuKernel, ...]
+    needs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ class _Writer:
         for variant in images.variants:
             self._string(variant.arch)
             self.words.append(variant.form.value)
+            self._string(variant.needs)
             for kernel in variant.kernels:
                 self._kernel(kernel, variant.form)
 

@@ -46,6 +46,7 @@ from tcc.ir.container import (
 )
 from tcc.ir.program import Program
 from tcc.options import is_reserved
+from tcc.runtime.soname import ROOM, set_soname
 
 EXPORTS = (
     "tcc_artifact_api",
@@ -58,7 +59,8 @@ EXPORTS = (
 _MOST_EMBEDDED = 2 << 30
 
 _LINK_FLAGS = (
-    "-shared", "-fPIC", "-Wl,--version-script=exports.map", "-Wl,--build-id=none",
+    "-shared", "-fPIC", f"-Wl,-soname,{'/' * ROOM}", "-Wl,--as-needed", "-Wl,--build-id=none",
+    "-Wl,--version-script=exports.map",
     "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-z,defs",
 )  # fmt: skip
 
@@ -108,6 +110,7 @@ def link_artifact(
             _write_listings(folder, _listings(variants))
             _link(toolchain, folder, objects)
             _seal(folder / "model.so")
+            set_soname(folder / "model.so", out.name)
             append_section(folder / ("weights" if side else "model.so"), section)
             (folder / "model.h").write_text(model_header(name, programs[0], full))
             _publish(folder, out, side and section.size > 0)

@@ -14,9 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
+from tcc.backends.cache import cache_folder, check_own, make_own
+from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
@@ -30,10 +31,11 @@ _OBJECT_PREFIX = {"ops": "op_", "gpu": "gpu_"}
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C compiler that links shared libraries: `command` and what it calls itself."""
+    """A C compiler that links shared libraries for `arch`: `command` and what it calls itself."""
 
     command: tuple[str, ...]
     version: str
+    arch: str
 
 
 def find_toolchain(triple: str = "") -> Toolchain:
@@ -43,10 +45,11 @@ def find_toolchain(triple: str = "") -> Toolchain:
     cross compiler ARCH-linux-gnu-gcc, or zig.  Raises ToolError, with the remedy, where there is
     none.
     """
-    foreign = bool(triple) and triple.split("-")[0] != platform.machine()
+    arch = triple.split("-")[0] or platform.machine()
+    foreign = arch != platform.machine()
     candidates: list[tuple[str, ...]] = []
     chosen = _chosen_compiler()
-    cross = f"{triple.split('-')[0]}-linux-gnu-gcc"
+    cross = f"{arch}-linux-gnu-gcc"
     if chosen:
         candidates.append(chosen)
     elif foreign:
@@ -56,12 +59,12 @@ def find_toolchain(triple: str = "") -> Toolchain:
     for candidate in candidates:
         found = shutil.which(candidate[0])
         if found:
-            return Toolchain((found, *candidate[1:]), _version((found, *candidate[1:])))
+            command = (found, *candidate[1:])
+            return Toolchain(command, _version(command), arch)
     if not chosen and importlib.util.find_spec("ziglang"):
-        command: tuple[str, ...] = (sys.executable, "-m", "ziglang", "cc")
-        if foreign:
-            command += ("-target", _zig_triple(triple))
-        return Toolchain(command, _version(command))
+        # without a target zig would use all that this machine's processor has
+        command = (sys.executable, "-P", "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu")
+        return Toolchain(command, _version(command), arch)
     raise ToolError(
         f"no C compiler{f' for {triple}' if foreign else ''} was found, and one is needed to link",
         why=f"tried {', '.join(c[0] for c in candidates)} on the PATH",
@@ -81,10 +84,9 @@ def _chosen_compiler() -> tuple[str, ...]:
 
 def run_tool(command: Sequence[str], folder: Path) -> str:
     """Runs `command` in `folder` and returns its output; raises ToolError if it fails."""
-    environment = {**os.environ, "LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     try:
         result = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True,
+            command, cwd=folder, env=compiler_environment(), capture_output=True, text=True,
             timeout=_TIMEOUT_SECONDS, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -102,8 +104,14 @@ def run_tool(command: Sequence[str], folder: Path) -> str:
 
 
 def runtime_folder() -> Path:
-    """The folder of the runtime's C sources: include/ and src/ are in it."""
-    return Path(str(resources.files("tcc.runtime")))
+    """The folder of the runtime's C sources: include/ and src/ are in it.
+
+    The package is found and not imported: a wheel is built without NumPy.
+    """
+    spec = importlib.util.find_spec("tcc.runtime")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def runtime_sources() -> tuple[Path, ...]:
@@ -114,16 +122,36 @@ def runtime_sources() -> tuple[Path, ...]:
 
 
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
-    """The runtime compiled by `toolchain`, from the user's cache or made now.
+    """The runtime compiled by `toolchain` and the C library to link it with, from the user's cache
+    or made now.
 
     A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache.
+    Raises ToolError where others could have changed what is in the cache.
     """
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
-    folder = shipped if shipped.is_dir() else _cache_folder() / f"runtime-{key}"
+    folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
     if not folder.is_dir():
+        make_own(folder.parent)
         _build_runtime(toolchain, folder)
-    return tuple(folder / _object_name(source) for source in runtime_sources())
+    names = (*map(_object_name, runtime_sources()), *c_library())
+    objects = tuple(folder / name for name in names)
+    if folder != shipped:
+        check_own(objects)
+    return objects
+
+
+def c_library() -> dict[str, dict[str, list[str]]]:
+    """Functions by library and by version for x86-64, as runtime/glibc.txt lists them."""
+    libraries: dict[str, dict[str, list[str]]] = {}
+    names: list[str] = []
+    for line in (runtime_folder() / "glibc.txt").read_text().splitlines():
+        if line.startswith(" "):
+            names += line.split()
+        elif not line.startswith("#"):
+            library, version = line.split()
+            names = libraries.setdefault(library, {}).setdefault(version, [])
+    return libraries
 
 
 def build_runtime(toolchain: Toolchain, parent: Path) -> Path:
@@ -137,13 +165,6 @@ def _version(command: Sequence[str]) -> str:
     return next(iter(run_tool((*command, "--version"), Path.cwd()).splitlines()), "")
 
 
-def _zig_triple(triple: str) -> str:
-    """zig names platforms arch-os-abi; LLVM's triples may have a vendor in the middle."""
-    parts = triple.split("-")
-    abi = parts[-1] if parts[-1].startswith(("gnu", "musl")) else "gnu"
-    return f"{parts[0]}-linux-{abi}"
-
-
 def _object_name(source: Path) -> str:
     return _OBJECT_PREFIX.get(source.parent.name, "") + source.stem + ".o"
 
@@ -152,18 +173,13 @@ def _runtime_key(toolchain: Toolchain) -> str:
     digest = hashlib.sha256()
     base = runtime_folder()
     headers = (*sorted((base / "include").glob("*.h")), *sorted((base / "src").rglob("*.h")))
-    for path in (*headers, *runtime_sources()):
+    for path in (*headers, *runtime_sources(), base / "glibc.txt"):
         digest.update(path.relative_to(base).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     # of the command only what follows the program's place on this machine
     digest.update("\0".join((toolchain.version, *toolchain.command[1:], *RUNTIME_FLAGS)).encode())
     digest.update(platform.machine().encode())
     return digest.hexdigest()[:32]
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tcc"
 
 
 def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
@@ -180,6 +196,23 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
             hint="set XDG_CACHE_HOME to a folder that can be written",
         ) from error
 
+    def link_stand_in(library: str) -> None:
+        """A library with names and versions but no code, for the linker.
+
+        The machine's own C library would have the linker take its newest version of each function,
+        and the artifact would not load where there is an older one.
+        """
+        versions = c_library()[library]
+        if toolchain.arch == "aarch64":
+            versions = {"2.17": [name for names in versions.values() for name in names]}
+        row = ".globl {0}\n.type {0}, STT_FUNC\n{0}:\n"
+        labels = "".join(row.format(n) for names in versions.values() for n in names)
+        (made / f"{library}.s").write_text(labels)
+        nodes = (f"GLIBC_{v} {{ {'; '.join(names)}; }};\n" for v, names in versions.items())
+        (made / f"{library}.map").write_text("".join(nodes))
+        flags = ("-shared", "-nostdlib", f"-Wl,-soname,{library},--version-script={library}.map")
+        run_tool((*toolchain.command, *flags, f"{library}.s", "-o", library), made)
+
     def compile_one(path: Path) -> None:
         relative = path.relative_to(source).as_posix()
         target = str(made / _object_name(path))
@@ -188,8 +221,11 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
 
     try:
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            libraries = pool.map(link_stand_in, c_library())
             list(pool.map(compile_one, runtime_sources()))
-        made.chmod(0o755)
+            list(libraries)
+        for path in (made, *made.iterdir()):
+            path.chmod(0o755)
         made.rename(folder)
     except OSError as error:
         if not folder.is_dir():

@@ -10,6 +10,7 @@ from typing import Any
 from tcc.backends.images import GpuImages
 from tcc.backends.section import BytesLike, Range
 from tcc.errors import InternalError
+from tcc.ir.container import PROGRAM_SECTION
 from tcc.ir.program import Port, Program, constant_registers
 from tcc.target import isa_feature
 
@@ -82,7 +83,10 @@ def describe_variant(
             "platform": variant.gpu.platform.name.lower(),
             "offset": images.offset,
             "bytes": images.size,
-            "images": [{"arch": v.arch, "form": v.form.name.lower()} for v in variant.gpu.variants],
+            "images": [
+                {"arch": v.arch, "form": v.form.name.lower(), "needs": v.needs}
+                for v in variant.gpu.variants
+            ],
         }
     return described
 
@@ -121,7 +125,7 @@ def variant_source(number: int, variant: Variant) -> str:
     return f"""{declarations}
 static const tcc_kernel kernels{number}[] = {{{table}}};
 static const tcc_feature features{number}[] = {{{checks or "{0, 0, 0, 0, 0, 0}"}}};
-__asm__(".pushsection .rodata.tcc.program,\\"a\\"\\n"
+__asm__(".pushsection {PROGRAM_SECTION}{number},\\"a\\"\\n"
         ".balign 64\\n"
         "{name}_begin: .incbin \\"program{number}.bin\\"\\n"
         "{name}_end: .byte 0\\n"

@@ -6,20 +6,24 @@ its standard input and answers on its standard output; both are pickled, behind 
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO
 
-from tcc.budgets import BUDGETS, Budgets
+from tcc.backends.environment import compiler_environment
+from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
+from tcc.errors import UserError
 
 _LENGTH = struct.Struct("<Q")
+_LEAST_BYTES = 64 << 20  # with less not even the libraries load
 _MOST_SERVED = 1000  # requests of earlier compiles
 
 
@@ -44,8 +48,10 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
-    """In a worker: answers requests by `handle`'s (result, error) until the other side ends."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    """In a worker: answers requests by `handle`'s (result, error) until the other side ends.  What
+    libraries print goes to the standard error."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     while True:
         try:
             request = receive(source)
@@ -55,31 +61,32 @@ def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
 
 
 class WorkerFailedError(Exception):
-    """Request `number` failed or killed its worker; `why` is what is known of it."""
+    """Request `number` failed or killed its worker; `why` is what is known of it, `over` the error
+    of the budget that was too small."""
 
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(why)
-        self.number, self.why = number, why
+    def __init__(self, number: int, why: str | UserError) -> None:
+        super().__init__(str(why))
+        self.number, self.why = number, str(why)
+        self.over = why if isinstance(why, UserError) else None
 
 
 class WorkerPool:
     """Processes of the module `module`, each driven by a thread that takes the next request.
 
-    The module's function `main` serves.  `environment` replaces that of this process.  A process
-    that takes more memory, or longer for a request, than `budgets` say, ends.
+    The module's function `main` serves.  A process that takes more memory, or longer for a
+    request, than `budgets` say, ends.
     """
 
     def __init__(
         self,
         module: str,
         jobs: int,
-        environment: Mapping[str, str] | None = None,
         budgets: Budgets = BUDGETS,
     ) -> None:
-        self._module, self._environment, self._budgets = module, environment, budgets
+        self._module, self._budgets = module, budgets
         self._requests: list[Any] = []
         self._answers: dict[int, Any] = {}
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, str | UserError] = {}
         self._workers: list[_Worker] = []
         self._next = 0
         self._running = 0
@@ -92,8 +99,9 @@ class WorkerPool:
     def wake(self, jobs: int) -> None:
         """Starts processes until there are `jobs`."""
         while len(self._threads) < jobs:
-            self._threads.append(threading.Thread(target=self._drive, daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=self._drive, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def submit(self, request: Any) -> int:
         """Its number: how many were submitted before it."""
@@ -165,7 +173,7 @@ class WorkerPool:
 
     def _drive(self) -> None:
         try:
-            with _worker(self._module, self._environment, self._budgets) as worker:
+            with _worker(self._module, self._budgets) as worker:
                 self._workers.append(worker)
                 self._serve(worker)
         except OSError as error:
@@ -176,12 +184,15 @@ class WorkerPool:
     def _serve(self, worker: _Worker) -> None:
         while (work := self._take()) is not None:
             number, request = work
-            answer, error = _ask(worker, request)
+            try:
+                answer, error = _ask(worker, request)
+            except (MemoryError, RuntimeError) as failure:  # no memory, or none for a thread
+                answer, error = None, out_of_memory(self._budgets, failure)
             self._note(number, answer, error)
             if error:
                 return
 
-    def _note(self, number: int, answer: Any, error: str) -> None:
+    def _note(self, number: int, answer: Any, error: str | UserError) -> None:
         with self._change:
             self._running -= 1
             if error:
@@ -196,7 +207,7 @@ def ask_once(module: str, request: Any) -> Any:
 
     Raises WorkerFailedError where it fails or kills the process.
     """
-    with _worker(module, None, BUDGETS) as worker:
+    with _worker(module, BUDGETS) as worker:
         answer, error = _ask(worker, request)
     if error:
         raise WorkerFailedError(0, error)
@@ -213,9 +224,7 @@ class _Worker:
 
 
 @contextmanager
-def _worker(
-    module: str, environment: Mapping[str, str] | None, budgets: Budgets
-) -> Iterator[_Worker]:
+def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
     # The worker sees modules where this process does, however they came to be there.
     program = (
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
@@ -229,7 +238,7 @@ def _worker(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            env=environment,
+            env=compiler_environment(),
         )
         try:
             yield _Worker(process, complaints, budgets)
@@ -237,7 +246,7 @@ def _worker(
             _stop(process)
 
 
-def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
+def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     process = worker.process
     assert process.stdin is not None
     assert process.stdout is not None
@@ -253,11 +262,20 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str]:
     except (EOFError, OSError):
         status = f"the compiler process ended: exit status {process.wait()}"
         if late.is_set():
-            status = str(worker.budgets.over("kernel_seconds"))
-        return None, "; ".join([status, *_last_words(worker)])
+            return None, worker.budgets.over("kernel_seconds")
+        return None, _judged(worker, "; ".join([status, *_last_words(worker)]))
     finally:
         clock.cancel()
-    return answer, error and "\n".join([error, *_last_words(worker)])
+    return answer, error and _judged(worker, "\n".join([error, *_last_words(worker)]))
+
+
+def _judged(worker: _Worker, error: str) -> str | UserError:
+    """`error`, or that of the budget that was too small for the process."""
+    budgets = worker.budgets
+    name = "bytes" if budgets.bytes < budgets.kernel_bytes else "kernel_bytes"
+    if lacks_memory(error) or getattr(budgets, name) < _LEAST_BYTES:
+        return budgets.over(name, why=error.splitlines()[-1])
+    return error
 
 
 def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
+    PROGRAM_SECTION,
     SEAL,
     SEAL_MAGIC,
     SIDE_SUFFIX,
@@ -81,6 +83,12 @@ def verify_image(path: Path) -> None:
         )
 
 
+def read_program(path: Path) -> bytes:
+    """The encoded program of the artifact's first variant.  Raises UserError as `read_manifest`."""
+    with _opened(path, "artifact") as file:
+        return _read_section(file, path, f"{PROGRAM_SECTION}0")[:-1]
+
+
 def read_listings(path: Path) -> dict[str, str]:
     """The LLVM IR of the kernels by their symbols; empty where the artifact does not keep it.
 
@@ -98,6 +106,18 @@ def read_listings(path: Path) -> dict[str, str]:
     if not isinstance(listings, dict) or not all(isinstance(t, str) for t in listings.values()):
         raise _not_an_artifact(path, "its listings are no texts by kernel")
     return listings
+
+
+def needed_glibc(path: Path) -> str:
+    """The oldest glibc with all that the artifact calls, as in `glibc 2.17`, by its ELF symbols.
+
+    Raises UserError where the file is missing, is no artifact or is damaged.
+    """
+    with _opened(path, "artifact") as file:
+        names = _read_section(file, path, ".dynstr").split(b"\0")
+    found = filter(None, map(re.compile(rb"GLIBC_(\d{1,9}(\.\d{1,9})*)").fullmatch, names))
+    versions = [tuple(map(int, version[1].split(b"."))) for version in found]
+    return f"glibc {'.'.join(map(str, max(versions, default=(2,))))}"
 
 
 def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
@@ -212,7 +232,7 @@ def _read_section(file: BinaryIO, path: Path, wanted: str) -> bytes:
             if section[5] > _MOST_SECTION:
                 raise _not_an_artifact(path, f"its section {wanted} is too large")
             return _read_at(file, section[4], section[5], end, path)
-    if wanted != MANIFEST_SECTION:
+    if wanted == LISTINGS_SECTION:
         return b""
     raise _not_an_artifact(path, f"it has no section {wanted}")
 

@@ -12,11 +12,18 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tcc.errors import UserError
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_ROOM = 64 << 20  # what a compile of the least model takes more than this process does before it
+_NO_MEMORY = re.compile(
+    r"(?i)(out of|not enough|allocate|virtual) memory|MemoryError|bad_alloc|allocation failed|"
+    r"failed to map segment|can't start new thread"
+)
 _NUMBER = re.compile(r"([0-9]+)([KMGT]?)")
 
 
@@ -37,14 +44,14 @@ class Budgets:
         1 << 40, "bytes of memory of `tcc compile` itself, which never takes more than there is"
     )
 
-    def over(self, name: str, *, where: str = "", why: str = "") -> UserError:
-        """The error for a model that is over the budget `name`."""
+    def over(self, name: str, *, where: str = "", why: str = "", least: int = 0) -> UserError:
+        """The error for a model that is over the budget `name`; it takes `least`, if known."""
         most = getattr(self, name)
         return UserError(
             f"the model is over the budget of {most} {meaning_of(name)}",
             where=where,
             why=why,
-            hint=f"if that is meant, raise it: --budget {name}={2 * most}",
+            hint=f"if that is meant, raise it: --budget {name}={max(2 * most, least)}",
         )
 
 
@@ -86,13 +93,47 @@ def read_budgets(given: Mapping[str, int | str] | Sequence[str]) -> Budgets:
 
 @contextmanager
 def memory_of(budgets: Budgets) -> Iterator[None]:
-    """Inside, this process and those that it starts get MemoryError for more than its budget, and
-    for more than the machine has."""
+    """Inside, this process and those that it starts get no more memory than its budget, and than
+    the machine has.
+
+    Raises the error of the budget where that is what was missing, whatever failed for it, and at
+    once where it is below the least that any compile takes.
+    """
     least = min(budgets.bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = min([least, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
+    if most == budgets.bytes:
+        np.ones((64, 64)) @ np.ones((64, 64))  # its library ends the process if it gets no memory
+        taken = _held() + _ROOM
+        if taken > most:
+            raise budgets.over("bytes", why=f"no compile takes less than {taken} here", least=taken)
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     try:
         yield
+    except Exception as error:
+        lacking = isinstance(error, MemoryError) or lacks_memory(str(error))
+        if isinstance(error, UserError) or not lacking:
+            raise
+        raise out_of_memory(budgets, error) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def lacks_memory(text: str) -> bool:
+    """Whether a failure that says so is one of memory."""
+    return _NO_MEMORY.search(text) is not None
+
+
+def out_of_memory(budgets: Budgets, error: BaseException) -> UserError:
+    """The error of this process for one that memory was missing for: of its budget, if that is
+    its limit."""
+    why = str(error) or type(error).__name__
+    if resource.getrlimit(resource.RLIMIT_DATA)[0] == budgets.bytes:
+        return budgets.over("bytes", why=why)
+    return UserError("there is not enough memory", why=why)
+
+
+def _held() -> int:
+    """Bytes of this process that count."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("VmData:")[2].split()[0]) << 10

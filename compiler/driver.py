@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from tcc import __version__, runtime
-from tcc.artifact import read_manifest, verify_image
+from tcc.artifact import needed_glibc, read_manifest, verify_image
 from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
@@ -40,18 +40,21 @@ Progress = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class VariantSummary:
     """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on open sizes.
-    `growth` is how many times the model's own weights these take."""
+    `growth` is how many times the model's own weights these take, `needs` the oldest driver that
+    loads all code for GPUs."""
 
     target: str
     kernels: int
     arena: int | None
     weights: int
     growth: float
+    needs: str
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a compile made.  `priced` counts the schedules whose prices were compared."""
+    """What a compile made.  `priced` counts the schedules whose prices were compared, `needs` is
+    the oldest C library that has all functions which the artifact calls."""
 
     target: str
     ops: int
@@ -59,6 +62,7 @@ class Summary:
     specialisations: int
     variants: tuple[VariantSummary, ...]
     priced: int
+    needs: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def compile_model(
         targets_text(targets), ops, precision_text(manifest),
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
-        sum(code.priced for code in codes),
+        sum(code.priced for code in codes), needed_glibc(output),
     )  # fmt: skip
     return Compiled(output, summary, trace.timings)
 
@@ -123,8 +127,9 @@ def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
     """Of a variant in the manifest, for a model with so many bytes of constants."""
     weights = made["weights"]["bytes"]
     growth = weights / given if given else 1.0
+    needs = max((image["needs"] for image in made.get("gpu", {"images": ()})["images"]), default="")
     return VariantSummary(
-        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth
+        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth, needs
     )
 
 

@@ -1,8 +1,7 @@
 """torch.compile(model, backend="tcc"): tcc as a backend of torch's own compiler.
 
     model = torch.compile(model.eval(), backend="tcc")
-    with torch.no_grad():
-        y = model(x)
+    y = model(x)
 
 What torch captures is compiled whole; an operator that tcc lacks is an error that names it, never a
 part that runs elsewhere.
@@ -27,7 +26,7 @@ def torch_backend(
     Parameters are compiled in as constants; a call that finds one changed compiles anew, but for
     changes that torch does not count, through `.data` or a NumPy view; `torch._dynamo.reset()` has
     them seen.  Results have memory of their own, even where torch would return a view of an input.
-    Raises TccError where the graph cannot be compiled, or where gradients are asked for.
+    Raises TccError where the graph cannot be compiled, and when gradients of results are computed.
     """
     chosen = dict(options or {})
     run: Call = captured(

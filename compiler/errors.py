@@ -1,8 +1,8 @@
 """The exceptions users see: what happened, where, why, and what to do about it.
 
-Three kinds, by who can mend it, which is also the process's exit code: `UserError` (the model,
-the arguments or the machine's tools: 1), `ToolError` (an external program failed: 1) and
-`InternalError` (our fault: 2).
+Three kinds, by who can mend it, each with its exit code of the process: `UserError` (the model or
+the arguments: 2), `ToolError` (another program is missing or failed: 3) and `InternalError` (our
+fault: 70).
 """
 
 import re
@@ -28,7 +28,7 @@ class TccError(Exception):
     `hint` says what to do.  Empty parts are left out of the message.
     """
 
-    exit_code = 2
+    exit_code = 70
 
     def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
         self.what, self.where, self.why, self.hint = what, where, why, hint
@@ -48,16 +48,16 @@ class TccError(Exception):
 class UserError(TccError):
     """The input can be mended by the user: a model, an argument, an array."""
 
-    exit_code = 1
+    exit_code = 2
 
 
 class ToolError(TccError):
-    """An external program is missing or failed; `why` holds its command and its last output."""
+    """Another program is missing or failed; `why` holds its command and its last output."""
 
-    exit_code = 1
+    exit_code = 3
 
 
 class InternalError(TccError):
     """A broken promise inside tcc.  The message names the pass or form that found it."""
 
-    exit_code = 2
+    exit_code = 70

@@ -19,6 +19,7 @@ from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
 
 Shape = tuple[int, ...]
+OpenShape = tuple[int | str, ...]
 # Each has code of its own.
 MOST_BUCKETS = 32
 NUMERICS = ("default", "strict")
@@ -140,14 +141,16 @@ def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
     return tuple(pairs)
 
 
-def _shapes(value: Any) -> tuple[tuple[str, Shape], ...]:
-    def shape(given: Any) -> Shape:
-        if isinstance(given, str):
-            return read_shape(given)
-        sizes = tuple(given)
-        if not all(isinstance(size, int) and size >= 0 for size in sizes):
-            raise ValueError(f"{given!r} is not a shape")
-        return sizes
+def _shapes(value: Any) -> tuple[tuple[str, OpenShape], ...]:
+    def size(part: Any) -> int | str:
+        if isinstance(part, str) and part.isidentifier():
+            return part
+        (found,) = read_shape(str(part))
+        return found
+
+    def shape(given: Any) -> OpenShape:
+        parts = given.split("x") if isinstance(given, str) else given
+        return tuple(map(size, parts)) if given != "" else ()
 
     return tuple((name, shape(given)) for name, given in _pairs(value, "NAME=SHAPE"))
 
@@ -200,10 +203,11 @@ class Options:
         "The processor of code for the CPU: host (this machine's), x86-64-v3, neoverse-n1, ...",
         _text, default="host",
     )
-    inputs: tuple[tuple[str, Shape], ...] = _option(
+    inputs: tuple[tuple[str, OpenShape], ...] = _option(
         "--input", "NAME=SHAPE",
         "Fixes the sizes of one input, as in image=1x3x224x224.  Sizes that the model leaves "
-        "open and no --input fixes stay open: one artifact serves all of them.  An input that an "
+        "open and no --input fixes stay open: one artifact serves all of them.  A name in the "
+        "place of a size, as in tokens=1xlength, leaves it open under that name.  An input that an "
         "initialiser gives a default becomes one that every run gives.",
         _shapes, default=(), repeated=True,
     )

@@ -348,7 +348,7 @@ def _gpu(
     return text, GpuProfile(kind, arch, part, source, *machine, *held, tera * 1e12, full)
 
 
-GPUS = MappingProxyType(
+_MODELS = MappingProxyType(
     dict(
         (
             _gpu(
@@ -409,6 +409,34 @@ GPUS = MappingProxyType(
         )
     )
 )  # fmt: skip
+
+
+def _like(
+    text: str, base: str, part: str, multiprocessors: int, registers: int, cache: int, tera: float
+) -> tuple[str, GpuProfile]:
+    """A smaller or larger part of `base`'s generation, whose driver takes code for itself alone;
+    peaks go by compute units, `cache` is MiB."""
+    model = _MODELS[base]
+    share = multiprocessors / model.multiprocessors
+    peaks = tuple((name, value * share) for name, value in model.peaks)
+    return text, replace(
+        model, arch=text.removeprefix("rocm:"), part=part, source=f"{part} product page",
+        multiprocessors=multiprocessors, registers=registers, cache=cache << 20,
+        bandwidth=tera * 1e12, peaks=peaks,
+    )  # fmt: skip
+
+
+GPUS = MappingProxyType(
+    _MODELS
+    | dict(
+        (
+            _like("rocm:gfx1101", "rocm:gfx1100", "Radeon RX 7800 XT", 60, 98304, 64, 0.624),
+            _like("rocm:gfx1102", "rocm:gfx1100", "Radeon RX 7600", 32, 65536, 32, 0.288),
+            _like("rocm:gfx1103", "rocm:gfx1100", "Radeon 780M", 12, 65536, 2, 0.0896),
+            _like("rocm:gfx1201", "rocm:gfx1200", "Radeon RX 9070 XT", 64, 98304, 64, 0.64),
+        )
+    )
+)
 
 # What a bare kind is compiled for, whatever GPU happens to be there.
 GPU_DEFAULTS = MappingProxyType(

@@ -23,7 +23,7 @@ from tcc.ir.program import CallOp, Check, ReadInt, Register, Relation, TensorRef
 from tcc.ir.types import element_count, integer_limits
 from tcc.ops.data_dependent import BindSizeAttrs
 from tcc.ops.indexing import REDUCTIONS
-from tcc.ops.sizes import CheckIndicesAttrs, RequireAttrs
+from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, RequireAttrs
 from tcc.passes.layouts import Kernel
 from tcc.passes.lower_graph import Frame, check_facts
 
@@ -83,9 +83,22 @@ def lower_bind_size(frame: Frame, node: Node) -> None:
 def lower_require(frame: Frame, node: Node) -> None:
     """A demand on sizes is checked where it stands."""
     attrs: RequireAttrs = node.attrs
-    left, right = frame.size(attrs.left), frame.size(attrs.right)
-    message = f"{node.loc}: {attrs.left.key} must be {attrs.right.key}, because {attrs.reason}"
+    if attrs.left is attrs.due:
+        return
+    left, right = frame.size(attrs.left), frame.size(attrs.due)
+    message = f"{node.loc}: {attrs.text}, because {attrs.reason}"
     frame.out.append(Check(Relation.EQ, left, right, message))
+
+
+def lower_broadcast_size(frame: Frame, node: Node) -> None:
+    """The size to which two broadcast; where these are known at entry, so is it."""
+    attrs: BroadcastSizeAttrs = node.attrs
+    var = var_of(attrs.symbol)
+    assert var is not None
+    late = frame.registers.is_late(attrs.value)
+    top = frame.top or frame
+    for owner in (frame,) if late else (top, frame):
+        owner.registers.bind(var.name, owner.size(attrs.value), late=late)
 
 
 def lower_check_indices(frame: Frame, node: Node) -> None:

@@ -22,6 +22,8 @@ from tcc.ir.index import (
     const,
     free_vars,
     linear_in,
+    maximum,
+    nonnegative,
     symbol,
     var_of,
 )
@@ -139,9 +141,10 @@ class Frame:
             buffer = self.new_buffer(Dynamic(), label)
             self.out.append(Allocate(buffer, self.size(size)))
             return buffer
-        # The plan needs the sizes of bodies' buffers at entry too.
+        # The plan needs the sizes of bodies' buffers at entry too, before the checks of the body.
         top = self if self.top is None else self.top
-        return self.new_buffer(Arena(-1, top.size(size)), label)
+        bytes_ = size if nonnegative(size) else maximum(size, 0)
+        return self.new_buffer(Arena(-1, top.size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
         """The buffer that `value` is about to be written to; its halo is filled.
@@ -433,7 +436,7 @@ def _bind_dim(
     registers[dim.value, dim.axis] = dim.given
     if not unknown:
         wanted = frame.size(dim.size)
-        message = f"{dim.what}: {dim.size.key} is due"
+        message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame.placed.graph)}"
         frame.out.append(Check(Relation.EQ, dim.given, wanted, message))
         registers[dim.value, dim.axis] = wanted
         return True
@@ -443,6 +446,17 @@ def _bind_dim(
     frame.registers.bind(unknown[0].name, found)
     check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], found)
     return True
+
+
+def _told(dim: _Dim, graph: Graph) -> str:
+    """Where else a symbol comes from, and how the two are told apart."""
+    if var_of(dim.size) is None:
+        return ""
+    source = next(v for v in graph.inputs if dim.size in v.type.shape)
+    return (
+        f", the size of input {source.name}, dimension {source.type.shape.index(dim.size)}; "
+        "compile with another name for one of them (--input NAME=SHAPE) if they may differ"
+    )
 
 
 def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:

@@ -19,6 +19,7 @@ from tcc.passes.lower_calls import (
     CALLS,
     Lower,
     lower_bind_size,
+    lower_broadcast_size,
     lower_check_indices,
     lower_require,
 )
@@ -32,6 +33,7 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "loop": lower_loop,
         "scan": lower_scan,
         "bind_size": lower_bind_size,
+        "broadcast_size": lower_broadcast_size,
         "require": lower_require,
         "check_indices": lower_check_indices,
         **CALLS,

@@ -30,6 +30,7 @@ from tcc.passes.manager import Kind, Pass, run_passes
 from tcc.passes.merge_products import merge_products
 from tcc.passes.nest_concats import nest_concats
 from tcc.passes.requantise import requantise
+from tcc.passes.settle_sizes import settle_sizes
 from tcc.passes.winograd import Limits, winograd
 from tcc.passes.zero_points import split_zero_points
 
@@ -37,6 +38,7 @@ MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, Kind.PROPOSING, level=1)
 _FILLED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, exact=False))
 PIPELINE: tuple[Pass, ...] = (
+    Pass("settle-sizes", settle_sizes, level=1),
     Pass("decompose", decompose),
     Pass("fold-constants", fold_constants, level=1),
     Pass("level-products", level_products, level=1),
@@ -80,7 +82,7 @@ def passes(
     """The pipeline with the algorithms that trade rounding for speed, which `limits` bounds; None
     leaves them out.  `asked` are passes that the target asks for; without `merging` matrices stay
     apart."""
-    early = (PIPELINE[0], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[1:-2])
+    early = (*PIPELINE[:2], *(p for p in asked if p is not CHECK_INDICES), *PIPELINE[2:-2])
     early = tuple(p for p in early if merging or p is not MERGE_PRODUCTS)
     late = tuple(p for p in asked if p is CHECK_INDICES)
     if limits is None:

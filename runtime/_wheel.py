@@ -7,6 +7,7 @@ with the same C compiler need not build it; any other machine builds it from the
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 # Run on the files just copied: they are the package `tcc` of the wheel, whose one builder of the
 # runtime needs the standard library only.
@@ -21,17 +23,24 @@ _BUILD = """
 import sys
 from pathlib import Path
 from tcc.backends.toolchain import build_runtime, find_toolchain
-build_runtime(find_toolchain(), Path(sys.argv[1]))
+from tcc.errors import ToolError
+try:
+    build_runtime(find_toolchain(), Path(sys.argv[1]))
+except ToolError as error:
+    print(f"the wheel holds no compiled runtime: {error}", file=sys.stderr)
 """
 
 
 class BuildRuntime(build_py):
     """Copies the package, then compiles the C library into its runtime/lib.
 
-    An editable install gets no library: the runtime is built from its sources at first use.
+    Without a C compiler, and in an editable install, there is no library: the runtime is built
+    from its sources at first use.
     """
 
     def run(self) -> None:
+        # An earlier build in the same folder may have left modules that are gone since.
+        shutil.rmtree(Path(self.build_lib, "tcc"), ignore_errors=True)
         super().run()
         if self.editable_mode:
             return
@@ -47,3 +56,17 @@ class PlatformWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         return "py3", "none", platform
+
+
+class DevelopmentTree(editable_wheel):
+    """An editable install of build/devtree, a folder on the path of modules.
+
+    setuptools would add an import hook for the folder map of pyproject.toml.  Hooks come after the
+    path, where a folder `tcc` without modules, such as a clone beside a script, would be found
+    first as a namespace package.
+    """
+
+    def finalize_options(self) -> None:
+        subprocess.run([sys.executable, Path("scripts", "devtree")], check=True)
+        self.distribution.package_dir = {"": "build/devtree"}
+        super().finalize_options()

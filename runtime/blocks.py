@@ -76,6 +76,9 @@ class _Lease:
     def __del__(self) -> None:
         self._free.append(self._block)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("the memory of a result has one owner; copy the array")
+
 
 def _make(size: int) -> _Block:
     memory: Array = np.empty(size + _ALIGNMENT, np.uint8)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import os
 import platform
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
@@ -69,12 +71,14 @@ class Image:
 class _Images:
     """Libraries by inode, size, time and end of their file; those that the linker knows by inode.
 
-    `spellings` counts how often each path was spelled anew.
+    `spellings` counts how often each path was spelled anew; `placed` has the path of what was
+    written by `place`, by its hash.
     """
 
     loaded: dict[_File, Image] = field(default_factory=dict)
     mapped: dict[_Inode, Image] = field(default_factory=dict)
     spellings: dict[Path, int] = field(default_factory=dict)
+    placed: dict[bytes, Path] = field(default_factory=dict)
     lock: Any = field(default_factory=RLock)
 
 
@@ -124,12 +128,51 @@ def _open_anew(path: Path, file: _File) -> Image:
     return Image(library, path, file)
 
 
+def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
+    """A path of an artifact that this or another process read from `path`, where it was `file`.
+
+    It is `path` where that holds the same file still, so that processes share its weights; else
+    one of `contents` (by suffix), which stays until the process ends.  Raises OSError where those
+    cannot be written.
+    """
+    with _IMAGES.lock:
+        try:
+            if _look_at(path) == file:
+                return path
+        except OSError:
+            pass
+        parts = (
+            part for suffix in sorted(contents) for part in (suffix.encode(), contents[suffix])
+        )
+        key = _hash_of(parts)
+        if key not in _IMAGES.placed:
+            target = _folder() / path.name
+            for suffix, data in contents.items():
+                Path(f"{target}{suffix}").write_bytes(data)
+            _IMAGES.placed[key] = target
+        return _IMAGES.placed[key]
+
+
+def _hash_of(parts: Iterable[bytes]) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.digest()
+
+
 def _open_copy(path: Path) -> Image:
-    folder = Path(tempfile.mkdtemp(prefix="tcc-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _folder()
     for suffix in ("", SIDE_SUFFIX):
         source = Path(f"{path}{suffix}")
         if not suffix or source.exists():
             shutil.copyfile(source, folder / source.name)
     copy = folder / path.name
     return Image(ctypes.CDLL(str(copy)), copy, _look_at(copy))
+
+
+def _folder() -> Path:
+    """A new folder that is gone once this process ends; its forks leave it alone."""
+    made, owner = Path(tempfile.mkdtemp(prefix="tcc-")), os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))
+    return made

@@ -25,7 +25,8 @@ from tcc.runtime.arrays import kind_of, view_of
 from tcc.runtime.blocks import Blocks
 from tcc.runtime.calls import Inputs, Outputs, Result, Results
 from tcc.runtime.devices import Given, Maker, maker_like, stream_of
-from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image
+from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
+from tcc.runtime.soname import set_soname
 from tcc.runtime.values import Block, arrays_in, describe, is_list, is_value, read_block
 
 # How many runs' results may lie free.
@@ -111,19 +112,28 @@ class Module:
     stream; others are there when the call returns.
     Strings are arrays of `str` (any NumPy type of strings, or objects), sequences are lists, an
     optional is its element or None.
+    A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
+    pickle holds the artifact's bytes; where the file is still at its path, what unpickles it loads
+    that.  Modules with state of their own refuse both.
     Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
     imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
 
     def __init__(
-        self, path: Path, threads: int | None, flags: int, error: Callable[..., Exception]
+        self,
+        path: Path,
+        threads: int | None,
+        flags: int,
+        error: Callable[..., Exception],
+        original: Module | None = None,
     ) -> None:
+        self._original = original  # whose file may be removed when it dies
         self._path, self._error, self._flags = path.absolute(), error, flags
         self._threads = -1 if threads is None else self._count(threads)
         self._idle: list[int] = []
         self._lock = Lock()
         self._handle: int | None = None
-        self._image, self._api = self._open()
+        self._image, self._api = (original._image, original._api) if original else self._open()
         handle = ctypes.c_void_p()
         self._check(self._api.model_get(ctypes.byref(handle)))
         self._handle = handle.value
@@ -185,11 +195,22 @@ class Module:
             return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact (and its side file of weights, if it has one) to `path`.
+        """Copies the artifact (and its side file of weights, if it has one) to `path`, the name of
+        which becomes its SONAME.
 
         Raises `error` where that cannot be, or where another file came to the artifact's path.
         """
-        target, source = Path(path), self._image.path
+        target = Path(path)
+        with self._files(target) as files:
+            for suffix, source in files.items():
+                soname = "" if suffix else target.name
+                _copy_file(source, Path(f"{target}{suffix}"), soname)
+
+    @contextmanager
+    def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
+        """The artifact's files by suffix.  Where reading them fails, `error` names the file or
+        `target`."""
+        source = self._image.path
         side = self.manifest["weights"]["place"] == "side file"
         try:
             if not self._image.is_at_path():
@@ -198,14 +219,38 @@ class Module:
                     where=str(source),
                     why="another file is at its path since it was loaded",
                 )
-            for suffix in (SIDE_SUFFIX, "") if side else ("",):
-                _copy_file(Path(f"{source}{suffix}"), Path(f"{target}{suffix}"))
+            yield {suffix: Path(f"{source}{suffix}") for suffix in (SIDE_SUFFIX, "")[not side :]}
         except (OSError, ValueError) as failure:
             raise self._error(
                 "the artifact cannot be copied",
                 where=str(getattr(failure, "filename", None) or target),
                 why=getattr(failure, "strerror", None) or str(failure),
             ) from failure
+
+    def __copy__(self) -> Module:
+        self._check_copyable()
+        threads = None if self._threads < 0 else self._threads
+        return Module(self._path, threads, self._flags, self._error, self)
+
+    def __deepcopy__(self, _memo: Any) -> Module:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_copyable()
+        with self._files(self._path) as files:
+            contents = {suffix: file.read_bytes() for suffix, file in files.items()}
+        threads = None if self._threads < 0 else self._threads
+        image = self._image
+        return _unpickled, (image.path, image.file, contents, threads, self._flags, self._error)
+
+    def _check_copyable(self) -> None:
+        if self._stateful:
+            raise self._error(
+                "the module cannot be copied or pickled",
+                where=str(self._path),
+                why="it has state of its own, which lives in one module",
+                hint="load the artifact again for a module whose state begins anew",
+            )
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
@@ -422,6 +467,26 @@ class Module:
         self._check(status)
 
 
+def _unpickled(
+    path: Path,
+    file: Any,
+    contents: Mapping[str, bytes],
+    threads: int | None,
+    flags: int,
+    error: Callable[..., Exception],
+) -> Module:
+    try:
+        found = place(path, file, contents)
+    except OSError as failure:
+        raise error(
+            "the pickled artifact cannot be written",
+            where=str(failure.filename),
+            why=str(failure.strerror),
+            hint="TMPDIR names a folder with room",
+        ) from failure
+    return Module(found, threads, flags, error)
+
+
 _MODULES: WeakSet[Module] = WeakSet()
 
 
@@ -454,11 +519,14 @@ def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
     return sizes if len(sizes) == len(shape) else None
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path, soname: str = "") -> None:
+    """Copies beside, then renames; a library's copy gets the SONAME that is given."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
         made = Path(file.name)
     try:
         shutil.copyfile(source, made)
+        if soname:
+            set_soname(made, soname)
         shutil.copymode(source, made)
         made.replace(target)
     finally:

@@ -79,8 +79,12 @@ def _owners(trace: Path, folder: Path) -> dict[str, str]:
 
 
 def _paths(arguments: str) -> Iterator[str]:
-    """Those of one call; what is relative to an open folder, with that folder."""
+    """Those of one call; what is relative to an open folder, with that folder.  Of what is opened
+    by the number of a descriptor, the file."""
+    opened = re.search(r" = \d+<([^>]*)>$", arguments)
     for folder, path in _PATH.findall(arguments):
+        if opened and path.startswith("/proc/self/fd/"):
+            path = opened[1]
         yield f"{folder}/{path}" if folder and not path.startswith("/") else path
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import resource
+import subprocess
+import sys
+import threading
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from onnx import parser
 from tcc.backends.workers import WorkerFailedError, WorkerPool
-from tcc.budgets import BUDGETS, Budgets, budgets_help, memory_of, read_budgets
+from tcc.budgets import BUDGETS, Budgets, budgets_help, meaning_of, memory_of, read_budgets
 from tcc.cli import execute
-from tcc.errors import UserError
+from tcc.errors import ToolError, UserError
 from tcc.frontends import load_model
 from tcc.options import read_options
 
@@ -97,9 +101,67 @@ def test_a_worker_may_have_any_time(worker: str) -> None:
 def test_a_worker_gets_no_more_memory_than_its_budget(worker: str) -> None:
     pool = WorkerPool(worker, 1, budgets=Budgets(kernel_bytes=1 << 30))
     assert pool.answers([pool.submit(1 << 20)]) == [1 << 20]
-    with pytest.raises(WorkerFailedError, match="MemoryError"):
+    with pytest.raises(WorkerFailedError, match="--budget kernel_bytes=2147483648"):
         pool.answers([pool.submit(1 << 30)])
     pool.abandon()
+
+
+@pytest.mark.parametrize(
+    "budget",
+    ["bytes=1", "bytes=100M", "kernel_bytes=1", "kernel_bytes=10M", "kernel_bytes=20M"],
+)
+def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_path: Path) -> None:
+    """In a process of its own: libraries of this one hold memory that they can use again."""
+    name, _, size = budget.partition("=")
+    (tmp_path / "m.onnx").write_bytes(CHAIN.SerializeToString())
+    done = subprocess.run(
+        [sys.executable, "-m", "tcc", "compile", "m.onnx", "--jobs", "1", "--budget", budget],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    most = int(size.rstrip("M")) << (20 if "M" in size else 0)
+    assert f"error: the model is over the budget of {most} {meaning_of(name)}\n" in done.stderr
+    assert f"--budget {name}=" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "because: " in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 1 TiB"),
+        RuntimeError("can't start new thread"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ToolError("cc failed", why="cc1: out of memory allocating 65536 bytes"),
+    ],
+)
+def test_what_lacks_memory_is_over_the_budget_of_memory(error: Exception) -> None:
+    budgets = Budgets(bytes=1 << 32)
+    with pytest.raises(UserError, match="budget of 4294967296 bytes") as found, memory_of(budgets):
+        raise error
+    assert found.value.why
+    with pytest.raises(UserError, match="there is not enough memory"), memory_of(BUDGETS):
+        raise error
+    with pytest.raises(KeyError), memory_of(budgets):
+        raise KeyError("memory")
+
+
+def test_a_thread_that_cannot_be_started_is_no_traceback(
+    worker: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def start(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    pool = WorkerPool(worker, 1)
+    with pytest.raises(WorkerFailedError) as error:
+        pool.answers([pool.submit("quick")])
+    assert error.value.over is not None
+    assert "can't start new thread" in error.value.over.why
+    pool.abandon()
+    assert capfd.readouterr().err == ""
 
 
 def test_the_compiling_process_has_its_budget_and_gets_its_own_back() -> None:

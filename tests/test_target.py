@@ -246,11 +246,11 @@ def test_profiles_are_in_their_units() -> None:
         assert profile.text == name
         assert profile.warp in (32, 64)
         assert 32 << 10 <= profile.shared <= 256 << 10
-        assert 1e11 < profile.bandwidth < 1e13
+        assert 5e10 < profile.bandwidth < 1e13  # an integrated GPU has its host's memory
         f32, f16 = profile.peak("f32"), profile.peak("f16")
         assert f32 is not None
         assert f16 is not None
-        assert 1e13 < f32 < f16 < 1e16
+        assert 5e12 < f32 < f16 < 1e16
         assert profile.peak("f4") is None
 
 

@@ -57,7 +57,7 @@ def compile_kernels(
             numbers.append(pool.submit((texts[-1].llvm, target, False)))
         objects = pool.answers(numbers)
     except WorkerFailedError as error:
-        raise _failure(texts[error.number], error.why) from None
+        raise error.over or _failure(texts[error.number], error.why) from None
     finally:
         RESTING.leave(key, pool)
     scratch = max((t.scratch for t in texts), default=0)

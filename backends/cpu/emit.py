@@ -5,8 +5,8 @@
 `buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The units
 begin <= u < end run one after another, after what they all would do alike; `scratch` is
 `KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported
-function only unpacks its arguments for an internal one whose parameters say that buffers do not
-overlap.
+function only unpacks its arguments for an internal one, NAME_units, whose parameters say that
+buffers do not overlap.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...]) -> str:
     return (
         f"define void @{name}(ptr %buffers, ptr %ints, i64 %begin, i64 %end, ptr %scratch) #0 {{\n"
         + "\n".join(lines)
-        + f"\n  call void @units({', '.join(args)})\n  ret void\n}}"
+        + f"\n  call void @{name}_units({', '.join(args)})\n  ret void\n}}"
     )
 
 
@@ -144,7 +144,7 @@ def _inner(kernel: TileKernel, name: str, module: Module) -> str:
     code.void(f"br {again}, label %unit, label %done, !llvm.loop !0")
     code.place("done")
     code.void("ret void")
-    head = f"define internal void @units({', '.join(params)}) noinline #0 {{\nentry:\n"
+    head = f"define internal void @{name}_units({', '.join(params)}) noinline #0 {{\nentry:\n"
     return head + "\n".join(code.lines) + "\n}"
 
 

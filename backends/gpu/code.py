@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tcc.backends.gpu.compile import Compilers, compile_kernels, requests_for
 from tcc.backends.gpu.machine_code import ptx_target
+from tcc.backends.gpu.ptxas import needed_driver
 from tcc.backends.gpu.source import (
     HOPPER,
     CompiledKernel,
@@ -24,6 +25,7 @@ from tcc.backends.images import (
     Param,
     Platform,
 )
+from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import DTYPES
 from tcc.schedule.blocks import BlockSchedule
@@ -103,7 +105,8 @@ def compile_blocks(
     for gpu in assembled:
         own = [each[-1] for each in made] if extra else by_arch[listed.index(gpu.arch)]
         texts = _assembly(gpu, sources, own, compilers)
-        variants.append(GpuVariant(gpu.arch, Form.PTX, tuple(map(_kernel, texts))))
+        kernels, needs = tuple(map(_kernel, texts)), _needed(Form.PTX, texts)
+        variants.append(GpuVariant(gpu.arch, Form.PTX, kernels, needs))
     platform = Platform.HIP if target.kind == "rocm" else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
     listings = tuple(
@@ -147,10 +150,25 @@ def _number(gpu: GpuProfile) -> int:
 
 def _variant(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> GpuVariant:
     form = Form.HSACO if gpu.kind == "rocm" else Form.CUBIN
-    return GpuVariant(_exact_arch(gpu, kernels), form, tuple(map(_kernel, kernels)))
+    exact = _exact_arch(gpu, kernels)
+    return GpuVariant(exact, form, tuple(map(_kernel, kernels)), _needed(form, kernels))
+
+
+def _needed(form: Form, kernels: Sequence[CompiledKernel]) -> str:
+    """The oldest driver that loads all of them."""
+    if form is Form.HSACO:
+        return "ROCm 6"
+    # their numbers have three digits
+    cubin = form is Form.CUBIN
+    return max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
 
 
 def _kernel(made: CompiledKernel) -> GpuKernel:
+    if made.scratch:
+        raise InternalError(
+            f"the kernel {made.symbol} needs {made.scratch} bytes of scratch for {made.arch}",
+            why="a launch gives none",
+        )
     params = tuple(_PARAMS[p] for p in made.parameters)
     maps = tuple(map(_map, made.maps))
     return GpuKernel(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.resting import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool
 from tcc.budgets import BUDGETS, Budgets
-from tcc.errors import ToolError, UserError
+from tcc.errors import ToolError
 from tcc.target import GpuProfile
 
 _WORKER = "tcc.backends.gpu.worker"
@@ -49,20 +48,20 @@ class Compilers:
         self._numbers.clear()
 
     def start(self) -> None:
-        """Starts the processes, which takes them a second; UserError where Triton is missing."""
+        """Starts the processes, which takes them a second; ToolError where Triton is missing."""
         if self._pool is not None:
             return
         if importlib.util.find_spec("triton") is None:
-            raise UserError(
+            raise ToolError(
                 "code for GPUs needs Triton",
-                hint="run in tcc's source folder: pip install -e '.[gpu]'",
+                hint="run in tcc's source folder: pip install '.[gpu]'",
             )
         temporary = tempfile.TemporaryDirectory(prefix="tcc-triton-")
         self._folder = self._ending.enter_context(temporary)
         key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
         self._pool = RESTING.take(key)
         if self._pool is None:
-            self._pool = WorkerPool(_WORKER, self.jobs, _environment(), self._budgets)
+            self._pool = WorkerPool(_WORKER, self.jobs, self._budgets)
         self._ending.callback(RESTING.leave, key, self._pool)
 
     def begin(self, requests: Sequence[Request]) -> None:
@@ -82,7 +81,7 @@ class Compilers:
             kernels: list[CompiledKernel] = self._pool.answers([self._numbers[r] for r in requests])
         except WorkerFailedError as error:
             source, profile, _ = list(self._numbers)[error.number]
-            raise _failure(source, profile, error.why) from None
+            raise error.over or _failure(source, profile, error.why) from None
         return kernels
 
 
@@ -106,8 +105,8 @@ def compile_kernels(
     CUDA in `assembled`.
 
     `compilers` do it, or so many processes of its own.  Equal sources are compiled once.  The
-    bytes depend on sources and profiles only.  Raises UserError where Triton is not installed and
-    ToolError, naming the kernel and a file with its text, where Triton fails, kills its process or
+    bytes depend on sources and profiles only.  Raises ToolError where Triton is not installed and,
+    naming the kernel and a file with its text, where Triton fails, kills its process or
     needs more shared memory than there is.
     """
     if isinstance(compilers, int):
@@ -116,12 +115,6 @@ def compile_kernels(
     made = compilers.compiled(requests_for(sources, profiles, assembled))
     goals = len(profiles) + len(assembled)
     return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment without what changes Triton's output."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "MLIR_", "LLVM_"))}
-    return kept | {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:

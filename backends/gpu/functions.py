@@ -6,11 +6,13 @@ vendor's library is called, so that one text serves all devices and Triton's int
 
 Errors are at most 4 units in the last place in f32.  NaN, infinities, signed zeros and denormals
 keep their places.  `exp2` is the one approximate instruction in use: devices keep within 2 units
-of it between -1/2 and 1/2, which is where it is asked.  Polynomials are minimax fits.
+of it; those where `FLUSHES` give 0 for denormal results.  Polynomials are minimax fits.
 """
 
 import triton
 import triton.language as tl
+
+FLUSHES = tl.constexpr(False)
 
 
 @triton.jit
@@ -69,8 +71,10 @@ def exp(x):
     two parts.  Where 2**t leaves the range there is no e."""
     t = x * 1.44269502162933349609375
     e = tl.fma(t, 1.904654323148236017e-09, tl.fma(t, -0.693147182464599609375, x))
-    power = tl.exp2(t)
-    return tl.where((t < 128.0) & (t > -160.0), tl.fma(power, e, power), power)
+    tiny = t < -125.0
+    power = tl.exp2(tl.where(tiny, t + 64.0, t) if FLUSHES else t)
+    value = tl.where((t < 128.0) & (t > -160.0), tl.fma(power, e, power), power)
+    return tl.where(tiny, value * 5.421010862427522e-20, value) if FLUSHES else value
 
 
 @triton.jit

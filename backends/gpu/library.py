@@ -1,4 +1,5 @@
-"""The device functions of `functions.py` and `narrow_functions.py`, as text."""
+"""The device functions of `functions.py` and `narrow_functions.py`, and the constants that they ask
+for, as text."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ def _add_functions(text: str, found: dict[str, _Function]) -> None:
             names = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
             uses = tuple(dict.fromkeys(n for n in names if n in found))
             found[node.name] = _Function("\n".join(lines[start - 1 : node.end_lineno]), uses)
+        elif isinstance(node, ast.Assign):
+            found[ast.unparse(node.targets[0])] = _Function(ast.unparse(node), ())
 
 
 def function_names() -> tuple[str, ...]:

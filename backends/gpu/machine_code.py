@@ -129,17 +129,21 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1])
 
 
-def _output(data: bytes, tool: str, *options: str) -> str:
-    """What one of the tools that come with Triton prints of a file."""
+def nvidia_tool(name: str) -> Path:
+    """One of NVIDIA's tools that come with Triton."""
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
-        raise ToolError(f"{tool} is missing", why="it comes with Triton, which is not installed")
-    program = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / tool
+        raise ToolError(f"{name} is missing", why="it comes with Triton, which is not installed")
+    return Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
+
+
+def _output(data: bytes, tool: str, *options: str) -> str:
+    """What a tool prints of a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel"
         path.write_bytes(data)
         done = subprocess.run(
-            [program, *options, path], capture_output=True, text=True, check=False
+            [nvidia_tool(tool), *options, path], capture_output=True, text=True, check=False
         )
     if done.returncode:
         raise ToolError(f"{tool} cannot read a kernel", why=(done.stderr or done.stdout)[-500:])

@@ -80,9 +80,7 @@ class Printer:
         head = [*self._comments, "@triton.jit", f"def {self._name}({', '.join(self._parameters)}):"]
         body = [f"    {line}" for line in self._writer.lines()]
         text = "\n".join([*head, *body]) + "\n"
-        # Each compile says which floats of a byte its device multiplies.
-        asked = 'FLOAT8 = tl.constexpr("")\n\n\n' if "float8_dot" in self._used else ""
-        return _HEADER + asked + function_text(self._used) + combines + text
+        return _HEADER + function_text(self._used) + combines + text
 
     def kernel(self, kernel: TileKernel) -> None:
         if kernel.locals:

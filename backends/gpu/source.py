@@ -72,7 +72,8 @@ class CompiledKernel:
     lanes its block, `parameters` what it passes, in order.  `stages` is how deep loads are
     pipelined: fewer than asked for where shared memory is short.  `registers` and `private` are as
     of `MachineCode`, of PTX 0.  `maps` are those of the parameters, with the box that one
-    instruction moves; `stays`: programs take several units each.
+    instruction moves; `stays`: programs take several units each.  `scratch` is memory beside the
+    buffers, in bytes, which no launch gives.
     """
 
     arch: str
@@ -88,6 +89,7 @@ class CompiledKernel:
     private: int
     maps: tuple[TensorMap, ...] = ()
     stays: bool = False
+    scratch: int = 0
 
 
 def kernel_source(

@@ -17,6 +17,7 @@ from typing import Any
 
 import triton
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
+from tcc.backends.gpu.ptxas import NEWEST, assembled
 from tcc.backends.gpu.source import (
     HOPPER,
     CompiledKernel,
@@ -67,7 +68,7 @@ def _compiled(
         try:
             if source.hopper is not None and profile.arch == HOPPER:
                 function = _load(source.hopper, profile, Path(folder))
-                kernel = _compile(function, source.hopper, profile, 1, assembly)
+                kernel = _compile(function, source.hopper, profile, source.stages, assembly)
                 # Values that leave the registers cost more than Gluon brings.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
@@ -98,9 +99,10 @@ def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
     path.write_text(source.text)
     module = ModuleType("kernel")
     exec(compile(source.text, path, "exec", dont_inherit=True), vars(module))
-    # What kernels with such products ask, and others do not have.
-    if hasattr(module, "FLOAT8"):
-        module.FLOAT8 = triton.language.constexpr(profile.float8)  # type: ignore[attr-defined]
+    # What functions ask of the device; v_exp_f32 gives 0 for what is denormal.
+    for name, answer in (("FLOAT8", profile.float8), ("FLUSHES", profile.kind == "rocm")):
+        if hasattr(module, name):
+            setattr(module, name, triton.language.constexpr(answer))
     return getattr(module, source.name)
 
 
@@ -118,17 +120,20 @@ def _compile(
     # Only a Contract may fuse: elsewhere every function rounds, and denormals stay.
     options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
     if not rocm:
-        options["enable_reflect_ftz"] = False
+        options |= {"enable_reflect_ftz": False, "ptx_version": NEWEST}
     language = GluonASTSource if source.maps else ASTSource
     parsed = language(fn=function, signature=signature, constexprs={}, attrs=attributes)
-    made, found = _stages(parsed, _target(profile), options, assembly)
-    text = made["amdgcn" if rocm else "ptx"]
-    code = text.encode() if assembly else made["hsaco" if rocm else "cubin"]
-    usage = (0, 0) if assembly else rocm_usage(text) if rocm else cuda_usage(code)
+    made, found = _stages(parsed, _target(profile), options)
+    if rocm:
+        text, code = made["amdgcn"], made["hsaco"]
+        usage = rocm_usage(text)
+    else:
+        text, code = assembled(made["ptx"], check_only=assembly)
+        usage = (0, 0) if assembly else cuda_usage(code)
     return CompiledKernel(
         profile.arch,
         found["name"],
-        code,
+        code or text.encode(),
         text,
         found["shared"],
         found["num_warps"],
@@ -138,16 +143,17 @@ def _compile(
         *usage,
         _boxed(source.maps, found["tensordesc_meta"]) if source.maps else (),
         bool(source.maps),
+        sum(found.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")),
     )
 
 
 def _stages(
-    source: ASTSource, target: GPUTarget, options: dict[str, Any], assembly: bool
+    source: ASTSource, target: GPUTarget, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What every stage of Triton's pipeline makes, and what the stages tell of the kernel.
 
-    As `triton.compile`, which would also look every kernel up among files and keep it there.  With
-    `assembly` the pipeline of CUDA ends before `ptxas`.
+    As `triton.compile`, which would also look every kernel up among files and keep it there.  The
+    pipeline of CUDA ends before `ptxas`.
     """
     backend = make_backend(target)
     chosen = backend.parse_options(options)
@@ -160,7 +166,7 @@ def _stages(
     module = source.make_ir(target, chosen, functions, backend.get_module_map(), context)
     made, found = dict[str, Any](), dict(vars(chosen))
     for name, stage in stages.items():
-        if not (assembly and name == "cubin"):
+        if name != "cubin":
             made[name] = module = stage(module, found)
     return made, found
 

@@ -1,6 +1,7 @@
 """The command line.  One command per file; each calls functions of `tcc.driver`.
 
-Exit codes: 0 ok, 1 the user's input, arguments or tools, 2 a fault of tcc.
+Exit codes: 0 ok, 1 a check failed, 2 usage or input, 3 a tool is missing or failed, 70 a fault of
+tcc, 130 interrupted (also by the reader of its output, who went).
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 import click
 from tcc import __version__
 from tcc.cli import bench, compile, doctor, inspect, ops, run, verify
-from tcc.errors import InternalError, TccError
+from tcc.errors import InternalError, TccError, UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_USER = UserError.exit_code
+_INTERRUPTED = 128 + signal.SIGINT
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
 
 
@@ -63,13 +66,12 @@ def execute(args: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         error.show(sys.stderr)
-        return 1
+        return _USER
     except (KeyboardInterrupt, click.Abort):
-        return _failed(session, "interrupted", 1)
-    except BrokenPipeError:
-        # The reader of our output has gone.
+        return _failed(session, "interrupted", _INTERRUPTED)
+    except (BrokenPipeError, SystemExit):  # the second is click's own answer to the first
         _print_no_more()
-        return 1
+        return _INTERRUPTED
     except InternalError as error:
         return _failed(session, f"internal error: {error}\n  {_REPORT}", error.exit_code)
     except TccError as error:
@@ -78,9 +80,10 @@ def execute(args: Sequence[str] | None = None) -> int:
         if error.errno not in _FULL:
             return _internal(session, error)
         _print_no_more()
-        return _failed(session, f"error: something cannot be written: {error.strerror}", 1)
+        return _failed(session, f"error: something cannot be written: {error.strerror}", _USER)
     except MemoryError as error:
-        return _failed(session, f"error: there is not enough memory: {_first_line(error)}", 1)
+        why = _first_line(error) or "no more is granted to this process"
+        return _failed(session, f"error: there is not enough memory\n  because: {why}", _USER)
     except Exception as error:
         return _internal(session, error)
     return result if isinstance(result, int) else 0
@@ -98,7 +101,8 @@ def _first_line(error: Exception) -> str:
 
 def _internal(session: Session, error: Exception) -> int:
     name = type(error).__name__
-    return _failed(session, f"internal error: {name}: {_first_line(error)}\n  {_REPORT}", 2)
+    message = f"internal error: {name}: {_first_line(error)}\n  {_REPORT}"
+    return _failed(session, message, InternalError.exit_code)
 
 
 def _print_no_more() -> None:

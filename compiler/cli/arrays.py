@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from tcc.artifact import read_program
+from tcc.backends.host import decode_program
+from tcc.cli.show import say
+from tcc.cli.sizes import fitting_shapes
 from tcc.errors import UserError
 from tcc.ir.graph import carrier
 from tcc.ir.narrow import decode, encode
 from tcc.ir.op import Array
+from tcc.ir.program import Program
 from tcc.ir.types import BF16, DTYPES, STRING, DType, Kind
 from tcc.options import read_shape
 from tcc.runtime import Port
 
 _FORMS = (
-    "write NAME=@file.npy, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a sequence "
-    "NAME=@a.npy,@b.npy"
+    "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a "
+    "sequence NAME=@a.npy,@b.npy"
 )
+_MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # of .npy and .npz
 
 
-def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
-    """One array per port: the `given` texts, else seeded random values (open sizes are 1); a
-    sequence is what files hold, or empty, an optional what one holds, or absent.
+def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
+    """`make_inputs` for the artifact at `path`, as a module takes them."""
+    program = decode_program(read_program(path))
+    return as_taken(make_inputs(ports, given, seed, program), ports)
 
+
+def make_inputs(
+    ports: Sequence[Port], given: Iterable[str], seed: int, program: Program | None = None
+) -> dict[str, Any]:
+    """One array per port: the `given` texts, else seeded random values, which one line on stderr
+    names; a sequence is what files hold, or empty, an optional what one holds, or absent.
+
+    Sizes that are open and not given are those that the checks of `program` hold with, or 1.
     Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
     be read.
     """
@@ -44,10 +62,27 @@ def make_inputs(ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[
         if name in texts:
             raise UserError(f"the input {name!r} is given twice", where=f"--input {text}")
         texts[name] = text[len(name) + 1 :]
-    return {
-        name: _value(port, texts.get(name, ""), np.random.default_rng([seed, index]))
-        for index, (name, port) in enumerate(known.items())
-    }
+        if not texts[name]:
+            raise UserError("nothing is given", where=f"--input {text}", hint=_FORMS)
+
+    def value(index: int, port: Port) -> Any:
+        return _value(port, texts.get(port.name, ""), np.random.default_rng([seed, index]))
+
+    made = {n: value(n, port) for n, port in enumerate(ports) if port.name in texts}
+    left = {n: port for n, port in enumerate(ports) if n not in made}
+    if program is not None and any(None in port.shape for port in left.values()):
+        shapes = fitting_shapes(program, {n: np.shape(a) for n, a in made.items()})
+        left = {n: replace(port, shape=shapes[n]) for n, port in left.items()}
+    made |= {n: value(n, port) for n, port in left.items()}
+    random = [
+        f"{port.name}={texts.get(port.name) or 'x'.join(map(str, (*made[n].shape, port.dtype)))}"
+        for n, port in enumerate(ports)
+        if port.kind == "tensor" and not set("@=") & set(texts.get(port.name, ""))
+    ]
+    if random:
+        made_up = f"random values of seed {seed}: {', '.join(random)}"
+        say(f"{made_up}; give others with --input", err=True)
+    return {port.name: made[n] for n, port in enumerate(ports)}
 
 
 def _value(port: Port, text: str, rng: np.random.Generator) -> Any:
@@ -80,13 +115,30 @@ def _array(port: Port, text: str, rng: np.random.Generator) -> Array:
 
 
 def _load(path: Path, where: str) -> Array:
+    file, named, key = str(path).partition(".npz:")
+    path = Path(f"{file}.npz") if named else path
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError("cannot read an array", where=where, why=str(error)) from error
-    if not isinstance(array, np.ndarray):
-        raise UserError("not one array but an archive", where=where, hint="save it with np.save")
+        with path.open("rb") as opened:
+            if not opened.read(6).startswith(_MAGICS):
+                raise ValueError("it is no file of NumPy: save the array with np.save")
+            opened.seek(0)
+            found = np.load(opened, allow_pickle=False)
+            array = found if isinstance(found, np.ndarray) else _member(found, key)
+    except (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
+        why = str(error)
+        if "allow_pickle" in why:
+            why = "it holds Python objects, which are code and not read: save numbers or str"
+        raise UserError("cannot read an array", where=where, why=why) from error
     return array.astype(object) if array.dtype.kind == "U" else array
+
+
+def _member(archive: Mapping[str, Array], key: str) -> Array:
+    """The array `key` of an archive, or its only one; raises ValueError where there is none."""
+    if not key and len(archive) == 1:
+        (key,) = archive
+    if key not in archive:
+        raise ValueError(f"name one of its arrays, as in @file.npz:KEY: {', '.join(archive)}")
+    return archive[key]
 
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:

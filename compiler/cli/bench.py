@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tcc.cli.arrays import as_taken, make_inputs
+from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import CAP, PEERS, Peer
@@ -72,8 +72,7 @@ def bench(
     kinds = _kinds(peers, model)
     count = threads or len(os.sched_getaffinity(0))
     with opened_artifact(artifact or model) as compiled, ExitStack() as stack:
-        ports = load(compiled).inputs
-        arrays = as_taken(make_inputs(ports, inputs, seed), ports)
+        arrays = inputs_of(compiled, load(compiled).inputs, inputs, seed)
         files = {"tcc": compiled}
         stage = stack.enter_context(progress("timing"))
         running = [

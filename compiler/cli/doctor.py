@@ -17,7 +17,7 @@ from tcc.backends.cpu.calibrate import calibrate as measured_machine
 from tcc.cli.choices import PATH, json_flag
 from tcc.cli.show import bytes_text, progress
 from tcc.driver import resolve_targets
-from tcc.errors import UserError
+from tcc.errors import ToolError, UserError
 from tcc.options import Options
 from tcc.schedule.machine_file import machine_text
 
@@ -53,7 +53,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
       tcc doctor
       tcc doctor --calibrate -o machine.json
 
-    The exit code is 1 if nothing here can link an artifact.
+    The exit code is 3 if nothing here can link an artifact.
     """
     if calibrate:
         _calibrate(output, as_json)
@@ -79,7 +79,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
             click.echo(f"{name:{width}}  {fact}")
     if all(found == "absent" for found in linkers.values()):
         click.echo("nothing can link here: install gcc, clang, or tcc's extra zig", err=True)
-        return 1
+        return ToolError.exit_code
     return 0
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tcc.artifact import read_manifest
-from tcc.cli.arrays import as_taken, make_inputs
+from tcc.artifact import needed_glibc, read_manifest
+from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.gpu_builds import build_lines
 from tcc.cli.kernel_facts import Facts, kernel_facts
@@ -71,7 +71,7 @@ def inspect(
             return
         manifest = read_manifest(path)
         if not (kernels or measure):
-            _show_manifest(manifest, as_json)
+            _show_manifest({**manifest, "needs": needed_glibc(path)}, as_json)
             return
         shown = range(len(manifest["variants"]))
         if measure and len(shown) > 1:
@@ -82,7 +82,7 @@ def inspect(
             times = measure_steps(
                 path,
                 facts[0].steps,
-                lambda module: as_taken(make_inputs(module.inputs, inputs, seed), module.inputs),
+                lambda module: inputs_of(path, module.inputs, inputs, seed),
                 runs,
                 threads,
             )

@@ -16,7 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from tcc.cli.worker import read_arrays, write_arrays
-from tcc.errors import ToolError, UserError
+from tcc.errors import ToolError
 from tcc.ir.op import Array
 
 # Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
@@ -62,8 +62,8 @@ class Peer:
     """A running worker; use it in a `with`.
 
     `row` says what it is where `PEERS` does not, `cap` how many seconds each answer may take.
-    Raises UserError where the peer is not installed; ToolError, with the worker's last words,
-    where it fails or takes longer than its cap.
+    Raises ToolError where the peer is not installed and, with the worker's last words, where it
+    fails or takes longer than its cap.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Peer:
         row = self._row
         parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
         if not all(find_spec(name) for name in parents if name):
-            raise UserError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+            raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
 
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import click
-from tcc.cli.arrays import as_taken, make_inputs, write_arrays
+from tcc.cli.arrays import inputs_of, write_arrays
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import array_lines, say, shape_record
@@ -36,7 +36,7 @@ def run(
     """
     with opened_artifact(model) as artifact:
         module = load(artifact, threads)
-        results = module.run(as_taken(make_inputs(module.inputs, inputs, seed), module.inputs))
+        results = module.run(inputs_of(artifact, module.inputs, inputs, seed))
     if output is not None:
         write_arrays(results, output)
     if as_json:

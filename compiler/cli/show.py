@@ -47,23 +47,24 @@ def summary_line(compiled: Compiled) -> str:
     """The one line that ends every compile; what differs between variants is there for each."""
     made = compiled.summary
     specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
+    needs = f"needs {made.needs}"
     if len(made.variants) == 1:
         kernels, *sizes = _sizes(made.variants[0])
         counted = f"{made.ops} ops in {kernels}"
-        return ", ".join(
-            (f"{compiled.path}: {made.target}", counted, made.precision, specialised, *sizes)
-        )
+        facts = (made.target, counted, made.precision, specialised, *sizes, needs)
+        return f"{compiled.path}: {', '.join(facts)}"
     each = (f"{variant.target}: {', '.join(_sizes(variant))}" for variant in made.variants)
-    general = ", ".join((f"{made.ops} ops", made.precision, specialised))
+    general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
     return "; ".join((f"{compiled.path}: {general}", *each))
 
 
-def _sizes(variant: VariantSummary) -> tuple[str, str, str]:
+def _sizes(variant: VariantSummary) -> tuple[str, ...]:
     arena = "by size" if variant.arena is None else bytes_text(variant.arena)
     return (
         f"{variant.kernels} kernels",
         f"arena {arena}",
         f"weights {bytes_text(variant.weights)} ({variant.growth:.2f} times the model's)",
+        *([f"needs {variant.needs}"] if variant.needs else ()),
     )
 
 

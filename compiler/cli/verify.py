@@ -13,7 +13,7 @@ from typing import Any
 import click
 import numpy as np
 from tcc.artifact import find_weights, read_manifest, verify_weights
-from tcc.cli.arrays import as_taken, as_values, is_carried, make_inputs
+from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import compare
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
@@ -127,7 +127,7 @@ def verify(
             if weights is not None:
                 verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
-        arrays = as_taken(make_inputs(module.inputs, inputs, seed), module.inputs)
+        arrays = inputs_of(path, module.inputs, inputs, seed)
         values = as_values(arrays, module.inputs)
         given = _as_the_model_takes(values, module.manifest)
         got = as_values(module.run(arrays), module.outputs)

@@ -14,6 +14,8 @@ from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
 from tcc.ops import OPS
 
+_EXPANDED = "an operand is expanded to another shape"
+
 
 class Emitter:
     """What every converter needs to write a source node as nodes of the graph.
@@ -71,7 +73,8 @@ class Emitter:
         known = operand.known
         if known is not None:
             return tuple(known.reshape(-1))
-        if lo not in operand.bound:
+        bound = self.scope.bound
+        if (operand, lo) not in bound:
             shape = operand.type.static_shape
             if shape is None or len(shape) > 1:
                 raise self.fail(f"{hint} is a tensor of type {operand.type!r}, not a short vector")
@@ -81,8 +84,8 @@ class Emitter:
                 attrs = OPS["bind_size"].attrs(fresh, element, signed)
                 self.scope.builder.add(OPS["bind_size"], [operand.value], attrs, loc=self.loc)
                 symbols.append(fresh)
-            operand.bound[lo] = tuple(symbols)
-        return operand.bound[lo]
+            bound[operand, lo] = tuple(symbols)
+        return bound[operand, lo]
 
     def size(self, operand: Operand, hint: str, lo: int = 0) -> Index:
         """The only element of an integer scalar or vector, as `sizes` has it."""
@@ -152,8 +155,28 @@ class Emitter:
             return x
         return self.emit("transpose", x, perm=tuple(perm))
 
+    def broadcast(self, *shapes: Sequence[Index]) -> tuple[Index, ...]:
+        """The shape to which all broadcast, which every run checks."""
+        found: list[Index] = []
+        for axis in range(max(map(len, shapes))):
+            size = const(1)
+            for dim in (shape[-1 - axis] for shape in shapes if len(shape) > axis):
+                if not (dim.terms or size.terms or dim is size or const(1) in (dim, size)):
+                    raise self.fail(f"dimensions {size.key} and {dim.key} do not broadcast")
+                wide = self.scope.joined(size, dim, _EXPANDED, self.loc)
+                size = wide or (size if dim.terms else dim)
+            found.append(size)
+        return tuple(reversed(found))
+
     def expand(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
+        """`x` repeated to fill `shape`; every run checks that sizes that are not equal are one."""
         target = tuple(as_index(d) for d in shape)
+        for back in range(1, min(x.rank, len(target)) + 1):
+            own, due = x.shape[-back], target[-back]
+            known = own is due or const(1) in (own, due) or not (own.terms or due.terms)
+            if not known and not self.scope.fits(own, due, _EXPANDED, self.loc):
+                self.require(own, due, _EXPANDED)
+                x = self.scope.renamed(x, own, due, self.loc)
         return x if target == x.shape else self.emit("expand", x, shape=target)
 
     def cast(self, x: Operand, dtype: DType) -> Operand:
@@ -187,8 +210,7 @@ class Emitter:
 
     def require(self, left: Index, right: Index, reason: str) -> None:
         """Demands that two sizes are equal; every run checks it."""
-        attrs = OPS["require"].attrs(left, right, reason)
-        self.scope.builder.add(OPS["require"], (), attrs, loc=self.loc)
+        self.scope.require(left, right, reason, self.loc)
 
     def holds(self, x: Operand, axis: int, count: int) -> Operand:
         """`x`, of which every run checks that an axis of open size has so many elements."""
@@ -196,21 +218,3 @@ class Emitter:
         if as_int(size) is None:
             self.require(maximum(size, count), size, f"an axis holds {count} elements")
         return x
-
-    def agree(self, x: Operand, shape: Sequence[Index]) -> Operand:
-        """`x` with its last dimensions those of `shape`, symbols that differ required to be equal.
-
-        `Scope.emit` does so wherever a row says that it must be.
-
-        Dimensions that broadcast, and those that are numbers, stay.
-        """
-        dims = list(x.shape)
-        for back in range(1, min(x.rank, len(shape)) + 1):
-            own, other = dims[-back], shape[-back]
-            if own is not other and own.terms and other.terms:
-                self.require(own, other, "operands are combined element by element")
-                dims[-back] = other
-        if tuple(dims) == x.shape:
-            return x
-        zeros = (const(0),) * x.rank
-        return self.emit("slice", x, starts=zeros, steps=(1,) * x.rank, sizes=tuple(dims))

@@ -48,3 +48,38 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
                 why=error.strerror or str(error),
                 hint=hint,
             ) from error
+
+
+def open_data(model: Path, location: str) -> int:
+    """A descriptor of the regular file at `location`, relative to the folder of `model`.
+
+    Links are followed where the file they lead to lies below that folder, or, where `model` is a
+    link itself, right beside the file that it leads to: so caches lay models out whose files are
+    named by their contents.  Links are found in archives of strangers too, and could bring in any
+    file of the user's.  So could a second name of a file (a hard link), which is taken only where
+    the model has several names itself, as what package managers install from a cache.
+
+    Raises ValueError, with a sentence, for anything else.
+    """
+    shown = f"'{location[:200]}'"
+    parts = location.split("/")
+    if "\0" in location or "\\" in location or any(p in ("", ".", "..") for p in parts):
+        raise ValueError(f"location {location[:200]!r} is not a plain relative path")
+    try:
+        # What O_PATH opens is only named: no device or pipe notices, and nobody can exchange it
+        # between the look at it and the reading.
+        named = os.open(model.parent / location, os.O_PATH | os.O_CLOEXEC)
+        try:
+            info, way = os.fstat(named), f"/proc/self/fd/{named}"
+            found, own = Path(os.readlink(way)), Path(os.path.realpath(model))
+            folder = Path(os.path.realpath(model.parent))
+            if not (found.is_relative_to(folder) or found.parent == own.parent):
+                raise ValueError(f"{shown} is a link that leads out of the model's folder: {found}")
+            single = info.st_nlink == 1 or os.stat(model).st_nlink > 1
+            if not stat.S_ISREG(info.st_mode) or not single:
+                raise ValueError(f"{shown} is not a regular file with one name")
+            return os.open(way, os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(named)
+    except OSError as error:
+        raise ValueError(f"{shown}: {error.strerror}") from error

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx
+from tcc.errors import UserError
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_lists import coerced
 from tcc.frontends.onnx_scope import Operand, Scope
@@ -60,17 +62,25 @@ def _import_body(
 
 def _run_body(ctx: NodeContext, proto: onnx.GraphProto, scope: Scope) -> tuple[Operand, ...]:
     scope.define_initializers(proto)
-    ctx.session.run_nodes(scope, proto.node)
-    found = []
-    for declared in proto.output:
-        try:
-            operand = scope.find(declared.name)
-        except KeyError:
-            operand = None
-        if operand is None:
-            raise ctx.fail(f"the body does not define its output '{declared.name[:200]}'")
-        found.append(operand)
-    return tuple(found)
+    scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
+    ctx.session.run_nodes(scope)
+    return tuple(_end(ctx, scope, declared.name) for declared in proto.output)
+
+
+def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
+    """The rank of each result that the graph declares one for."""
+    types = {value.name: value.type.tensor_type for value in proto.output}
+    return {n: len(t.shape.dim) if t.HasField("shape") else None for n, t in types.items()}
+
+
+def _end(ctx: NodeContext, scope: Scope, name: str) -> Operand:
+    try:
+        operand = scope.find(name)
+    except KeyError:
+        operand = None
+    if operand is None:
+        raise ctx.fail(f"the body does not define its output '{name[:200]}'")
+    return operand
 
 
 @dataclass(slots=True)
@@ -86,7 +96,10 @@ class _Outside:
         """The type of a result that is of type `a` or `b`."""
         dtype = joined(a.dtype, b.dtype)
         if dtype is None or a.rank != b.rank:
-            raise self.ctx.fail(f"'{name}' has type {a!r} one way and {b!r} the other")
+            raise self.ctx.fail(
+                f"'{name}' has type {a!r} one way and {b!r} the other",
+                "fix the sizes that decide which way it goes (--input NAME=SHAPE)",
+            )
         dims = enumerate(zip(a.shape, b.shape, strict=True))
         return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
 
@@ -109,6 +122,8 @@ def _visible(dim: Index, known: set[str]) -> bool:
 def _if(ctx: NodeContext) -> Results:
     condition = ctx.input(0)
     known = ctx.truth(condition)
+    if known is None and condition.equality:
+        known = dict(ctx.scope.ways).get(condition.equality)
     if known is not None:
         return _inlined(ctx, "then_branch" if known else "else_branch")
     symbols = set(ctx.session.symbols)
@@ -120,16 +135,24 @@ def _if(ctx: NodeContext) -> Results:
         pairs = zip(then.types, otherwise.types, strict=True)
         then, otherwise = _branches(ctx, [max(a.rank, b.rank) for a, b in pairs])
     ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
-    if ranks[0] != ranks[1] and condition.equality is not None:
-        # Exporters write "squeeze the axis if it is 1".  A value has one rank, so the equality
-        # becomes a demand on the model's sizes that every run checks.
-        left, right = condition.equality
-        ctx.require(left, right, "the other branch gives a result of another rank")
-        return _inlined(ctx, "then_branch")
-    outside = _Outside(ctx, symbols)
+    if ranks[0] != ranks[1]:
+        return _two_ways(ctx, condition, symbols)
+    return _joined(ctx, condition, (then, otherwise), ctx.node.output, symbols)
+
+
+def _joined(
+    ctx: NodeContext,
+    condition: Operand,
+    bodies: Iterable[_Body],
+    names: Sequence[str],
+    known: set[str],
+) -> Results:
+    """The results of two bodies of which one runs; `known` are the symbols around them."""
+    then, otherwise = bodies
+    outside = _Outside(ctx, known)
     types = tuple(
         outside.joined(a, b, name)
-        for a, b, name in zip(then.types, otherwise.types, ctx.node.output, strict=True)
+        for a, b, name in zip(then.types, otherwise.types, names, strict=True)
     )
     return ctx.emit_all(
         "if",
@@ -138,6 +161,61 @@ def _if(ctx: NodeContext) -> Results:
         otherwise=otherwise.graph,
         types=types,
     )
+
+
+_MOST_WAYS = 4  # in each other: all that follows is there twice for each
+
+
+def _two_ways(ctx: NodeContext, condition: Operand, known: set[str]) -> Results:
+    """An If whose branches give results of other ranks ("squeeze the axis if it is 1").
+
+    A value has one rank, so all that follows is imported in each branch.  Where it works in one
+    branch only, every run is demanded to go that way.
+    """
+    scope, session, equality = ctx.scope, ctx.session, condition.equality
+    depth, calls = session.depth, session.calls
+    names = [name for name in scope.ends if name not in scope.names]
+    ways: dict[str, _Body] = {}
+    for branch in ("then_branch", "else_branch") if len(scope.ways) < _MOST_WAYS else ():
+        try:
+            ways[branch] = _whole_way(ctx, branch, names, equality)
+        except UserError:
+            session.depth, session.calls = depth, calls
+    if len(ways) == 2:
+        scope.pending.clear()
+        made = _joined(ctx, condition, ways.values(), names, known)
+        results = dict(zip(names, made, strict=True))
+        for name, result in results.items():
+            if name not in ctx.node.output:
+                scope.define(name, result, ctx.loc)
+        # Nothing is left that reads the other results of the node.
+        return [results.get(name, condition) for name in ctx.node.output]
+    if equality is None:
+        raise ctx.fail("its branches give results of other ranks, and what follows takes only one")
+    taken = next(iter(ways), "then_branch")
+    left, right = equality
+    if taken == "else_branch":
+        gap = maximum(left - right, right - left)
+        left, right = gap, maximum(gap, 1)
+    ctx.require(left, right, "the other branch gives a result of another rank")
+    return _inlined(ctx, taken)
+
+
+def _whole_way(
+    ctx: NodeContext, branch: str, names: Sequence[str], equality: tuple[Index, Index] | None
+) -> _Body:
+    """The branch and all nodes that follow, with the results `names` of the graph around it."""
+    outer, scope = ctx.scope, ctx.body_scope(branch)
+    scope.ways = (*scope.ways, (equality, branch == "then_branch"))
+    for name, operand in zip(ctx.node.output, _inlined(ctx.inside(scope), branch), strict=False):
+        scope.define(name, operand, ctx.loc)
+    scope.pending, scope.ends = outer.pending.copy(), outer.ends
+    ctx.session.run_nodes(scope)
+    found = tuple(_end(ctx, scope, name) for name in names)
+    for name, operand in zip(names, found, strict=True):
+        if outer.ends[name] not in (operand.rank, None):
+            raise ctx.fail(f"'{name}' is declared to have {outer.ends[name]} axes")
+    return _Body(scope.builder.finish(operand.value for operand in found), found)
 
 
 def _branches(ctx: NodeContext, ranks: Sequence[int] | None) -> tuple[_Body, _Body]:

@@ -93,12 +93,15 @@ def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
         {**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
         path=f"{ctx.loc}/",
     )
+    scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):
         scope.define(name, ctx.optional(number), ctx.loc)
     given = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
     given.update((a.name, a) for a in ctx.node.attribute)
     ctx.session.calls = (*calls, key)
-    ctx.session.run_nodes(scope, [_bound(node, given) for node in function.node])
+    scope.pending.extend(_bound(node, given) for node in function.node)
+    scope.ends = dict.fromkeys(function.output)
+    ctx.session.run_nodes(scope)
     ctx.session.calls = calls
     return [
         _result(ctx, scope, name) if ctx.wants(number) else None

@@ -7,12 +7,13 @@ the op table bound to the operator, or a call of the body that ONNX gives for th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 
-import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.frontends.onnx_budget import check_expansion
 from tcc.frontends.onnx_context import NodeContext
+from tcc.frontends.onnx_control import declared_ranks
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_functions import (
     call,
@@ -45,22 +46,25 @@ def import_model(
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)
     check_expansion(model.proto.graph.node, functions, budgets)
-    session = Session(TensorReader(model.folder), functions, _run_nodes, budgets)
+    tensors, producer = TensorReader(model.path), model.proto.producer_name
+    session = Session(tensors, functions, _run_nodes, budgets, producer)
     builder = GraphBuilder(model.proto.graph.name or "model")
     scope = Scope(session, builder, model.opsets)
     proto = model.proto.graph
     define_inputs(scope, proto, shapes or {})
     scope.define_initializers(proto, model.weights)
-    _run_nodes(scope, proto.node)
+    scope.pending, scope.ends = deque(proto.node), declared_ranks(proto)
+    _run_nodes(scope)
     return finish_graph(scope, proto)
 
 
-def _run_nodes(scope: Scope, nodes: Iterable[onnx.NodeProto]) -> None:
+def _run_nodes(scope: Scope) -> None:
     session = scope.session
     session.depth += 1
     if session.depth > session.budgets.nesting:
         raise session.budgets.over("nesting", where=scope.path[-200:])
-    for node in nodes:
+    while scope.pending:
+        node = scope.pending.popleft()
         session.nodes += 1
         if session.nodes > session.budgets.nodes:
             raise session.budgets.over("nodes", where=scope.path[-200:])

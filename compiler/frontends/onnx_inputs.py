@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import onnx
@@ -144,13 +143,13 @@ class _Dimensions:
     def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str) -> Index:
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             return const(dim.dim_value)
-        if dim.dim_param:
+        if any(map(str.isalpha, dim.dim_param)):  # "?" and "-1" name nothing
             return self._symbol(dim.dim_param)
-        return self._scope.session.fresh_symbol(symbol_name(own))
+        return self._scope.session.fresh_symbol(own)
 
     def _symbol(self, name: str) -> Index:
         if name not in self._named:
-            self._named[name] = self._scope.session.fresh_symbol(symbol_name(name))
+            self._named[name] = self._scope.session.fresh_symbol(name)
         return self._named[name]
 
 
@@ -163,10 +162,3 @@ def _size(size: int, name: str) -> int:
     if size < 0:
         raise UserError(f"the shape given for input '{name}' has a negative size", why=f"{size}")
     return size
-
-
-def symbol_name(text: str) -> str:
-    """`text` as an identifier that reads back, and is none of an expression's iterators."""
-    name = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
-    plain = re.match(r"[A-Za-z_]", name) and not re.fullmatch(r"[a-z][0-9]+", name)
-    return name if plain else f"n_{name}"

@@ -18,7 +18,7 @@ from tcc.frontends.onnx_axes import (
 from tcc.frontends.onnx_context import LARGEST, Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.frontends.onnx_shapes import exact_quotient, sign
-from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
 from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.narrow import ROUNDINGS
 
@@ -206,6 +206,9 @@ def _squeeze(ctx: NodeContext) -> Results:
     given = axes_argument(ctx, 1, 13)
     if given is None:
         axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
+        for dim in (d for d in x.shape if d.terms and may_be_one(d)):
+            reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
+            ctx.require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
     else:
         axes = ctx.axes(given, x.rank)
     wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
@@ -271,7 +274,7 @@ def _expand(ctx: NodeContext) -> Results:
     shape = ctx.input(1)
     if shape.known is None:
         shape = _expanded_at_run_time(ctx, x, shape)
-    return [ctx.expand(x, broadcast_shapes(ctx, x.shape, ctx.sizes(shape, "the shape")))]
+    return [ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))]
 
 
 def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
@@ -283,26 +286,6 @@ def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Opera
     own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = ctx.emit("equal", shape, ctx.filled(1, shape.dtype))
     return ctx.emit("where", is_one, own, shape)
-
-
-def broadcast_shapes(ctx: NodeContext, a: Sequence[Index], b: Sequence[Index]) -> tuple[Index, ...]:
-    """The shape to which both broadcast; symbols that meet must be equal, which the run checks."""
-    rank = max(len(a), len(b))
-    ones = [const(1)] * rank
-    out = []
-    for x, y in zip([*ones, *a][-rank:], [*ones, *b][-rank:], strict=True):
-        if x is y or as_int(y) == 1:
-            out.append(x)
-        elif as_int(x) == 1:
-            out.append(y)
-        elif x.terms and y.terms:
-            ctx.require(x, y, "an operand is expanded to another shape")
-            out.append(x)
-        elif not x.terms and not y.terms:
-            raise ctx.fail(f"dimensions {x.key} and {y.key} do not broadcast")
-        else:
-            out.append(y if x.terms else x)
-    return tuple(out) if rank else ()
 
 
 def _tile(ctx: NodeContext) -> Results:

@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx
-from onnx.external_data_helper import load_external_data_for_tensor
 from onnx.shape_inference import InferenceError
 from tcc.errors import UserError
 from tcc.frontends.onnx_reader import SourceModel, read_model
@@ -102,7 +101,7 @@ class PieceModel:
         given = [name for name in reads if name not in made]
         inputs = tuple(name for name in given if name not in fixed)
         proto = self._source.proto
-        piece = onnx.ModelProto(ir_version=proto.ir_version, producer_name="tcc")
+        piece = onnx.ModelProto(ir_version=proto.ir_version, producer_name=proto.producer_name)
         piece.opset_import.extend(proto.opset_import)
         piece.functions.extend(proto.functions)
         graph = piece.graph
@@ -135,9 +134,9 @@ class PieceModel:
             if number in self._source.weights:
                 copied.raw_data = bytes(self._source.weights[number])
             elif held.data_location == onnx.TensorProto.EXTERNAL:
-                # the reader checks that the file lies in the model's folder
-                TensorReader(self._source.folder).array(held, f"initializer {held.name}")
-                load_external_data_for_tensor(copied, str(self._source.folder))
+                reader, where = TensorReader(self._source.path), f"initializer {held.name}"
+                array, dtype = reader.array(held, where)
+                copied.raw_data = bytes(reader.external(held, array.size, dtype, where))
                 copied.data_location = onnx.TensorProto.DEFAULT
                 del copied.external_data[:]
             yield copied

@@ -33,7 +33,7 @@ _NEWEST = {
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """A model as read: `name` for messages, `folder` for external data, `opsets` by domain.
+    """A model as read: `name` for messages, `path` for external data, `opsets` by domain.
 
     `weights` are the bytes of those initialisers of the graph that were cut out of `proto`, by
     number; they are views of the mapped file.
@@ -41,7 +41,7 @@ class SourceModel:
 
     proto: onnx.ModelProto
     name: str
-    folder: Path | None
+    path: Path | None
     opsets: Mapping[str, int]
     weights: Mapping[int, memoryview]
 
@@ -52,7 +52,7 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
     Raises `UserError` where the file is missing, unreadable, truncated, not ONNX, or of an IR
     version or opset that this tcc does not know.
     """
-    folder: Path | None = None
+    path: Path | None = None
     weights: Mapping[int, memoryview] = {}
     if isinstance(source, onnx.ModelProto):
         proto, name = source, source.graph.name or "model"
@@ -66,11 +66,11 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
         )
     else:
         path = Path(source)
-        name, folder = str(path), path.parent
+        name = str(path)
         proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
     _check_frame(proto, name)
     _check_text(proto, name)
-    return SourceModel(proto, name, folder, check_opsets(proto.opset_import, name), weights)
+    return SourceModel(proto, name, path, check_opsets(proto.opset_import, name), weights)
 
 
 def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:

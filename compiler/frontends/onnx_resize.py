@@ -10,7 +10,7 @@ from functools import reduce
 
 import numpy as np
 from tcc.frontends.onnx_context import Converter, NodeContext
-from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.onnx_scope import LARGEST_SIZE, Operand
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
 from tcc.ir.types import F32, F64, I64, DType
 
@@ -18,9 +18,12 @@ Results = Sequence["Operand | None"]
 Scales = tuple["float | None", ...]
 
 
-def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index:
-    """`floor(dim * scale)` in f32, as ONNX's own shape inference has it; of a symbolic size by the
-    fraction that the f32 scale stands for."""
+def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
+    """`floor(dim * scale)` in f32, as ONNX's own shape inference has it.
+
+    Of a symbolic size it is the quotient by the fraction that the scale stands for; None where the
+    two differ for a size below 2^16.
+    """
     if not math.isfinite(scale) or scale <= 0:
         raise ctx.fail(f"a scale is {scale}")
     size = as_int(dim)
@@ -30,18 +33,20 @@ def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index:
         if not math.isfinite(product):
             raise ctx.fail(f"scale {scale} of {size} elements is too large")
         return const(math.floor(product))
-    fraction = Fraction(scale).limit_denominator(1 << 12)
-    if np.float32(fraction.numerator / fraction.denominator) != np.float32(scale):
-        raise ctx.fail(f"scale {scale} of the unknown size {dim.key} is no simple fraction")
-    return floordiv(dim * fraction.numerator, fraction.denominator)
+    over, under = Fraction(scale).limit_denominator(1 << 12).as_integer_ratio()
+    if over > LARGEST_SIZE:
+        raise ctx.fail(f"scale {scale} is too large for any size")
+    some = np.arange(1 << 16)
+    products = np.floor(some.astype(np.float32) * np.float32(scale))
+    same = over and (products == some * over // under).all()
+    return floordiv(dim * over, under) if same else None
 
 
 def _upsample(ctx: NodeContext) -> Results:
     """Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
     x = ctx.input(0)
     if len(ctx.inputs) > 1 and ctx.input(1).array is None:
-        target = _scaled_late(ctx, x, range(x.rank), ctx.input(1))
-        return [_plain(ctx, target, x, target.given)]
+        return [_plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)]
     if len(ctx.inputs) > 1:
         scales = tuple(float(v) for v in ctx.static(1, "scales").reshape(-1))
     else:
@@ -54,15 +59,26 @@ def upsampled(ctx: NodeContext, scales: Sequence[float]) -> Operand:
     x = ctx.input(0)
     if len(scales) != x.rank:
         raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
-    sizes = tuple(_scaled(ctx, d, s) for d, s in zip(x.shape, scales, strict=True))
-    return _plain(ctx, _Target(sizes, tuple(scales)), x)
+    return _plain(ctx, _by_scales(ctx, x, range(x.rank), scales), x)
 
 
-def _plain(ctx: NodeContext, target: _Target, *operands: Operand | None) -> Operand:
+def _by_scales(
+    ctx: NodeContext, x: Operand, axes: Sequence[int], factors: Sequence[float]
+) -> _Target:
+    sizes, scales = list(x.shape), [1.0] * x.rank
+    for axis, factor in zip(axes, factors, strict=True):
+        size = _scaled(ctx, x.shape[axis], factor)
+        if size is None:
+            return _scaled_late(ctx, x, axes, ctx.constant(np.array(factors)))
+        sizes[axis], scales[axis] = size, factor
+    return _Target(tuple(sizes), tuple(scales))
+
+
+def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
     """Scaled without shifting the coordinates."""
     return ctx.emit(
         "resize",
-        *operands,
+        *([x] if target.given is None else [x, target.given]),
         sizes=target.sizes,
         scales=target.scales,
         mode=ctx.text("mode", "nearest").replace("bilinear", "linear"),
@@ -91,6 +107,8 @@ def _resize(ctx: NodeContext) -> Results:
     target = _target(ctx, x, axes)
     coordinates, mode = ctx.text("coordinate_transformation_mode"), ctx.text("mode")
     antialias = ctx.flag("antialias") and mode in _REACH
+    if ctx.session.producer == "pytorch" and (mode, coordinates) == ("linear", "half_pixel"):
+        coordinates = "kept_half_pixel"
     late: Operand | None = None
     roi: tuple[tuple[float, float], ...] = ()
     if coordinates == "tf_crop_and_resize":
@@ -113,10 +131,13 @@ def _resize(ctx: NodeContext) -> Results:
             extrapolation_value=ctx.real("extrapolation_value"),
             roi=roi,
             taps=_taps(ctx, x, target, _REACH[mode]) if antialias else None,
+            fractional=ctx.session.producer in _REFERENCES,
         )
     ]
 
 
+# Producers whose models mean ONNX's reference: corners lie over widths that need not be whole.
+_REFERENCES = ("backend-test",)
 _REACH = {"linear": 1, "cubic": 2}  # how far a kernel reaches where it is not widened
 
 
@@ -170,7 +191,7 @@ def _every_axis(
 
 def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
     """By sizes if there are any, else by scales."""
-    sizes, scales = list(x.shape), [1.0] * x.rank
+    sizes = list(x.shape)
     given = ctx.optional(3)
     if given is not None and given.type.static_shape != (0,):
         wanted = ctx.sizes(given, "sizes")
@@ -188,9 +209,7 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
     factors = [float(v) for v in ctx.static(2, "scales").reshape(-1)]
     if len(factors) != len(axes):
         raise ctx.fail(f"{len(factors)} scales for {len(axes)} axes")
-    for axis, factor in zip(axes, factors, strict=True):
-        sizes[axis], scales[axis] = _scaled(ctx, x.shape[axis], factor), factor
-    return _Target(tuple(sizes), tuple(scales))
+    return _by_scales(ctx, x, axes, factors)
 
 
 def _scaled_late(ctx: NodeContext, x: Operand, axes: Sequence[int], given: Operand) -> _Target:

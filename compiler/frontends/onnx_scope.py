@@ -12,7 +12,9 @@ computed from shapes alone.
 from __future__ import annotations
 
 import math
+import re
 import time
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +26,7 @@ from tcc.errors import InternalError, UserError
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import LARGEST_TENSOR, TensorReader, elements_of
 from tcc.ir.graph import GraphBuilder, Value, carrier
-from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.index import Index, as_int, const, free_vars, may_be_one, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -44,9 +46,8 @@ class Operand:
     """A tensor of type `type`, defined in `scope`.
 
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
-    it is computed from shapes; `made` the graph value, once there is one.  `bound` are the symbols
-    that stand for its elements, by their least value; `equality` the two sizes whose comparison a
-    condition is; `items` the entries of a list, where they are known.
+    it is computed from shapes; `made` the graph value, once there is one; `equality` the two sizes
+    whose comparison a condition is; `items` the entries of a list, where they are known.
     """
 
     type: TensorType
@@ -55,7 +56,6 @@ class Operand:
     array: Array | None = None
     sizes: Array | None = None
     made: Value | None = None
-    bound: dict[int, tuple[Index, ...]] = field(default_factory=dict)
     equality: tuple[Index, Index] | None = None
     items: tuple[Operand, ...] | None = None
 
@@ -119,12 +119,16 @@ class Operand:
 
 @dataclass(slots=True)
 class Session:
-    """State of one import.  `run_nodes` imports ONNX nodes into a scope (set by the importer)."""
+    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer).
+
+    `producer` is the program that wrote the model, as the model says.
+    """
 
     tensors: TensorReader
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
-    run_nodes: Callable[[Scope, Iterable[onnx.NodeProto]], None]
+    run_nodes: Callable[[Scope], None]
     budgets: Budgets = field(default=BUDGETS)
+    producer: str = ""
     symbols: dict[str, int] = field(default_factory=dict)
     nodes: int = 0
     depth: int = 0
@@ -135,17 +139,36 @@ class Session:
         self.until = time.monotonic() + self.budgets.import_seconds
 
     def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
-        """A size symbol whose name no other symbol of the model has."""
-        count = self.symbols.get(hint, -1) + 1
-        self.symbols[hint] = count
+        """A size symbol whose name, made of `hint`, no other symbol of the model has."""
+        name = _identifier(hint)
+        count = self.symbols.get(name, -1) + 1
+        self.symbols[name] = count
         if count:
-            return self.fresh_symbol(f"{hint}.{count}", lo, hi)
-        return symbol(hint, lo, hi)
+            return self.fresh_symbol(f"{name}.{count}", lo, hi)
+        return symbol(name, lo, hi)
+
+
+def _identifier(text: str) -> str:
+    """`text` as an identifier that reads back, and is none of an expression's iterators."""
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
+    plain = re.match(r"[A-Za-z_]", name) and not re.fullmatch(r"[a-z][0-9]+", name)
+    return name if plain else f"n_{name}"
+
+
+def _kin(a: Index, b: Index) -> bool:
+    """Whether sizes are made of the same symbols: they are one size, rounded in two ways."""
+    return set(free_vars(a)) == set(free_vars(b)) != set()
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names of one graph.  `parent` is the scope around a body; functions have none."""
+    """The names of one graph.  `parent` is the scope around a body; functions have none.
+
+    `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
+    the elements of an operand, by it and their least value; both hold in bodies too, and not
+    outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
+    and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
+    """
 
     session: Session
     builder: GraphBuilder
@@ -153,6 +176,17 @@ class Scope:
     parent: Scope | None = None
     path: str = ""
     names: dict[str, Operand | None] = field(default_factory=dict)
+    joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
+    bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
+    pending: deque[onnx.NodeProto] = field(default_factory=deque)
+    ends: Mapping[str, int | None] = field(default_factory=dict)
+    ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.parent:
+            self.ways = self.parent.ways
+            self.joins = self.parent.joins.new_child()
+            self.bound = self.parent.bound.new_child()
 
     def find(self, name: str) -> Operand | None:
         """The operand of an ONNX name; None for '' and for absent optional function inputs.
@@ -252,7 +286,7 @@ class Scope:
         try:
             made = self.builder.add(row, values, attrs, loc=loc, names=names)
         except UserError as error:
-            agreed = self._agreed(operands, error.__cause__, loc) if demands else None
+            agreed = self._resolved(operands, error.__cause__, loc) if demands else None
             if agreed is None:
                 raise
             return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
@@ -262,24 +296,91 @@ class Scope:
             results[0].equality = _compared(operands)
         return results
 
-    def _agreed(
+    # ---- sizes that are equal, or broadcast
+
+    def require(self, a: Index, b: Index, why: str, loc: str, *, or_one: bool = False) -> None:
+        """Demands that two sizes are equal, or the first 1 if `or_one`; every run checks it."""
+        self.builder.add(OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=loc)
+
+    def joined(self, a: Index, b: Index, what: str, loc: str) -> Index | None:
+        """The size to which two sizes broadcast, where one may be 1 and the other not; every run
+        checks that they do.  Otherwise None: they must be equal."""
+        if const(1) in (a, b):
+            return b if a is const(1) else a
+        if self._is_part(b, a):
+            return a
+        if self._is_part(a, b) or not may_be_one(b):
+            return b if self.fits(a, b, what, loc) else None
+        wide = a
+        if may_be_one(a) and not _kin(a, b):
+            wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
+            attrs = OPS["broadcast_size"].attrs(wide, a, b)
+            self.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
+            self.joins[wide] = frozenset({wide}) | self._parts(a)
+        return wide if self.fits(b, wide, what, loc) else None
+
+    def fits(self, own: Index, due: Index, what: str, loc: str) -> bool:
+        """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
+        if self._is_part(own, due):
+            return True
+        if not may_be_one(own) or _kin(own, due):
+            return False
+        self.joins[due] = self._parts(due) | self._parts(own)
+        self.require(own, due, what, loc, or_one=True)
+        return True
+
+    def _parts(self, dim: Index) -> frozenset[Index]:
+        return self.joins.get(dim, frozenset({dim}))
+
+    def _is_part(self, own: Index, due: Index) -> bool:
+        return self._parts(own) <= self._parts(due)
+
+    def _resolved(
         self, operands: Sequence[Operand | None], error: BaseException | None, loc: str
     ) -> list[Operand | None] | None:
-        """The operands with one of two unequal dims in the place of the other; None where the error
-        is another one, or no operand has such a dim."""
-        if not isinstance(error, UnequalDimsError):
+        """The operands with the sizes that an op found unequal repeated or demanded to be equal;
+        None where the error is another one, or no operand has such a dim."""
+        if not isinstance(error, UnequalDimsError) or not any(dim.terms for dim in error.dims):
             return None
+        axis, dims, what = error.axis, error.dims, error.what
+        if axis is None:
+            return self._agreed(operands, error, loc)
+        if error.operand is None:
+            wide = self.joined(*dims, what, loc)
+        else:
+            wide = dims[1] if self.fits(*dims, what, loc) else None
+        if wide is None:
+            return self._agreed(operands, error, loc)
+        found = list(operands)
+        for n, x in enumerate(operands):
+            if x and error.operand in (None, n) and x.rank >= -axis and x.shape[axis] in dims:
+                found[n] = self._stretched(x, axis, wide, loc)
+        return found
+
+    def _stretched(self, x: Operand, axis: int, size: Index, loc: str) -> Operand:
+        """`x` with `size` elements along an axis where it has one or so many."""
+        sizes = list(x.shape)
+        if sizes[axis] is size:
+            return x
+        sizes[axis] = size
+        attrs = OPS["expand"].attrs(tuple(sizes))
+        return self.emit("expand", [x], attrs, loc=loc, names=[x.name])[0]
+
+    def _agreed(
+        self, operands: Sequence[Operand | None], error: UnequalDimsError, loc: str
+    ) -> list[Operand | None] | None:
+        """The operands with one of two unequal dims in the place of the other."""
         found = {dim for o in operands if o is not None for dim in o.shape}
         pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in found]
-        if not pairs or not any(dim.terms for dim in error.dims):
+        if not pairs:
             return None
         # A number stays where it can, and the simpler of two expressions.
         old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
-        demand = OPS["require"].attrs(old, new, error.what)
-        self.builder.add(OPS["require"], (), demand, loc=loc)
-        return [o and self._renamed(o, old, new, loc) for o in operands]
+        self.require(old, new, error.what, loc)
+        return [o and self.renamed(o, old, new, loc) for o in operands]
 
-    def _renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
+    def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
+        """`x` with one of two sizes that are demanded to be equal in the place of the other."""
         if old not in x.shape:
             return x
         sizes = tuple(new if dim is old else dim for dim in x.shape)

@@ -9,7 +9,6 @@ from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_scope import Operand
 from tcc.ir.index import Index, as_int
 from tcc.ir.types import I64, STRING
-from tcc.ops.shapes import broadcast_shapes
 from tcc.ops.strings import change_case
 
 Results = Sequence["Operand | None"]
@@ -23,11 +22,7 @@ def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
 
 def _concat(ctx: NodeContext) -> Results:
     x, y = ctx.present()
-    y = ctx.agree(y, x.shape)
-    try:
-        shape = broadcast_shapes(x.shape, y.shape)
-    except ValueError as error:
-        raise ctx.fail(str(error)) from error
+    shape = ctx.broadcast(x.shape, y.shape)
     return [ctx.emit("string_concat", ctx.expand(x, shape), ctx.expand(y, shape))]
 
 

@@ -10,7 +10,6 @@ import math
 import mmap
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from tcc.errors import UserError
+from tcc.frontends.model_file import open_data
 from tcc.ir.narrow import decode, packed_size, unpack
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
@@ -87,10 +87,10 @@ def element_type(number: int, where: str) -> DType:
 
 
 class TensorReader:
-    """Turns `TensorProto`s into arrays; external files are opened inside `folder` only."""
+    """Turns `TensorProto`s into arrays; `model` is the file beside which external data lie."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, model: Path | None) -> None:
+        self._model = model
         self._files: dict[str, mmap.mmap] = {}
 
     def array(
@@ -108,7 +108,8 @@ class TensorReader:
         if dtype is STRING:
             return self._strings(tensor, shape, where), dtype
         if tensor.data_location == TensorProto.EXTERNAL and raw is None:
-            flat = self._external(tensor, count, dtype, where)
+            held = self.external(tensor, count, dtype, where)
+            flat = _decode(np.frombuffer(held, np.uint8), count, dtype)
         elif raw is not None or tensor.HasField("raw_data"):
             self._alone(tensor, "raw_data", where)
             flat = _from_bytes(tensor.raw_data if raw is None else raw, count, dtype, where)
@@ -174,7 +175,10 @@ class TensorReader:
                 why=f"{', '.join(others)}; {name} is due",
             )
 
-    def _external(self, tensor: onnx.TensorProto, count: int, dtype: DType, where: str) -> Array:
+    def external(
+        self, tensor: onnx.TensorProto, count: int, dtype: DType, where: str
+    ) -> memoryview:
+        """The bytes of a tensor of `count` elements that lie in another file."""
         entries = {e.key: e.value for e in tensor.external_data}
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):
@@ -185,24 +189,27 @@ class TensorReader:
         if length != size:
             raise _bad_external(where, f"length {length}; {size} bytes fill the tensor's shape")
         if not size:
-            return np.empty(0, dtype.carrier)
+            return memoryview(b"")
         data = self._map(entries.get("location", ""), where)
         if length > len(data) or offset > len(data) - length:
             raise _bad_external(
                 where, f"bytes {offset} to {offset + length} of a file of {len(data)}"
             )
-        return _decode(np.frombuffer(data, np.uint8, length, offset), count, dtype)
+        return memoryview(data)[offset : offset + length]
 
     def _map(self, location: str, where: str) -> mmap.mmap:
         if location not in self._files:
-            if self._folder is None:
+            if self._model is None:
                 raise UserError(
                     "the model's weights lie in another file",
                     where=where,
                     why=f"'{location}' cannot be found without the model's folder",
                     hint="give the model by its path",
                 )
-            descriptor = _open_inside(self._folder, location, where)
+            try:
+                descriptor = open_data(self._model, location)
+            except ValueError as error:
+                raise _bad_external(where, str(error)) from error
             try:
                 self._files[location] = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
@@ -220,34 +227,6 @@ def elements_of(shape: Sequence[int]) -> int:
 def _is_possible(shape: tuple[int, ...]) -> bool:
     fits = len(shape) <= _MAX_RANK and all(size >= 0 for size in shape)
     return fits and elements_of(shape) <= LARGEST_TENSOR
-
-
-def _open_inside(folder: Path, location: str, where: str) -> int:
-    """A descriptor of a regular file below `folder`, reached without any link.
-
-    Hard links are refused too: they would bring a file of elsewhere into an archive's folder.
-    """
-    parts = location.split("/")
-    if "\0" in location or "\\" in location or any(p in ("", ".", "..") for p in parts):
-        raise _bad_external(where, f"location {location[:200]!r} is not a plain relative path")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for number, part in enumerate(parts):
-            parent = descriptor
-            last = number == len(parts) - 1
-            try:
-                descriptor = os.open(part, flags | (0 if last else os.O_DIRECTORY), dir_fd=parent)
-            finally:
-                os.close(parent)
-    except OSError as error:
-        why = f"'{location[:200]}': {error.strerror} (links are not followed)"
-        raise _bad_external(where, why) from error
-    info = os.fstat(descriptor)
-    if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
-        os.close(descriptor)
-        raise _bad_external(where, f"'{location[:200]}' is not a regular file with one name")
-    return descriptor
 
 
 def _number(text: str, where: str) -> int:

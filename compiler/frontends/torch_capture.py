@@ -80,12 +80,16 @@ class Captured:
         self._made: dict[Any, list[_Made]] = {}
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """The results of the graph for its inputs, in torch's order."""
-        if torch.is_grad_enabled() and any(_learns(a) for a in arguments):
-            raise UserError(
-                "gradients are asked for; tcc compiles inference",
-                hint="call the model under torch.no_grad() or torch.inference_mode()",
-            )
+        """The results of the graph for its inputs, in torch's order.  Where one of these requires
+        gradients, so do the results, and UserError is raised when they are computed."""
+        learning = [a for a in arguments if _learns(a)] if torch.is_grad_enabled() else []
+        if not learning:
+            return self._results(arguments)
+        results: tuple[Any, ...] = _Inference.apply(lambda: self._results(arguments), *learning)
+        return results
+
+    def _results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        arguments = tuple(a.detach() if _learns(a) else a for a in arguments)
         arguments = tuple(a.item() if n in self._numbers else a for n, a in enumerate(arguments))
         made = self._made_for(arguments)
         return tuple(made.results(self._given(arguments)))
@@ -158,6 +162,22 @@ class Captured:
             return [_as_torch(value, own) for value, own in zip(values, like, strict=True)]
 
         return call
+
+
+class _Inference(torch.autograd.Function):  # type: ignore[misc]
+    """Calls a function of no arguments; its results depend on tensors without known gradients."""
+
+    @staticmethod
+    def forward(_: Any, run: Callable[[], tuple[Any, ...]], *learning: Any) -> tuple[Any, ...]:
+        return run()
+
+    @staticmethod
+    def backward(_: Any, *gradients: Any) -> Any:
+        raise UserError(
+            "gradients of a model that tcc compiled are asked for",
+            why="tcc compiles inference",
+            hint="train the model before torch.compile, or compile it with another backend",
+        )
 
 
 class _Bound(torch.nn.Module):  # type: ignore[misc]

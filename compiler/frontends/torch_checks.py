@@ -12,7 +12,6 @@ from tcc.frontends.torch_complex import Complex, real_part
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import element_type
 from tcc.ir.index import Index, as_int, bounds, const, maximum, minimum
-from tcc.ops import OPS
 
 
 def check_results(symbols: Symbols, call: Call, result: Any) -> None:
@@ -87,8 +86,7 @@ def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) ->
         return
     if not left.terms and not right.terms:
         raise UserError(f"the program asserts {reason}, which does not hold", where=where)
-    attrs = OPS["require"].attrs(left, right, f"the program asserts {reason}")
-    scope.builder.add(OPS["require"], (), attrs, loc=where)
+    scope.require(left, right, f"the program asserts {reason}", where)
 
 
 # Each condition as `low + gap <= high`; without a gap, as an equality.

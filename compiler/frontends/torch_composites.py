@@ -54,7 +54,7 @@ def _times(factor: float) -> Elementwise:
 
 
 def _cosine_similarity(ctx: CallContext, x: Operand, y: Operand) -> Operand:
-    shape = ctx.common_shape([x, y])
+    shape = ctx.broadcast(x.shape, y.shape)
     x, y = ctx.expand(x, shape), ctx.expand(y, shape)
     axes, eps = (ctx.axis_of("dim", x.rank),), ctx.scalar(ctx.real("eps"), x)
 

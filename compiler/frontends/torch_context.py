@@ -202,15 +202,6 @@ class CallContext(Emitter):
 
     # ---- more ways to emit
 
-    def common_shape(self, operands: Sequence[Operand]) -> tuple[Index, ...]:
-        """The shape that operands are broadcast to."""
-        shape = [const(1)] * max(x.rank for x in operands)
-        for operand in operands:
-            for back in range(1, operand.rank + 1):
-                if as_int(operand.shape[-back]) != 1:
-                    shape[-back] = operand.shape[-back]
-        return tuple(shape)
-
     def squeeze(self, x: Operand, axes: Sequence[int]) -> Operand:
         return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])
 

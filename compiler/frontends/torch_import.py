@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import InternalError, UserError
@@ -40,7 +39,7 @@ def import_program(
     Weights are the arrays that the program's `contents` gives.  Inputs that the program updates
     are updated in place.  Raises `UserError` where the program needs what tcc does not have.
     """
-    session = Session(TensorReader(Path()), {}, _no_nodes)
+    session = Session(TensorReader(None), {}, _no_nodes)
     scope = Scope(session, GraphBuilder("model"), {})
     symbols = Symbols(session, program.ranges)
     values = define_inputs(scope, symbols, program, shapes or {})
@@ -49,7 +48,7 @@ def import_program(
     return finish_program(scope, program, results, values)
 
 
-def _no_nodes(scope: Scope, nodes: Iterable[Any]) -> None:
+def _no_nodes(scope: Scope) -> None:
     raise InternalError("a program of torch has no ONNX nodes")
 
 

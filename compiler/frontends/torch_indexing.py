@@ -79,7 +79,7 @@ def places_of(ctx: CallContext, rank: int, name: str = "indices") -> Places:
             tensors.append(as_indices(ctx, value))
     axes = tuple(n for n, tensor in enumerate(tensors) if tensor is not None)
     present = [tensor for tensor in tensors if tensor is not None]
-    shape = ctx.common_shape(present)
+    shape = ctx.broadcast(*(tensor.shape for tensor in present))
     first = axes[0] if axes == tuple(range(axes[0], axes[0] + len(axes))) else 0
     wide = tuple(ctx.expand(ctx.cast(t, I64), shape) for t in present)
     return Places(wide, axes, tuple(n for n in range(rank) if n not in axes), first, shape)
@@ -250,7 +250,7 @@ def _non_zero(ctx: CallContext) -> Operand:
 
 def _masked_select(ctx: CallContext) -> Operand:
     x, mask = ctx.operand("self"), ctx.operand("mask")
-    shape = ctx.common_shape([x, mask])
+    shape = ctx.broadcast(x.shape, mask.shape)
     flat = ctx.reshape(ctx.expand(x, shape), (element_count(shape),))
     held = ctx.reshape(ctx.expand(mask, shape), (element_count(shape),))
     size = ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count")

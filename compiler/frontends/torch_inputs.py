@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.onnx_inputs import symbol_name
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.frontends.torch_calls import Constant, Fixed, Formula, Program, Tensor
 from tcc.frontends.torch_symbols import Symbols
@@ -80,7 +79,7 @@ def _define_symbols(
     dimension that is it alone."""
 
     def fresh(symbol: str, hint: str) -> None:
-        symbols.fresh(symbol, symbol_name(called.get(symbol, hint)))
+        symbols.fresh(symbol, called.get(symbol, hint))
 
     dims = [(name, axis, d) for name, t in users.items() for axis, d in enumerate(t.shape)]
     opened = [(name, axis, d) for name, axis, d in dims if isinstance(d, Formula)]

@@ -26,6 +26,8 @@ def _scales(ctx: CallContext, axes: int) -> list[float | None]:
 
 
 def _upsample(mode: str, smooth: bool = False) -> Converter:
+    linear = "kept_half_pixel" if mode == "linear" else "half_pixel"
+
     def convert(ctx: CallContext) -> Operand:
         x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
         corners = "align_corners" in ctx.arguments and ctx.flag("align_corners")
@@ -38,7 +40,7 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
             sizes=sizes,
             scales=(1.0, 1.0, *known),
             mode=mode,
-            coordinate_mode="align_corners" if corners else "half_pixel",
+            coordinate_mode="align_corners" if corners else linear,
             cubic_coeff_a=-0.5 if smooth else -0.75,
             exclude_outside=smooth,
             taps=_taps(ctx, x, sizes, known, 2 if mode == "cubic" else 1) if smooth else None,

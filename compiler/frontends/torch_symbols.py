@@ -98,9 +98,13 @@ class Symbols:
             self.define(str(size), index)
 
     def fresh(self, symbol: str, hint: str) -> Index:
-        """A new size for the symbol, in the range that the program gives it."""
+        """A new size for the symbol, in the range that the program gives it.
+
+        torch traces as if open sizes were at least 2, writes that as their range, and runs them
+        with 1 all the same.
+        """
         lower, upper = self._ranges.get(symbol, (None, None))
-        lo = max(lower or 0, 0)
+        lo = 1 if lower == 2 else max(lower or 0, 0)
         hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
         made = self._session.fresh_symbol(hint, lo, max(lo, hi))
         self.define(symbol, made)

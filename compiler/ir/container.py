@@ -11,6 +11,8 @@ import struct
 # Kernel ABI, program form and manifest together; an artifact of another number is refused.
 ABI_VERSION = 2
 MANIFEST_SECTION = ".tcc.manifest"
+# One for each variant, with its number at the end: the encoded program and a zero.
+PROGRAM_SECTION = ".tcc.program"
 # Deflated JSON, kernel -> LLVM IR; never loaded, and `strip` removes it.
 LISTINGS_SECTION = ".tcc.listings"
 SIDE_SUFFIX = ".weights"

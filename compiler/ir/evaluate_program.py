@@ -260,17 +260,11 @@ class _Host:
         if node.op is IntOp.DIM:
             return int(self._shapes[node.a][node.b])
         a, b = self._registers[node.a], self._registers[node.b]
-        return _INTEGER[node.op](a, b)
+        return INTEGER[node.op](a, b)
 
     def _check(self, node: Check) -> None:
         a, b = self._registers[node.a], self._registers[node.b]
-        holds = {
-            Relation.EQ: a == b,
-            Relation.LE: a <= b,
-            Relation.LT: a < b,
-            Relation.DIVIDES: a != 0 and b % a == 0,
-        }
-        if not holds[node.relation]:
+        if not holds(node.relation, a, b):
             raise UserError(f"{node.message} ({a}, {b})")
 
     def _flag(self, buffer: BufferId) -> bool:
@@ -346,7 +340,20 @@ class _Host:
         return from_bytes(data, ref.dtype).reshape(shape)
 
 
-_INTEGER: Mapping[IntOp, Callable[[int, int], int]] = {
+def holds(relation: Relation, a: int, b: int) -> bool:
+    """Whether `a` and `b` are in `relation`."""
+    match relation:
+        case Relation.EQ:
+            return a == b
+        case Relation.LE:
+            return a <= b
+        case Relation.LT:
+            return a < b
+        case Relation.DIVIDES:
+            return a > 0 and b % a == 0
+
+
+INTEGER: Mapping[IntOp, Callable[[int, int], int]] = {
     IntOp.ADD: lambda a, b: a + b,
     IntOp.SUB: lambda a, b: a - b,
     IntOp.MUL: lambda a, b: a * b,

@@ -247,6 +247,17 @@ def ceildiv(a: IndexLike, b: IndexLike) -> Index:
     return floordiv(add(a, add(b, -1)), b)
 
 
+def if_one(size: Index, then: Index, other: Index) -> Index:
+    """`then` where `size`, which is at least 0, is 1, else `other`."""
+    return other + (then - other) * maximum(2 - size, 0) * minimum(size, 1)
+
+
+def may_be_one(size: Index) -> bool:
+    """Whether nothing that is known of `size` excludes 1."""
+    lo, hi = bounds(size)
+    return (lo is None or lo <= 1) and (hi is None or hi >= 1) and divisor_of(size) == 1
+
+
 def _extremum(which: str, a: Index, b: Index) -> Index:
     lo, hi = bounds(a - b)
     a_is_less = hi is not None and hi <= 0

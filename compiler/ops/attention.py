@@ -59,7 +59,7 @@ def _attention_infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, .
     if mask is not None:
         scores = (*q.shape[:3], k.shape[2])
         require(mask.dtype in (BOOL, q.dtype), f"mask {mask} is neither bool nor {q.dtype}")
-        check_broadcast(mask.shape, scores)
+        check_broadcast(mask.shape, scores, 3)
     return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
 
 

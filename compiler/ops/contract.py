@@ -23,6 +23,7 @@ from tcc.ops.sampling import normal
 from tcc.ops.shapes import (
     FLOATS,
     agree,
+    broadcast_dims,
     broadcast_shapes,
     check_broadcast,
     optional,
@@ -66,7 +67,7 @@ def matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
     agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
     rows = a.shape[-2:-1]
     columns = c.shape[-1:] if c.rank > 1 else ()
-    return (*broadcast_shapes(a.shape[:-2], c.shape[:-2]), *rows, *columns)
+    return (*broadcast_shapes(a.shape[:-2], c.shape[:-2], tail=2), *rows, *columns)
 
 
 def _matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
@@ -141,7 +142,7 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
     m, n, _ = _gemm_dims(types, attrs)
     bias = optional(types, 2)
     if bias is not None:
-        check_broadcast(bias.shape, (m, n))
+        check_broadcast(bias.shape, (m, n), 2)
     whole = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
     require(dtype.is_float or whole, f"gemm of {dtype} takes whole alpha and beta")
     return (TensorType(dtype, (m, n)),)
@@ -202,8 +203,7 @@ def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict
         x = required(types, number)
         require(len(term) == x.rank, f"{term} of {attrs.equation} does not fit {x}")
         for letter, dim in zip(term, x.shape, strict=True):
-            known = extents.get(letter, const(1))
-            extents[letter] = broadcast_shapes((known,), (dim,))[0]
+            extents[letter] = broadcast_dims(extents.get(letter, const(1)), dim)
     require(len(dict.fromkeys(output)) == len(output), f"{attrs.equation} repeats an output axis")
     require(all(letter in extents for letter in output), f"{attrs.equation} has a new output axis")
     return terms, output, extents

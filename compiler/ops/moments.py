@@ -118,7 +118,7 @@ def check_affine(x: TensorType, types: Types) -> None:
     for n in (1, 2):
         operand = optional(types, n)
         if operand is not None:
-            check_broadcast(operand.shape, x.shape)
+            check_broadcast(operand.shape, x.shape, n)
 
 
 def normalization_op(

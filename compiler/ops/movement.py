@@ -18,7 +18,7 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned
 from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
 from tcc.ops.sampling import normal
-from tcc.ops.shapes import MOVED, agree, broadcast_shapes, required, same_dtype
+from tcc.ops.shapes import MOVED, agree, required, same_dtype
 
 _MOVES = frozenset({Trait.MOVEMENT})
 
@@ -39,7 +39,8 @@ class TransposeAttrs:
 
 @dataclass(frozen=True, slots=True)
 class ExpandAttrs:
-    """`shape` broadcasts with the input's shape in both directions."""
+    """`shape` broadcasts with the input's shape in both directions.  An axis of open size that is
+    neither one nor of the size given has one element or so many: `require` checks it."""
 
     shape: tuple[Index, ...]
 
@@ -166,7 +167,15 @@ def _transpose_expr(types: Types, attrs: TransposeAttrs) -> Expr:
 
 def _expand_infer(types: Types, attrs: ExpandAttrs) -> tuple[TensorType, ...]:
     x = required(types, 0)
-    return (TensorType(x.dtype, broadcast_shapes(x.shape, attrs.shape)),)
+    rank = max(x.rank, len(attrs.shape))
+    pairs = list(zip(_padded(x.shape, rank), _padded(attrs.shape, rank), strict=True))
+    for own, due in pairs:
+        require(not differ(own, due) or const(1) in (own, due), f"{own.key} is no {due.key}")
+    return (TensorType(x.dtype, tuple(o if d is const(1) else d for o, d in pairs)),)
+
+
+def _padded(shape: Sequence[Index], rank: int) -> tuple[Index, ...]:
+    return (*(const(1),) * (rank - len(shape)), *shape)
 
 
 def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> tuple[Array, ...]:
@@ -179,7 +188,18 @@ def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
     (y,) = _expand_infer(types, attrs)
     b = ExprBuilder(x)
     i = b.iters(*y.shape)
-    b.stage(i, b.read(0, *aligned(x.shape, i)))
+    pairs = enumerate(zip(x.shape, y.shape[y.rank - x.rank :], strict=True))
+    open_axes = [axis for axis, (own, due) in pairs if own not in (const(1), due)]
+
+    def element(at: tuple[IndexLike, ...], axes: Sequence[int]) -> Scalar:
+        if not axes:
+            return b.read(0, *at)  # where it is outside, the select drops it
+        axis, *others = axes
+        first = element((*at[:axis], 0, *at[axis + 1 :]), others)
+        is_one = apply("eq", index_value(x.shape[axis], I64), literal(1, I64))
+        return apply("select", is_one, first, element(at, others))
+
+    b.stage(i, element(aligned(x.shape, i), open_axes))
     return b.done()
 
 

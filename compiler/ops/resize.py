@@ -2,6 +2,12 @@
 
 The place of an output element in the input is computed in f32 inside the scalar body, so the op is
 an expression whatever the sizes.  Nearest neighbours at a whole scale are quotients of indices.
+
+ONNX has two readings of align_corners and tf_crop_and_resize where a scale gives no whole size.  Of
+7 elements at scale 0.7, the last of 4 outputs lies over the last input at place 3, or the corner
+would be at place 3.9.  ONNX Runtime and PyTorch read the first; the reference and the suite of ONNX
+read the second (`fractional`).  PyTorch's linear modes leave an axis whose size stays as it is
+whatever the scale (kept_half_pixel), and so does antialiasing.
 """
 
 from __future__ import annotations
@@ -29,6 +35,7 @@ COORDINATES = (
     "asymmetric",
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
+    "kept_half_pixel",
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")
@@ -39,7 +46,9 @@ class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
     the sizes or is in operand 1 (f64, one per axis; rounded to f32).
 
-    `roi` (per axis: start, end, as fractions; or operand 2: all starts, then all ends) and
+    Where it is `fractional`, align_corners and tf_crop_and_resize spread the corners over extent
+    times scale, which need not be whole; else over the elements that there are.  `roi` (per axis:
+    start, end, as fractions; or operand 2: all starts, then all ends) and
     `extrapolation_value` are tf_crop_and_resize's; `cubic_coeff_a` and `exclude_outside` belong to
     mode cubic, `nearest_mode` to mode nearest.  Where there are `taps`, linear and cubic
     interpolation to a smaller size widen their kernel by the scale; it then spans at most so many
@@ -56,6 +65,7 @@ class ResizeAttrs:
     extrapolation_value: float = 0.0
     roi: tuple[tuple[float, float], ...] = ()
     taps: Index | None = None
+    fractional: bool = False
 
 
 Amount = float | Scalar  # a number, or one that an operand holds
@@ -119,7 +129,13 @@ def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]
 
 def _kept(axis: _Axis, attrs: ResizeAttrs) -> bool:
     whole = attrs.coordinate_mode != "tf_crop_and_resize" or axis.roi == (0.0, 1.0)
-    return axis.extent is axis.size and axis.scale in (None, 1.0) and whole
+    kept = axis.scale in (None, 1.0) or _keeps(attrs)
+    return axis.extent is axis.size and kept and whole
+
+
+def _keeps(attrs: ResizeAttrs) -> bool:
+    """Whether equal sizes leave an axis as it is, whatever the scale."""
+    return attrs.taps is not None or attrs.coordinate_mode == "kept_half_pixel"
 
 
 # ---- coordinates ---------------------------------------------------------------------------------
@@ -142,21 +158,32 @@ def _rounded(amount: Amount) -> Amount:
     return float(np.float32(amount)) if isinstance(amount, int | float) else amount
 
 
-def _coordinate(axis: _Axis, o: Index, mode: str) -> Scalar:
+def _coordinate(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
     """Where output element `o` lies in the input, in f32."""
     at = index_value(o, F32)
     size, extent = _number(axis.size), _number(axis.extent)
+    x = _moved(axis, at, size, extent, attrs)
+    known = as_int(axis.size) is not None and as_int(axis.extent) is not None
+    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
+    if known or axis.scale is None or cropping or not _keeps(attrs):
+        return x
+    return choose(apply("eq", size, extent), at, x)
+
+
+def _moved(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
+    """As `_coordinate`, of an axis whose size may change."""
     last_in = _number(axis.extent - 1)
-    # ONNX takes the width that a scale gives, which need not be whole.
-    width = size if axis.scale is None else fn("mul", extent, _rounded(axis.scale))
+    width = size
+    if attrs.fractional and axis.scale is not None:
+        width = fn("mul", extent, _rounded(axis.scale))
     last_out = fn("sub", width, 1.0)
     half = fn("sub", _unscaled(fn("add", at, 0.5), axis), 0.5)
     several = apply("gt", size, literal(1.0, F32))
     wider = apply("gt", width, literal(1.0, F32))
-    match mode:
+    match attrs.coordinate_mode:
         case "asymmetric":
             return _unscaled(at, axis)
-        case "half_pixel":
+        case "half_pixel" | "kept_half_pixel":
             return half
         case "tf_half_pixel_for_nn":
             return _unscaled(fn("add", at, 0.5), axis)
@@ -189,9 +216,9 @@ def _known(amount: Amount) -> float:
     return amount
 
 
-def _place(axis: _Axis, o: int, mode: str) -> np.float32:
+def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
     """As `_coordinate`, of plain numbers, for the reference."""
-    f = np.float32
+    f, mode = np.float32, attrs.coordinate_mode
     (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_known, axis.roi)
     scale = None if axis.scale is None else f(_known(axis.scale))
     # The scale as a fraction; one that follows from the sizes is exact.
@@ -201,11 +228,11 @@ def _place(axis: _Axis, o: int, mode: str) -> np.float32:
         return f(o) * over / under
     if mode == "tf_half_pixel_for_nn":
         return (f(o) + f(0.5)) * over / under
-    if mode == "half_pixel" or (mode == "pytorch_half_pixel" and m > 1):
+    if mode in ("half_pixel", "kept_half_pixel") or (mode == "pytorch_half_pixel" and m > 1):
         return f(half)
     if mode == "half_pixel_symmetric":
         return f(f(n) / f(2) * (f(1) - f(m) * over / under / f(n)) + half)
-    width = f(m) if scale is None else f(n) * scale
+    width = f(m) if scale is None or not attrs.fractional else f(n) * scale
     if mode == "align_corners":
         return f(o) * f(n - 1) / (width - f(1)) if width > 1 else f(0)
     if mode == "tf_crop_and_resize":
@@ -234,7 +261,7 @@ def cubic_weight(d: float, a: float) -> float:
 
 def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scalar]]:
     """Position (i64, maybe outside) and weight (f32) of each input element that counts."""
-    x = _coordinate(axis, o, attrs.coordinate_mode)
+    x = _coordinate(axis, o, attrs)
     if attrs.mode == "linear":
         low = literal(0.0, F32)
         x = apply("max", low, apply("min", x, _number(axis.extent - 1)))
@@ -265,7 +292,7 @@ def _inside(place: Scalar, extent: Index) -> Scalar:
 
 
 def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, float]]:
-    x = _place(axis, o, attrs.coordinate_mode)
+    x = _place(axis, o, attrs)
     (n,) = sizes((axis.extent,))
     if attrs.mode == "nearest":
         return [(_nearest_place(float(x), attrs.nearest_mode), 1.0)]
@@ -280,9 +307,13 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
     taps = [(base + k, cubic_weight(abs(rest - k), attrs.cubic_coeff_a)) for k in (-1, 0, 1, 2)]
     if attrs.exclude_outside:
         taps = [(p, w if 0 <= p < n else 0.0) for p, w in taps]
-        total = sum(w for _, w in taps)
-        taps = [(p, w / total) for p, w in taps]
+        taps = _normalised(taps)
     return taps
+
+
+def _normalised(taps: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    total = sum(w for _, w in taps)  # 0 where no element is inside
+    return [(p, w / total if total else np.nan) for p, w in taps]
 
 
 def _reference_wide_taps(
@@ -299,8 +330,7 @@ def _reference_wide_taps(
         else:
             weight = cubic_weight(distance, attrs.cubic_coeff_a) if distance < 2 else 0.0
         found.append((place, weight if not attrs.exclude_outside or 0 <= place < n else 0.0))
-    total = sum(w for _, w in found)
-    return [(p, w / total) for p, w in found]
+    return _normalised(found)
 
 
 def _nearest_place(x: float, mode: str) -> int:
@@ -314,7 +344,7 @@ def _nearest_place(x: float, mode: str) -> int:
 
 
 def _nearest(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
-    x = _coordinate(axis, o, attrs.coordinate_mode)
+    x = _coordinate(axis, o, attrs)
     match attrs.nearest_mode:
         case "floor":
             place = fn("floor", x)
@@ -346,11 +376,11 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
 # ---- the op --------------------------------------------------------------------------------------
 
 
-def _outside(axes: list[_Axis], i: tuple[Index, ...], mode: str) -> Scalar:
+def _outside(axes: list[_Axis], i: tuple[Index, ...], attrs: ResizeAttrs) -> Scalar:
     """Whether tf_crop_and_resize looks outside the input."""
     result: Scalar = literal(False, BOOL)
     for axis in axes:
-        x = _coordinate(axis, i[axis.number], mode)
+        x = _coordinate(axis, i[axis.number], attrs)
         low = apply("lt", x, literal(0.0, F32))
         high = apply("gt", x, _number(axis.extent - 1))
         result = apply("or", result, apply("or", low, high))
@@ -379,7 +409,7 @@ def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
             i = b.iters(*y.shape)
             value = wide(b.read(0, *i))
     if cropping:
-        value = choose(_outside(axes, i, attrs.coordinate_mode), attrs.extrapolation_value, value)
+        value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
     b.stage(i, cast(value, y.dtype))
     return b.done()
 
@@ -420,7 +450,7 @@ def _mixed(
 def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
     """Position and weight of the kernel's element `t`, the kernel being as wide as the scale says;
     weights do not add up to one."""
-    x = _coordinate(axis, o, attrs.coordinate_mode)
+    x = _coordinate(axis, o, attrs)
     base = fn("floor", x)
     assert attrs.taps is not None
     offset = t + 1 - attrs.taps // 2
@@ -483,7 +513,7 @@ def _reference(arrays: Arrays, attrs: ResizeAttrs) -> tuple[Array, ...]:
         (size,) = sizes((axis.size,))
         taps = [_reference_taps(axis, o, attrs) for o in range(size)]
         y = _apply_taps(y, axis.number, taps, attrs.mode)
-        places = [_place(axis, o, attrs.coordinate_mode) for o in range(size)]
+        places = [_place(axis, o, attrs) for o in range(size)]
         far = np.array([p < 0 or p > x.shape[axis.number] - 1 for p in places], np.bool_)
         outside |= far.reshape(-1, *([1] * (y.ndim - axis.number - 1)))
     if attrs.coordinate_mode == "tf_crop_and_resize":
@@ -526,6 +556,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x,), attrs(3, 4, scales=(1.0, 1.0, 0.6, 0.6), mode="linear"), "scales")
     aligned = attrs(3, 4, scales=(1.0, 1.0, 0.7, 0.6), coordinate_mode="align_corners")
     yield Sample((x,), replace(aligned, mode="cubic"), "scales-aligned")
+    yield Sample((x,), replace(aligned, mode="linear", fractional=True), "fractional")
+    kept = attrs(5, 4, scales=(1.0, 1.0, 1.1, 0.7), coordinate_mode="kept_half_pixel")
+    yield Sample((x,), replace(kept, mode="linear"), "kept")
     yield Sample((x,), attrs(1, 1, mode="linear", coordinate_mode="align_corners"), "one")
     cubic = attrs(9, 8, mode="cubic", exclude_outside=True, cubic_coeff_a=-0.5)
     yield Sample((x,), cubic, "exclude")

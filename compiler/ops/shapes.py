@@ -2,7 +2,8 @@
 
 Every rule raises ValueError with one sentence that names the dims or types at fault.  Dimensions
 are compared as interned `Index` objects: two different ones never agree.  Importers take an
-`UnequalDimsError` as a demand that every run checks, and give operands one of the two dims.
+`UnequalDimsError` as a demand that every run checks, and give operands one of the two dims; or,
+where these broadcast, the larger one.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ BOOLS = (DTYPES["bool"],)
 class UnequalDimsError(ValueError):
     """Two dims that must be equal and are not known to be; they may be at run time.
 
-    `what` says in a few words why they must.
+    `what` says in a few words why they must.  Where one of them may be 1 as well, `axis` is theirs,
+    counted from the end of all operands; where only the first may, it is that of `operand`.
     """
 
-    def __init__(self, a: Index, b: Index, what: str) -> None:
+    def __init__(
+        self, a: Index, b: Index, what: str, axis: int | None = None, operand: int | None = None
+    ) -> None:
         super().__init__(f"{what}: {a.key} and {b.key} differ")
-        self.dims, self.what = (a, b), what
+        self.dims, self.what, self.axis, self.operand = (a, b), what, axis, operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +85,26 @@ def same_dtype(types: Sequence[TensorType | None]) -> DType:
     return found[0]
 
 
-def broadcast_dims(a: Index, b: Index) -> Index:
-    """The dim that `a` and `b` broadcast to; one yields to the other."""
-    if b is const(1):
-        return a
-    return b if a is const(1) else agree(a, b, "dims do not broadcast")
+def broadcast_dims(a: Index, b: Index, axis: int | None = None) -> Index:
+    """The dim that `a` and `b` broadcast to; one yields to the other.  `axis` is theirs, counted
+    from the end of the operands."""
+    if a is not b and const(1) not in (a, b):
+        raise UnequalDimsError(a, b, "dims do not broadcast", axis)
+    return a if b is const(1) else b
 
 
-def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape all `shapes` broadcast to, aligned at the last axis (numpy's rule)."""
+def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
+    """The shape all `shapes` broadcast to, aligned at the last axis (numpy's rule).
+
+    Operands have `tail` more axes, which follow.
+    """
     rank = max((len(shape) for shape in shapes), default=0)
     result = [const(1)] * rank
     for shape in shapes:
         offset = rank - len(shape)
         for axis, dim in enumerate(shape):
-            result[offset + axis] = broadcast_dims(result[offset + axis], dim)
+            at = offset + axis
+            result[at] = broadcast_dims(result[at], dim, at - rank - tail)
     return tuple(result)
 
 
@@ -157,20 +166,21 @@ def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
 def first_shape(types: Sequence[TensorType | None]) -> Shape:
     """The shape of the first operand, which every other present one must broadcast to."""
     shape = required(types, 0).shape
-    for other in types[1:]:
+    for number, other in enumerate(types[1:], 1):
         if other is not None:
-            check_broadcast(other.shape, shape)
+            check_broadcast(other.shape, shape, number)
     return shape
 
 
-def check_broadcast(shape: Shape, target: Shape) -> None:
-    """Requires `shape` to broadcast to `target` without enlarging it."""
+def check_broadcast(shape: Shape, target: Shape, operand: int) -> None:
+    """Requires `shape`, that of an operand, to broadcast to `target` without enlarging it."""
     what = f"a shape ({_dims(shape)}) does not broadcast to ({_dims(target)})"
     if len(shape) > len(target):
         raise ValueError(what)
-    for own, wanted in zip(reversed(shape), reversed(target), strict=False):
-        if own is not const(1):
-            agree(own, wanted, what)
+    for back in range(1, len(shape) + 1):
+        own, wanted = shape[-back], target[-back]
+        if own is not const(1) and own is not wanted:
+            raise UnequalDimsError(own, wanted, what, -back, operand)
 
 
 def _dims(shape: Shape) -> str:

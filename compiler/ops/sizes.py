@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.types import DTYPES, I32, I64, TensorType
 from tcc.ops.operands import array, sizes
@@ -15,23 +15,41 @@ from tcc.ops.operands import array, sizes
 
 @dataclass(frozen=True, slots=True)
 class RequireAttrs:
-    """Two sizes that must be equal, and why: a clause that goes on from "because"."""
+    """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that goes on
+    from "because"."""
 
     left: Index
     right: Index
     reason: str
+    or_one: bool = False
+
+    @property
+    def due(self) -> Index:
+        """What the left size must be equal to."""
+        return if_one(self.left, const(1), self.right) if self.or_one else self.right
+
+    @property
+    def text(self) -> str:
+        """The demand: a size that the larger of itself and another must be is at least that."""
+        left, right = self.left, self.right
+        for (atom, *_), _ in left.terms:
+            if isinstance(atom, Extremum) and left is of_atom(atom) and right in (atom.a, atom.b):
+                bound = atom.b if right is atom.a else atom.a
+                word = "least" if atom.which == "max" else "most"
+                return f"{right.key} must be at {word} {bound.key}"
+        return f"{left.key} must be {'1 or ' if self.or_one else ''}{right.key}"
 
 
 def _require_types(
     types: Sequence[TensorType | None], attrs: RequireAttrs
 ) -> tuple[TensorType, ...]:
-    if as_int(attrs.left - attrs.right) not in (0, None):
+    if as_int(attrs.left - attrs.due) not in (0, None):
         raise ValueError(f"{attrs.left.key} is never {attrs.right.key}")
     return ()
 
 
 def _require(arrays: Sequence[Array | None], attrs: RequireAttrs) -> tuple[Array, ...]:
-    if attrs.left is not attrs.right:
+    if attrs.left is not attrs.due:
         raise UserError(
             f"a size is {attrs.left.key} where the model needs {attrs.right.key}",
             why=attrs.reason,
@@ -42,6 +60,25 @@ def _require(arrays: Sequence[Array | None], attrs: RequireAttrs) -> tuple[Array
 
 def _require_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((), RequireAttrs(const(3), const(3), "of this sample"), "equal")
+    yield Sample((), RequireAttrs(const(1), const(3), "of this sample", or_one=True), "one")
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastSizeAttrs:
+    """A new size symbol for the size to which two sizes broadcast."""
+
+    symbol: Index
+    left: Index
+    right: Index
+
+    @property
+    def value(self) -> Index:
+        """What the symbol is where the sizes are equal or one of them is 1."""
+        return if_one(self.left, self.right, self.left)
+
+
+def _broadcast_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((), BroadcastSizeAttrs(const(3), const(1), const(3)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +129,15 @@ OPS: tuple[OpSpec, ...] = (
         traits=frozenset({Trait.OPAQUE}),
     ),
     OpSpec(
+        "broadcast_size", BroadcastSizeAttrs, (0, 0), lambda *_: (), lambda *_: (),
+        _broadcast_samples, tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
+        "Names the size to which two sizes broadcast; a node without operands and outputs.",
+        traits=frozenset({Trait.OPAQUE}),
+    ),
+    OpSpec(
         "require", RequireAttrs, (0, 0), _require_types, _require, _require_samples,
         tuple(d for d in DTYPES.values() if d.is_integer), Tolerance.EXACT,
-        "Stops the run unless two sizes are equal; a node without operands and outputs.",
+        "Stops the run unless sizes are equal, or one is 1; a node without operands and outputs.",
         traits=frozenset({Trait.OPAQUE}),
     ),
 )  # fmt: skip

@@ -26,9 +26,11 @@
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
  * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
  * any thread.  On a GPU a run on the caller's stream may return before its work is done; the
- * instance's next run waits for it.  All artifacts of a process share one pool of worker threads; runs at the same time
- * share the CPUs.  Idle workers spin for TCC_SPIN_MICROSECONDS (2000 if not set; read once) before
- * they sleep.  After fork the child starts its own workers when it first needs them.
+ * instance's next run waits for it.  All artifacts of a process share one pool of worker threads;
+ * runs at the same time share the CPUs.  Idle workers spin for TCC_SPIN_MICROSECONDS (2000 if not
+ * set; read once) before they sleep.  Workers block all signals but SIGPROF and those that a
+ * thread's own instructions raise (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS).  After fork
+ * the child starts its own workers when it first needs them.
  *
  * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
  * `last_error` holds the reason for the calling thread until its next call into this artifact.

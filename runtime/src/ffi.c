@@ -8,7 +8,6 @@
  * artifact loads and runs all the same; only these entry points fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,17 +52,16 @@ _Static_assert(sizeof(ffi_managed_tensor) == 80, "laid out as DLManagedTensorVer
 enum { TYPE_NONE = 0, TYPE_TENSOR_POINTER = 7, TYPE_TENSOR = 70 };
 
 /* Looked up when first needed, not linked: the artifact may be in the process before tvm-ffi is. */
-static struct {
+typedef struct ffi_table {
     void (*set_error)(const char *kind, const char *message);
     int (*make_string)(const ffi_bytes *input, ffi_any *out);
     int (*make_tensor)(ffi_managed_tensor *from, int32_t alignment, int32_t contiguous, void **out);
     int (*get_global)(const ffi_bytes *name, void **out);
     int (*call)(void *function, ffi_any *arguments, int32_t count, ffi_any *result);
     int (*release)(void *object);
-} ffi;
+} ffi_table;
 
-static pthread_mutex_t ffi_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool ffi_found; /* release: the table is complete */
+static const ffi_table *ffi; /* written once, complete; without a lock, for processes fork */
 
 static bool look_up(const char *name, void *out_function) {
     void *function = dlsym(RTLD_DEFAULT, name);
@@ -72,16 +70,18 @@ static bool look_up(const char *name, void *out_function) {
 }
 
 static bool find_ffi(void) {
-    if (__atomic_load_n(&ffi_found, __ATOMIC_ACQUIRE)) return true;
-    pthread_mutex_lock(&ffi_lock);
-    bool found = look_up("TVMFFIErrorSetRaisedFromCStr", &ffi.set_error) &&
-                 look_up("TVMFFIStringFromByteArray", &ffi.make_string) &&
-                 look_up("TVMFFITensorFromDLPackVersioned", &ffi.make_tensor) &&
-                 look_up("TVMFFIFunctionGetGlobal", &ffi.get_global) &&
-                 look_up("TVMFFIFunctionCall", &ffi.call) &&
-                 look_up("TVMFFIObjectDecRef", &ffi.release);
-    __atomic_store_n(&ffi_found, found, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&ffi_lock);
+    if (__atomic_load_n(&ffi, __ATOMIC_ACQUIRE)) return true;
+    ffi_table *made = tcc_allocate(sizeof *made);
+    const ffi_table *none = NULL;
+    bool found = made && look_up("TVMFFIErrorSetRaisedFromCStr", &made->set_error) &&
+                 look_up("TVMFFIStringFromByteArray", &made->make_string) &&
+                 look_up("TVMFFITensorFromDLPackVersioned", &made->make_tensor) &&
+                 look_up("TVMFFIFunctionGetGlobal", &made->get_global) &&
+                 look_up("TVMFFIFunctionCall", &made->call) &&
+                 look_up("TVMFFIObjectDecRef", &made->release);
+    if (!found || !__atomic_compare_exchange_n(&ffi, &none, made, false, __ATOMIC_ACQ_REL,
+                                               __ATOMIC_ACQUIRE))
+        tcc_free(made);
     return found;
 }
 
@@ -95,7 +95,7 @@ static int raise_error(tcc_status status) {
     const char *kind = status == TCC_INVALID_ARGUMENT ? "ValueError"
                        : status == TCC_OUT_OF_MEMORY  ? "MemoryError"
                                                       : "RuntimeError";
-    ffi.set_error(kind, tcc_last_error());
+    ffi->set_error(kind, tcc_last_error());
     return -1;
 }
 
@@ -214,9 +214,9 @@ static int allocate_result(void *context, int32_t output, const tcc_tensor *want
 static int make_array(ffi_any *items, int32_t count, ffi_any *result) {
     static const ffi_bytes name = {"ffi.Array", 9};
     void *function = NULL;
-    if (ffi.get_global(&name, &function)) return -1;
-    int failed = ffi.call(function, items, count, result);
-    ffi.release(function);
+    if (ffi->get_global(&name, &function)) return -1;
+    int failed = ffi->call(function, items, count, result);
+    ffi->release(function);
     return failed;
 }
 
@@ -228,7 +228,7 @@ static int return_results(result_tensor **results, int32_t count, ffi_any *resul
     for (int32_t i = 0; i < count; i++) {
         if (!results[i]) continue;
         void *object = NULL;
-        if (!failed) failed = ffi.make_tensor(&results[i]->managed, 0, 0, &object);
+        if (!failed) failed = ffi->make_tensor(&results[i]->managed, 0, 0, &object);
         if (failed)
             delete_result(&results[i]->managed);
         else
@@ -240,7 +240,7 @@ static int return_results(result_tensor **results, int32_t count, ffi_any *resul
     else if (!failed && made > 1)
         failed = make_array(items, made, result);
     for (int32_t i = 0; i < made && (failed || made > 1); i++)
-        ffi.release(items[i].value.as_pointer);
+        ffi->release(items[i].value.as_pointer);
     free(items);
     return failed;
 }
@@ -301,7 +301,7 @@ EXPORT int __tvm_ffi_run_into(void *handle, const ffi_any *arguments, int32_t co
 
 static int return_string(const char *text, ffi_any *result) {
     ffi_bytes bytes = {text, strlen(text)};
-    return ffi.make_string(&bytes, result);
+    return ffi->make_string(&bytes, result);
 }
 
 EXPORT int __tvm_ffi__metadata_main(void *handle, const ffi_any *arguments, int32_t count,

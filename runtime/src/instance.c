@@ -18,7 +18,9 @@ static tcc_status set_threads(tcc_instance *instance) {
     if (wanted < 0) wanted = __atomic_load_n(&instance->model->threads, __ATOMIC_RELAXED);
     if (instance->threads && wanted == instance->threads_wanted) return TCC_OK;
     int32_t threads = 0;
+    int64_t spin = 0;
     TCC_RETURN_IF_ERROR(tcc_threads_resolve(wanted, &threads));
+    TCC_RETURN_IF_ERROR(tcc_spin_resolve(&spin)); /* for whoever starts workers */
     /* whole pages, so that no two threads write to one cache line or huge page needlessly */
     size_t stride = ((size_t)program->scratch + 4095) / 4096 * 4096;
     instance->threads = 0; /* without memory for the new ones there is none for the old ones */

@@ -2,57 +2,11 @@
  * group leave it. */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime.h"
-
-/* ---- control groups (version 2) ------------------------------------------------------------------- */
-
-/* A limit in the text of a group's file; 0 where that sets none. */
-typedef int64_t (*limit_in)(const char *text);
-
-static int64_t cpus_in(const char *text) {
-    long long quota = 0, period = 0;
-    bool limited = sscanf(text, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0;
-    return limited ? quota / period + (quota % period != 0) : 0;
-}
-
-static int64_t bytes_in(const char *text) {
-    long long bytes = 0;
-    return sscanf(text, "%lld", &bytes) == 1 && bytes > 0 ? bytes : 0;
-}
-
-static int64_t limit_of(const char *folder, const char *name, limit_in read) {
-    char path[4096 + 64], text[64];
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", folder, name);
-    FILE *file = fopen(path, "re");
-    if (!file) return 0;
-    int64_t limit = fgets(text, sizeof text, file) ? read(text) : 0;
-    fclose(file);
-    return limit;
-}
-
-/* The least limit in file `name` of the process's group and those around it; 0 without one. */
-static int64_t least_limit(const char *name, limit_in read) {
-    char line[4096];
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    bool found = false;
-    while (file && !found && fgets(line, sizeof line, file)) found = strncmp(line, "0::/", 4) == 0;
-    if (file) fclose(file);
-    if (!found) return 0;
-    char *folder = line + 3;
-    folder[strcspn(folder, "\n")] = 0;
-    int64_t least = 0;
-    for (char *end = folder + strlen(folder); end; end = strrchr(folder, '/')) {
-        *end = 0;
-        int64_t here = limit_of(folder, name, read);
-        if (here > 0 && (least == 0 || here < least)) least = here;
-    }
-    return least;
-}
 
 /* ---- threads ----------------------------------------------------------------------------------------- */
 
@@ -63,28 +17,41 @@ static int64_t usable_cpus(void) {
 }
 
 static int64_t default_threads(void) {
-    int64_t limit = least_limit("cpu.max", cpus_in), threads = usable_cpus();
+    int64_t limit = tcc_group_cpus(), threads = usable_cpus();
     return limit > 0 && limit < threads ? limit : threads;
 }
 
-/* 0 where nothing is told. */
-static tcc_status told_threads(int64_t *out_threads) {
-    const char *text = getenv("TCC_NUM_THREADS");
+/* The number that an environment variable holds, the largest there is where it is larger; `otherwise`
+ * where it is empty or not set. */
+static tcc_status told(const char *variable, const char *expected, int64_t otherwise,
+                       int64_t *out_number) {
+    const char *text = getenv(variable);
     char *end = NULL;
-    *out_threads = 0;
+    *out_number = otherwise;
     if (!text || !*text) return TCC_OK;
-    *out_threads = strtol(text, &end, 10); /* the largest there is where it is larger */
-    if (*text >= '0' && *text <= '9' && !*end) return TCC_OK;
-    return tcc_fail(TCC_INVALID_ARGUMENT,
-                    "TCC_NUM_THREADS is '%.64s': expected a number of threads, as in 4", text);
+    int64_t number = strtoll(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "%s is '%.64s': expected %s", variable, text, expected);
+    *out_number = number;
+    return TCC_OK;
 }
 
 tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads) {
     int64_t threads = wanted;
-    if (threads <= 0) TCC_RETURN_IF_ERROR(told_threads(&threads));
+    if (threads <= 0)
+        TCC_RETURN_IF_ERROR(
+            told("TCC_NUM_THREADS", "a number of threads, as in 4", 0, &threads));
     if (threads <= 0) threads = default_threads();
     *out_threads = threads < 1 ? 1 : threads > TCC_MAX_THREADS ? TCC_MAX_THREADS : (int32_t)threads;
     return TCC_OK;
+}
+
+tcc_status tcc_spin_resolve(int64_t *out_nanoseconds) {
+    int64_t most = 60000000, number = 0;
+    tcc_status status =
+        told("TCC_SPIN_MICROSECONDS", "a number of microseconds, as in 2000", 2000, &number);
+    *out_nanoseconds = (number < most ? number : most) * 1000;
+    return status;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
@@ -109,7 +76,7 @@ tcc_status tcc_memory_limit(size_t *out_bytes) {
     if (text && *text) return told_memory(text, out_bytes);
     *out_bytes = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (*out_bytes) return TCC_OK;
-    int64_t limit = least_limit("memory.max", bytes_in);
+    int64_t limit = tcc_group_bytes();
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     size_t bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
     if (limit > 0 && (size_t)limit < bytes) bytes = (size_t)limit;

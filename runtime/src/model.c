@@ -4,28 +4,34 @@
 
 #include "runtime.h"
 
-/* An artifact holds one model, so its lifetime state is the file's own. */
+/* An artifact holds one model, so its lifetime state is the file's own.  Nobody holds the lock while
+ * code of others runs, drivers above all: that may take its time, and fork. */
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t returned; /* a stateful model's instance is idle again */
+    pthread_cond_t changed; /* the model is there or gone, or a stateful model's instance is idle */
+    bool changing; /* a thread loads or closes the model, and alone may touch it */
     int64_t users;
     bool fork_handled;
     tcc_instance *idle;
     tcc_instance *stateful; /* the only instance `call` uses, where state outlives a run */
     bool stateful_busy;
     tcc_model model;
-} the = {.lock = PTHREAD_MUTEX_INITIALIZER, .returned = PTHREAD_COND_INITIALIZER};
+} the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static void before_fork(void) { pthread_mutex_lock(&the.lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&the.lock); }
 
 static void after_fork_in_child(void) {
-    /* an instance that another thread was running stays half-way for ever: leave it */
+    /* what another thread was at stays half-way for ever: leave it */
+    if (the.changing) {
+        the.changing = false;
+        memset(&the.model, 0, sizeof the.model);
+    }
     if (the.stateful_busy) {
         the.stateful = NULL;
         the.stateful_busy = false;
     }
-    pthread_cond_init(&the.returned, NULL);
+    pthread_cond_init(&the.changed, NULL);
     pthread_mutex_unlock(&the.lock);
 }
 
@@ -37,14 +43,44 @@ static tcc_status load(void) {
     return tcc_variant_open(artifact, &the.model);
 }
 
+/* With the lock held, which is given away meanwhile. */
+static void begin_change(void) {
+    the.changing = true;
+    pthread_mutex_unlock(&the.lock);
+}
+
+static void end_change(void) {
+    pthread_mutex_lock(&the.lock);
+    the.changing = false;
+    pthread_cond_broadcast(&the.changed);
+}
+
+static void unload(tcc_instance *idle, tcc_instance *stateful) {
+    while (idle) {
+        tcc_instance *instance = idle;
+        idle = instance->next;
+        tcc_instance_destroy(instance);
+    }
+    tcc_instance_destroy(stateful);
+    tcc_gpu_close(the.model.gpu);
+    tcc_weights_unmap(&the.model.weights);
+    tcc_program_free(&the.model.program);
+    memset(&the.model, 0, sizeof the.model);
+}
+
 tcc_status tcc_model_get(tcc_model **out_model) {
     if (!out_model) return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the model");
     tcc_status status = TCC_OK;
     pthread_mutex_lock(&the.lock);
+    while (the.changing) pthread_cond_wait(&the.changed, &the.lock);
     if (!the.fork_handled)
         the.fork_handled =
             pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
-    if (!the.users) status = load();
+    if (!the.users) {
+        begin_change();
+        status = load();
+        end_change();
+    }
     if (status == TCC_OK) {
         the.users++;
         *out_model = &the.model;
@@ -57,17 +93,11 @@ void tcc_model_release(tcc_model *model) {
     if (!model) return;
     pthread_mutex_lock(&the.lock);
     if (the.users > 0 && --the.users == 0) {
-        while (the.idle) {
-            tcc_instance *instance = the.idle;
-            the.idle = instance->next;
-            tcc_instance_destroy(instance);
-        }
-        tcc_instance_destroy(the.stateful);
-        the.stateful = NULL;
-        tcc_gpu_close(the.model.gpu);
-        tcc_weights_unmap(&the.model.weights);
-        tcc_program_free(&the.model.program);
-        memset(&the.model, 0, sizeof the.model);
+        tcc_instance *idle = the.idle, *stateful = the.stateful;
+        the.idle = the.stateful = NULL;
+        begin_change();
+        unload(idle, stateful);
+        end_change();
     }
     pthread_mutex_unlock(&the.lock);
 }
@@ -75,7 +105,7 @@ void tcc_model_release(tcc_model *model) {
 static tcc_status borrow(tcc_model *model, tcc_instance **out_instance) {
     bool stateful = model->program.state_bytes > 0;
     pthread_mutex_lock(&the.lock);
-    while (stateful && the.stateful_busy) pthread_cond_wait(&the.returned, &the.lock);
+    while (stateful && the.stateful_busy) pthread_cond_wait(&the.changed, &the.lock);
     tcc_instance *instance = stateful ? the.stateful : the.idle;
     if (instance && !stateful) the.idle = instance->next;
     the.stateful_busy = stateful;
@@ -86,7 +116,7 @@ static tcc_status borrow(tcc_model *model, tcc_instance **out_instance) {
         pthread_mutex_lock(&the.lock);
         the.stateful = instance;
         the.stateful_busy = status == TCC_OK;
-        if (status != TCC_OK) pthread_cond_signal(&the.returned);
+        if (status != TCC_OK) pthread_cond_broadcast(&the.changed);
         pthread_mutex_unlock(&the.lock);
     }
     *out_instance = instance;
@@ -97,7 +127,7 @@ static void give_back(tcc_instance *instance) {
     pthread_mutex_lock(&the.lock);
     if (instance == the.stateful) {
         the.stateful_busy = false;
-        pthread_cond_signal(&the.returned);
+        pthread_cond_broadcast(&the.changed);
     } else {
         instance->next = the.idle;
         the.idle = instance;

@@ -4,6 +4,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "tcc.h"
 
@@ -14,6 +16,17 @@
 #else
 #error "the runtime needs a compiler with GNU extensions (gcc, clang, zig cc)"
 #endif
+
+/* Headers from glibc 2.38 on have programs call functions of that version instead of these. */
+int tcc_sscanf(const char *text, const char *format, ...) __asm__("__isoc99_sscanf")
+    __attribute__((format(scanf, 2, 3)));
+long tcc_strtol(const char *text, char **end, int base) __asm__("strtol");
+long long tcc_strtoll(const char *text, char **end, int base) __asm__("strtoll");
+unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__("strtoull");
+#define sscanf tcc_sscanf
+#define strtol tcc_strtol
+#define strtoll tcc_strtoll
+#define strtoull tcc_strtoull
 
 #define TCC_RETURN_IF_ERROR(expression)                                                            \
     do {                                                                                           \
@@ -127,6 +140,13 @@ static inline bool tcc_is_string(tcc_dtype dtype) {
 /* Bytes of `count` elements as the heap holds them; -1 if that overflows. */
 int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 
+/* ---- groups.c: limits of control groups, versions 1 and 2 ------------------------------------------- */
+
+/* CPUs that the quotas of the process's control groups keep busy, rounded up; 0 without a quota. */
+int64_t tcc_group_cpus(void);
+/* Bytes that the process and the others in its control groups may take; 0 without a limit. */
+int64_t tcc_group_bytes(void);
+
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
 /* Threads that `wanted` stands for: 1 to TCC_MAX_THREADS.  0 is the default: TCC_NUM_THREADS, else
@@ -134,6 +154,9 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
  * if TCC_NUM_THREADS is asked and no number. */
 #define TCC_MAX_THREADS 256
 tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
+/* Nanoseconds that idle workers spin: TCC_SPIN_MICROSECONDS, a minute at most, else 2 milliseconds,
+ * also where it fails because that is no number. */
+tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
 /* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
 tcc_status tcc_memory_limit(size_t *out_bytes);
@@ -312,6 +335,11 @@ void tcc_weights_unmap(tcc_weights *weights);
 /* The file that this object was loaded from; "" where it is not known.  It may be another by now:
  * code and data are in memory from the beginning. */
 const char *tcc_image_path(void);
+
+/* ---- symbols.c: names for profilers ------------------------------------------------------------------ */
+
+/* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it. */
+void tcc_symbols_tell(void);
 
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 

@@ -9,29 +9,47 @@
 #include "workers.h"
 
 enum {
-    YIELD_AFTER = 1024,  /* spins; a worker may wait for this very CPU */
-    STEAL_AFTER = 8,     /* spins; looking at a working thread's claim costs it a cache miss */
     STALL = 300000,      /* nanoseconds of waiting that show that a worker has lost its CPU */
     MOST_ALONE = 20000000,
     MOST_AHEAD = 1 << 18, /* bytes: they are to stay in a core's second-level cache */
     CALM_LAUNCHES = 16,  /* launches alone before a run that shared the machine takes it all again */
 };
 
+/* A launch as its word tells it. */
+typedef struct launch {
+    const tcc_slot *slot;
+    uint64_t ticket;
+    int32_t threads; /* 0: there was none */
+} launch;
+
 typedef struct pieces {
     int64_t first, behind; /* of `count` pieces of the range */
     int64_t count;
 } pieces;
+
+static launch launch_at(const tcc_workers *workers, uint64_t ticket, int32_t threads) {
+    return (launch){&workers->slots[ticket & 1], ticket, threads};
+}
+
+static launch launch_of(const tcc_workers *workers, uint64_t word) {
+    return launch_at(workers, word >> WORD_TICKET, (int32_t)(word & 0xFF) + 1);
+}
+
+static launch launch_before(const tcc_workers *workers, uint64_t word) {
+    int32_t threads = (int32_t)(word >> WORD_PREVIOUS & 0xFF) + 1;
+    return launch_at(workers, (word >> WORD_TICKET) - 1, threads);
+}
 
 static int64_t range_start(int64_t units, int32_t threads, int32_t seat) {
     int64_t share = units / threads, rest = units % threads;
     return share * seat + (seat < rest ? seat : rest);
 }
 
-static void run_pieces(const tcc_slot *slot, int32_t self, int32_t seat, pieces taken) {
+static void run_pieces(const launch *at, int32_t self, int32_t seat, pieces taken) {
+    const tcc_slot *slot = at->slot;
     int64_t units = atomic_load_explicit(&slot->units, memory_order_relaxed);
-    int32_t threads = atomic_load_explicit(&slot->threads, memory_order_relaxed);
-    int64_t start = range_start(units, threads, seat);
-    int64_t count = range_start(units, threads, seat + 1) - start;
+    int64_t start = range_start(units, at->threads, seat);
+    int64_t count = range_start(units, at->threads, seat + 1) - start;
     char *scratch = atomic_load_explicit(&slot->scratch, memory_order_relaxed);
     size_t stride = atomic_load_explicit(&slot->scratch_stride, memory_order_relaxed);
     tcc_kernel kernel = atomic_load_explicit(&slot->kernel, memory_order_relaxed);
@@ -41,37 +59,39 @@ static void run_pieces(const tcc_slot *slot, int32_t self, int32_t seat, pieces 
            scratch ? scratch + (size_t)self * stride : NULL);
 }
 
-/* Takes half of what is left of a range.  False if nothing is, or the launch is over. */
-static bool claim(tcc_workers *workers, const tcc_slot *slot, uint64_t ticket, int32_t seat,
-                  uint64_t mark, pieces *out_taken) {
+/* Takes half of what is left of the range of one of the launch's seats.  False if nothing is, or the
+ * launch is over. */
+static bool claim(tcc_workers *workers, const launch *at, int32_t seat, uint64_t mark,
+                  pieces *out_taken) {
     _Atomic uint64_t *word = &workers->seats[seat].claim;
-    uint64_t old = atomic_load_explicit(word, memory_order_acquire);
+    uint64_t old = atomic_load_explicit(word, memory_order_relaxed);
     for (;;) {
-        if (old >> CLAIM_TICKET > ticket) return false;
-        bool fresh = old >> CLAIM_TICKET < ticket;
-        int64_t units = atomic_load_explicit(&slot->units, memory_order_relaxed);
-        int32_t threads = atomic_load_explicit(&slot->threads, memory_order_relaxed);
-        if (seat >= threads) return false; /* another launch's slot by now */
-        int64_t count = range_start(units, threads, seat + 1) - range_start(units, threads, seat);
+        if (old >> CLAIM_TICKET > at->ticket) return false;
+        bool fresh = old >> CLAIM_TICKET < at->ticket;
+        int64_t units = atomic_load_explicit(&at->slot->units, memory_order_relaxed);
+        int64_t count =
+            range_start(units, at->threads, seat + 1) - range_start(units, at->threads, seat);
         if (count > PIECES) count = PIECES;
         int64_t left = fresh ? count : (int64_t)(old & CLAIM_LEFT);
         if (left <= 0 || left > count) return false;
         int64_t take = left / 2 > 1 ? left / 2 : 1;
-        uint64_t others = fresh ? ticket << CLAIM_TICKET : old & ~CLAIM_LEFT;
+        uint64_t others = fresh ? at->ticket << CLAIM_TICKET : old & ~CLAIM_LEFT;
         uint64_t next = mark == CLAIM_INSIDE ? others | mark : others + mark;
+        TCC_BETWEEN();
         if (atomic_compare_exchange_weak_explicit(word, &old, next | (uint64_t)(left - take),
-                                                  memory_order_acq_rel, memory_order_acquire)) {
+                                                  memory_order_acq_rel, memory_order_relaxed)) {
+            TCC_BETWEEN();
             *out_taken = (pieces){count - left, count - left + take, count};
             return true;
         }
     }
 }
 
-static bool steal(tcc_workers *workers, int32_t self, int32_t seat, uint64_t ticket) {
-    const tcc_slot *slot = &workers->slots[ticket & 1];
+static bool steal(tcc_workers *workers, const launch *at, int32_t self, int32_t seat) {
     pieces taken;
-    if (!claim(workers, slot, ticket, seat, CLAIM_THIEF, &taken)) return false;
-    run_pieces(slot, self, seat, taken);
+    if (!claim(workers, at, seat, CLAIM_THIEF, &taken)) return false;
+    run_pieces(at, self, seat, taken);
+    TCC_BETWEEN();
     atomic_fetch_sub_explicit(&workers->seats[seat].claim, CLAIM_THIEF, memory_order_release);
     return true;
 }
@@ -85,17 +105,15 @@ static void note_stall(tcc_workers *workers, int64_t since) {
     workers->alone_until = now + (2 * waited < MOST_ALONE ? 2 * waited : MOST_ALONE);
 }
 
-static void run_own_range(tcc_workers *workers, int32_t self, uint64_t ticket) {
-    const tcc_slot *slot = &workers->slots[ticket & 1];
-    int32_t threads = atomic_load_explicit(&slot->threads, memory_order_relaxed);
+static void run_own_range(tcc_workers *workers, const launch *at, int32_t self) {
     tcc_seat *seat = &workers->seats[self];
     pieces taken;
     bool inside = false;
-    while (claim(workers, slot, ticket, self, CLAIM_INSIDE, &taken)) {
+    while (claim(workers, at, self, CLAIM_INSIDE, &taken)) {
         inside = true;
-        run_pieces(slot, self, self, taken);
+        run_pieces(at, self, self, taken);
         /* again, for one of them may have fallen asleep as the launch went out */
-        if (self == 0) tcc_workers_wake(workers, threads);
+        if (self == 0) tcc_workers_wake(workers, at->threads);
     }
     if (!inside && self) return; /* but no one looks at whether the caller's range is done */
     int64_t since = 0;
@@ -107,7 +125,8 @@ static void run_own_range(tcc_workers *workers, int32_t self, uint64_t ticket) {
         sched_yield();
     }
     if (since && self == 0) note_stall(workers, since);
-    atomic_store_explicit(&seat->done, ticket, memory_order_release);
+    TCC_BETWEEN();
+    atomic_store_explicit(&seat->done, at->ticket, memory_order_release);
 }
 
 static bool is_done(const tcc_seat *seat, uint64_t ticket) {
@@ -121,30 +140,33 @@ static bool is_exhausted(const tcc_seat *seat, uint64_t ticket) {
     return !(claim & (CLAIM_INSIDE | CLAIM_THIEVES | CLAIM_LEFT));
 }
 
-tcc_ahead tcc_workers_ahead(const tcc_workers *workers, int32_t self, uint64_t ticket) {
-    const tcc_slot *slot = &workers->slots[ticket & 1];
-    const char *start = atomic_load_explicit(&slot->ahead, memory_order_relaxed);
-    int64_t bytes = atomic_load_explicit(&slot->ahead_bytes, memory_order_relaxed);
-    int32_t threads = atomic_load_explicit(&slot->threads, memory_order_relaxed);
-    if (!start || self >= threads) return (tcc_ahead){0};
-    start += range_start(bytes, threads, self);
-    int64_t share = bytes / threads;
+static tcc_ahead share_ahead(const launch *at, int32_t self) {
+    const char *start = atomic_load_explicit(&at->slot->ahead, memory_order_relaxed);
+    int64_t bytes = atomic_load_explicit(&at->slot->ahead_bytes, memory_order_relaxed);
+    if (!start || self >= at->threads) return (tcc_ahead){0};
+    start += range_start(bytes, at->threads, self);
+    int64_t share = bytes / at->threads;
     return (tcc_ahead){start, start + (share < MOST_AHEAD ? share : MOST_AHEAD)};
 }
 
-/* Until every range of launch `ticket` is done.  The first seat is the caller's, which hands out the
+tcc_ahead tcc_workers_ahead(const tcc_workers *workers, int32_t self, uint64_t word) {
+    launch at = launch_of(workers, word);
+    return share_ahead(&at, self);
+}
+
+/* Until every range of the launch is done.  The first seat is the caller's, which hands out the
  * next launch only when its own range is. */
-static void settle(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t threads) {
-    tcc_ahead ahead = tcc_workers_ahead(workers, self, ticket);
-    for (int32_t seat = 1; seat < threads; seat++) {
+static void settle(tcc_workers *workers, const launch *at, int32_t self) {
+    tcc_ahead ahead = share_ahead(at, self);
+    for (int32_t seat = 1; seat < at->threads; seat++) {
         const tcc_seat *other = &workers->seats[seat];
         int64_t since = 0;
-        for (uint32_t spins = 1; !is_done(other, ticket); spins++) {
+        for (uint32_t spins = 1; !is_done(other, at->ticket); spins++) {
             tcc_fetch(&ahead);
             tcc_relax();
             if (spins % STEAL_AFTER) continue;
-            if (is_exhausted(other, ticket)) break;
-            if (steal(workers, self, seat, ticket) || spins % YIELD_AFTER) continue;
+            if (is_exhausted(other, at->ticket)) break;
+            if (steal(workers, at, self, seat) || spins % YIELD_AFTER) continue;
             if (!since) since = tcc_now();
             sched_yield();
         }
@@ -152,27 +174,23 @@ static void settle(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t 
     }
 }
 
-bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t ticket, int32_t threads) {
+bool tcc_workers_help(tcc_workers *workers, int32_t self, uint64_t word) {
+    launch at = launch_of(workers, word);
     bool helped = false;
-    for (int32_t i = 1; i < threads; i++)
-        if (steal(workers, self, (self + i) % threads, ticket)) helped = true;
+    for (int32_t i = 1; i < at.threads; i++)
+        if (steal(workers, &at, self, (self + i) % at.threads)) helped = true;
     return helped;
 }
 
-int32_t tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t ticket) {
-    const tcc_slot *slot = &workers->slots[ticket & 1];
-    /* acquired, so that the second look at the ticket comes after them */
-    int32_t threads = atomic_load_explicit(&slot->threads, memory_order_acquire);
-    int32_t previous = atomic_load_explicit(&slot->previous, memory_order_acquire);
-    void *const *buffers = atomic_load_explicit(&slot->buffers, memory_order_acquire);
-    const int64_t *ints = atomic_load_explicit(&slot->ints, memory_order_acquire);
-    if (atomic_load_explicit(&slot->ticket, memory_order_relaxed) != ticket) return 0;
-    if (self >= threads) return 0;
-    __builtin_prefetch((const void *)buffers);
-    __builtin_prefetch(ints);
-    settle(workers, self, ticket - 1, previous);
-    run_own_range(workers, self, ticket);
-    return threads;
+bool tcc_workers_join(tcc_workers *workers, int32_t self, uint64_t word) {
+    launch at = launch_of(workers, word), before = launch_before(workers, word);
+    if (self >= at.threads) return false;
+    /* perhaps another launch's by now, which costs a wasted line */
+    __builtin_prefetch((const void *)atomic_load_explicit(&at.slot->buffers, memory_order_relaxed));
+    __builtin_prefetch(atomic_load_explicit(&at.slot->ints, memory_order_relaxed));
+    settle(workers, &before, self);
+    run_own_range(workers, &at, self);
+    return true;
 }
 
 /* ---- the caller's side --------------------------------------------------------------------------- */
@@ -182,7 +200,8 @@ static int32_t alive(tcc_workers *workers) {
 }
 
 void tcc_workers_settle(tcc_workers *workers) {
-    settle(workers, 0, workers->ticket, workers->open);
+    launch last = launch_at(workers, workers->ticket, workers->open);
+    settle(workers, &last, 0);
     workers->open = 0;
 }
 
@@ -192,24 +211,31 @@ void tcc_workers_launch(tcc_workers *workers, const tcc_job *job) {
         if (!workers->refused) tcc_workers_start(workers, threads - 1);
         if (threads > alive(workers) + 1) threads = alive(workers) + 1;
     }
+    launch before = launch_at(workers, workers->ticket, workers->open);
     uint64_t ticket = workers->ticket + 1;
+    uint64_t previous = workers->open ? workers->open - 1u : 0;
+    uint64_t seats = (uint64_t)threads - 1;
     tcc_slot *slot = &workers->slots[ticket & 1];
+    TCC_BETWEEN();
     atomic_store_explicit(&slot->kernel, job->kernel, memory_order_relaxed);
     atomic_store_explicit(&slot->buffers, job->buffers, memory_order_relaxed);
     atomic_store_explicit(&slot->ints, job->ints, memory_order_relaxed);
     atomic_store_explicit(&slot->units, job->units, memory_order_relaxed);
     atomic_store_explicit(&slot->scratch, job->scratch, memory_order_relaxed);
     atomic_store_explicit(&slot->scratch_stride, job->scratch_stride, memory_order_relaxed);
-    atomic_store_explicit(&slot->threads, (uint16_t)threads, memory_order_relaxed);
-    atomic_store_explicit(&slot->previous, workers->open, memory_order_relaxed);
     atomic_store_explicit(&slot->ahead, job->ahead, memory_order_relaxed);
     atomic_store_explicit(&slot->ahead_bytes, job->ahead_bytes, memory_order_relaxed);
-    atomic_store_explicit(&slot->ticket, ticket, memory_order_release);
+    TCC_BETWEEN();
+    atomic_store_explicit(&slot->word,
+                          ticket << WORD_TICKET | previous << WORD_PREVIOUS | seats,
+                          memory_order_release);
+    TCC_BETWEEN();
     tcc_workers_wake(workers, threads);
-    settle(workers, 0, workers->ticket, workers->open);
+    settle(workers, &before, 0);
     workers->ticket = ticket;
     workers->open = (uint16_t)threads;
-    run_own_range(workers, 0, ticket);
+    launch at = launch_at(workers, ticket, threads);
+    run_own_range(workers, &at, 0);
 }
 
 void tcc_crew_enter(tcc_crew *crew) {

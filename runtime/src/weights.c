@@ -7,14 +7,13 @@
  *
  * File pages are shared between processes.  They are mapped on huge pages where the file system can
  * do that; where it cannot, large weights are copied once per process to anonymous huge pages, which
- * is worth more than the sharing (one TLB miss per 2 MiB instead of per 4 KiB). */
+ * is worth more than the sharing (one TLB miss per 2 MiB instead of per 4 KiB), if memory allows. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime.h"
@@ -35,10 +34,9 @@ typedef struct trailer {
 _Static_assert(sizeof(trailer) == TRAILER, "the trailer has no padding");
 
 static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
-    struct stat stat;
-    if (fstat(file, &stat) || stat.st_size < TRAILER) return false;
-    *out_length = stat.st_size;
-    return pread(file, out_trailer, TRAILER, stat.st_size - TRAILER) == TRAILER &&
+    *out_length = lseek(file, 0, SEEK_END); /* fstat would need a C library of 2021 */
+    if (*out_length < TRAILER) return false;
+    return pread(file, out_trailer, TRAILER, *out_length - TRAILER) == TRAILER &&
            memcmp(out_trailer->magic, "TCCWGTS", 8) == 0 && out_trailer->version == VERSION;
 }
 
@@ -58,6 +56,13 @@ static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32
     }
     close(file);
     return -1;
+}
+
+/* A copy may take half of what an instance may: the system can drop pages of the file where memory is
+ * short, but of a copy it kills the process. */
+static bool leaves_room(size_t size) {
+    size_t limit = 0;
+    return tcc_memory_limit(&limit) == TCC_OK && size <= limit / 2;
 }
 
 /* Reads, because that copies without a page fault per 4 KiB of the file. */
@@ -102,6 +107,7 @@ static tcc_status map_file(int file, int64_t offset, size_t size, bool huge,
     if (size < huge_from || !huge) return TCC_OK;
     (void)madvise(base, size, MADV_HUGEPAGE);
     if (madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0) return TCC_OK;
+    if (!leaves_room(size)) return TCC_OK;
     munmap(memory, room);
     memset(out_weights, 0, sizeof *out_weights);
     return read_to_huge_pages(file, offset, size, out_weights);

@@ -16,18 +16,17 @@
 #include "workers.h"
 
 enum {
-    SPIN_MICROSECONDS = 2000,
     CROWDED_NANOSECONDS = 20000, /* spinning where other runs could use the CPU */
-    LOOK_AT_CLOCK = 64,
-    HELP_AFTER = 16, /* spins */
 };
 
 __attribute__((visibility("hidden"))) _Atomic(tcc_workers *) tcc_workers_slot = NULL;
 
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
 /* note: name "tcc", type WORKERS_VERSION, content the distance from itself to the slot */
 __asm__(".pushsection .note.tcc,\"a\",%note\n"
         ".balign 4\n"
-        ".long 4, 8, 3\n"
+        ".long 4, 8, " TEXT(WORKERS_VERSION) "\n"
         ".asciz \"tcc\"\n"
         ".quad tcc_workers_slot - .\n"
         ".popsection\n");
@@ -77,15 +76,6 @@ static void forget_workers(void) {
     for (int i = 0; i < TCC_MAX_THREADS / 64; i++) atomic_store(&workers->asleep[i], 0);
 }
 
-/* TCC_SPIN_MICROSECONDS, in nanoseconds: at most a minute. */
-static int64_t spin_time(void) {
-    const char *text = getenv("TCC_SPIN_MICROSECONDS");
-    char *end = NULL;
-    long given = text ? strtol(text, &end, 10) : 0;
-    if (!text || end == text || given < 0) given = SPIN_MICROSECONDS;
-    return (given < 60000000 ? given : 60000000) * INT64_C(1000);
-}
-
 static tcc_workers *make_workers(void) {
     tcc_workers *workers = NULL;
     if (posix_memalign((void **)&workers, LINE_PAIR, sizeof *workers)) return NULL;
@@ -93,7 +83,7 @@ static tcc_workers *make_workers(void) {
     workers->version = WORKERS_VERSION;
     workers->launch = tcc_workers_launch;
     workers->settle = tcc_workers_settle;
-    workers->spin = spin_time();
+    (void)tcc_spin_resolve(&workers->spin); /* what is no number was refused before */
     return workers;
 }
 
@@ -122,17 +112,20 @@ tcc_workers *tcc_workers_find(void) {
 
 /* ---- a worker's life ------------------------------------------------------------------------------ */
 
-static uint64_t next_ticket(const tcc_workers *workers, uint64_t last) {
+/* The word of the slot where the launch after `last` will be, or one after that. */
+static uint64_t next_word(const tcc_workers *workers, uint64_t last) {
     const tcc_slot *slot = &workers->slots[(last + 1) & 1];
-    return atomic_load_explicit(&slot->ticket, memory_order_acquire);
+    return atomic_load_explicit(&slot->word, memory_order_acquire);
 }
 
 static void sleep_until_called(tcc_workers *workers, int32_t self, uint64_t last) {
     uint64_t bit = UINT64_C(1) << (self % 64);
     uint32_t bell = atomic_load(&workers->bell[self]);
+    TCC_BETWEEN();
     atomic_fetch_or(&workers->asleep[self / 64], bit);
     /* A launch that goes out at this moment may miss the bit; its caller looks again as it works. */
-    while (next_ticket(workers, last) <= last && atomic_load(&workers->bell[self]) == bell)
+    while (next_word(workers, last) >> WORD_TICKET <= last &&
+           atomic_load(&workers->bell[self]) == bell)
         syscall(SYS_futex, &workers->bell[self], FUTEX_WAIT_PRIVATE, bell, NULL, NULL, 0);
     atomic_fetch_and(&workers->asleep[self / 64], ~bit);
 }
@@ -157,23 +150,24 @@ static void *worker(void *argument) {
     tcc_workers *workers = start.workers;
     uint64_t last = start.last;
     int64_t idle_since = tcc_now();
-    int32_t threads = 0; /* of a launch that others may still be at */
+    uint64_t word = 0;
+    bool part = false; /* in a launch that others may still be at */
     tcc_ahead ahead = {0};
     for (uint32_t spins = 1;; spins++) {
-        uint64_t ticket = next_ticket(workers, last);
-        if (ticket > last) {
-            threads = tcc_workers_join(workers, start.self, ticket);
-            ahead = tcc_workers_ahead(workers, start.self, ticket);
-            last = ticket;
+        uint64_t next = next_word(workers, last);
+        if (next >> WORD_TICKET > last) {
+            TCC_BETWEEN();
+            word = next;
+            last = word >> WORD_TICKET;
+            part = tcc_workers_join(workers, start.self, word);
+            ahead = tcc_workers_ahead(workers, start.self, word);
             idle_since = 0;
             spins = 0;
             continue;
         }
         tcc_fetch(&ahead);
         tcc_relax();
-        if (threads && spins % HELP_AFTER == 0 &&
-            !tcc_workers_help(workers, start.self, last, threads))
-            threads = 0;
+        if (part && spins % HELP_AFTER == 0) part = tcc_workers_help(workers, start.self, word);
         if (spins % LOOK_AT_CLOCK) continue;
         if (!idle_since) idle_since = tcc_now();
         if (tcc_now() - idle_since > patience(workers, start.self)) {
@@ -184,10 +178,19 @@ static void *worker(void *argument) {
     return NULL;
 }
 
+/* Signals sent to the process stay with the program's own threads.  Those that a thread's own
+ * instructions raise must reach a handler, or the kernel kills the process without asking it; and
+ * profilers want to interrupt whoever uses the CPU. */
+static void signals_to_block(sigset_t *out_set) {
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
+    sigfillset(out_set);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
+}
+
 void tcc_workers_start(tcc_workers *workers, int32_t wanted) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals stay with the program's own threads */
+    sigset_t blocked, old;
+    signals_to_block(&blocked);
+    pthread_sigmask(SIG_SETMASK, &blocked, &old);
     pthread_attr_t attributes;
     bool ready = pthread_attr_init(&attributes) == 0;
     if (ready) pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import shutil
 import tempfile
@@ -22,11 +23,11 @@ from tcc.options import TOLERANCES, read_options
 from gpu.carry import pack
 from gpu.draws import Draw
 from gpu.graphs import graph_json, reseed
-from gpu.kernels import SMALL, Kernel, Sizes, kernels
-from models.build import DEFAULT_OUT, build
+from gpu.kernels import CHECKED, SMALL, Kernel, Sizes, kernels
+from gpu.names import MODELS, is_wanted, split
+from gpu.names import SMALL as PREFIX
 from models.manifest import InputSpec, model_spec
 
-MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode")
 REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
 # Products in tf32 round their operands to eleven bits.
@@ -99,7 +100,9 @@ def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
 
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
     """A model of models/ with weights made anew, once in each precision."""
-    model = onnx.load(build(name, DEFAULT_OUT))
+    # it needs torch, which kernels alone do not
+    builder = importlib.import_module("models.build")
+    model = onnx.load(builder.build(name, builder.DEFAULT_OUT))
     draws = reseed(model)
     spec = model_spec(name)
     for precision in precisions:
@@ -180,13 +183,16 @@ def _copy_programs(folder: Path) -> None:
 def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
     """Kernels and models; with `names` those whose name begins with one of them.  Where kernels may
     be in Gluon, a twin in Triton follows each."""
+    yield from _small_items(names, CHECKED)
     yield from _items(names, Sizes(), MODELS, archs)
 
 
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
     """Small kernels and a small model for the CPU, in precisions that it has; with `names` those
     whose name begins with one of them, of the large models too."""
-    for item in _items(names, SMALL, MODELS if names else REHEARSED, ["cpu"]):
+    models = MODELS if names else REHEARSED
+    small = _small_items(names, SMALL)
+    for item in (*small, *_items(names, SMALL, models, ["cpu"])):
         options = {**item.options}
         if options.get("precision") == "tf32":
             del options["precision"]
@@ -196,15 +202,23 @@ def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
 def _items(
     names: Sequence[str], sizes: Sizes, models: Sequence[str], archs: Sequence[str]
 ) -> Iterator[Item]:
-    chosen = tuple(names) or ("",)
     for kernel in kernels(sizes):
-        if kernel.name.startswith(chosen):
+        if is_wanted(kernel.name, names):
             yield from _with_twin(kernel_item(kernel), archs)
     for model in models:
-        for precision in ("bf16", "f32"):
-            if f"{model}_{precision}".startswith(chosen):
+        # of batches in the precision that they are there for
+        for precision in ("bf16",) if ".b" in model else ("bf16", "f32"):
+            if is_wanted(f"{model}_{precision}", names):
                 for item in model_items(model, (precision,)):
                     yield from _with_twin(item, archs)
+
+
+def _small_items(names: Sequence[str], sizes: Sizes) -> Iterator[Item]:
+    """A kernel of each kind, of sizes that tools which watch every access finish soon."""
+    for kernel in kernels(sizes):
+        if is_wanted(PREFIX + kernel.name, names):
+            item = kernel_item(replace(kernel, name=PREFIX + kernel.name))
+            yield replace(item, facts={**item.facts, "kind": "small"})
 
 
 def _with_twin(item: Item, archs: Sequence[str]) -> Iterator[Item]:
@@ -220,7 +234,7 @@ def main() -> int:
     parser.add_argument("--archs", default="sm_90", help="or cpu: for a rehearsal")
     parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
     chosen = parser.parse_args()
-    names = [name for name in chosen.only.split(",") if name]
+    names = split(chosen.only)
     archs = chosen.archs.split(",")
     items = rehearsed_items(names) if archs == ["cpu"] else all_items(names, archs)
     index = make_folder(chosen.out, items, archs, compile_with_tcc)

@@ -72,6 +72,9 @@ class Gpu:
         except RuntimeError as failure:  # something in it waits, or allocates for itself
             print(f"not recorded: {failure}", flush=True)
             torch.cuda.synchronize()
+            # raises where the device's context is broken
+            if torch.ones(8, device=self.name).sum().item() != 8:
+                raise RuntimeError("the device does not add after a failed recording") from failure
             return None
         return graph.replay
 

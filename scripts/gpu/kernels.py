@@ -38,6 +38,12 @@ SMALL = Sizes(
 )
 
 
+# Of a small pass on a device: the least that has whole blocks, in Gluon too.
+CHECKED = Sizes(
+    (1,), 1, 512, 2048, (512,), (("", 512, 512), ("_wide", 1024, 256)), 2, 32, 8, 40, 256, 128
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel's model, what its run computes and moves at least, and the compile's options.

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu.tools import CHECKS, PROFILER, SANITIZER
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -17,8 +19,14 @@ class Kind:
     expected: float
 
 
+# Reading torch and opening the device, for each process anew; the first time files may come over a
+# network.
+READY = Kind(150.0, 5.0, 10.0)
 KINDS = {
-    "device": Kind(120.0, 10.0, 15.0),
+    "device": Kind(60.0, 10.0, 5.0),
+    "small": Kind(20.0, 5.0, 1.0),
+    "sanitize": Kind(75.0, 20.0, 30.0),
+    "profile": Kind(60.0, 20.0, 20.0),
     "model": Kind(75.0, 10.0, 8.0),
     "kernel": Kind(30.0, 5.0, 2.0),
     "compiled": Kind(110.0, 20.0, 25.0),
@@ -39,11 +47,16 @@ class Step:
         return str(self.item.get("name", "device"))
 
 
-def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+# What is profiled, by the start of names.
+_PROFILED = ("gemm_bf16", "attention_bf16", "decode_bf16", "softmax_f32", "conv3x3_bf16")
+
+
+def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[Step]:
     """All steps, the most important first: what may be left out when time is short comes last.
 
-    Of kernels in Gluon, and of their twins in Triton, one of each group goes first: they tell
-    early whether such kernels run.
+    Kernels of small sizes go before all others, for results and under the first check of the
+    sanitizer where it is among `tools`.  Of kernels in Gluon, and of their twins in Triton, one of
+    each group comes next: they tell early whether such kernels run.
     """
     models = [item for item in items if item["kind"] == "model"]
     kernels = [item for item in items if item["kind"] == "kernel"]
@@ -53,16 +66,35 @@ def plan(items: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
     first = _scouts(kernels)
     rest = [item for item in kernels if item not in first]
     compared = [item for item in urgent if "twin_of" not in item]
+    small = [item for item in items if item["kind"] == "small"]
+    checks = _checks(small) if SANITIZER in tools else []
     yield Step("device", {})
+    yield from (Step("small", item) for item in small)
+    yield from checks[:1]
     yield from (Step("kernel", item) for item in first)
+    yield from checks[1:]
     yield from (Step("model", item) for item in urgent)
     yield from (Step("kernel", item) for item in rest if _is_urgent(item))
     yield from (Step("model", item) for item in others)
-    yield from (Step("compiled", item) for item in compared)
     yield from (Step("kernel", item) for item in rest if not _is_urgent(item))
+    yield from _profiles(kernels) if PROFILER in tools else ()
+    yield from (Step("compiled", item) for item in compared)
     yield from (Step("jax", item) for item in (*compared, *kernels) if _is_for_jax(item))
     yield from (Step("autotuned", item) for item in compared)
     yield from (Step("compiled", item) for item in others)
+
+
+def _checks(small: Sequence[Mapping[str, Any]]) -> list[Step]:
+    names = [item["name"] for item in small]
+    return [Step("sanitize", {"name": check, "of": names}) for check in CHECKS if names]
+
+
+def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+    """One kernel of each kind whose speed has a goal."""
+    for kind in _PROFILED:
+        names = [k["name"] for k in kernels if k["name"].startswith(kind) and "twin_of" not in k]
+        if names:
+            yield Step("profile", {"name": f"ncu_{kind}", "of": names[:1]})
 
 
 def with_twins(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:

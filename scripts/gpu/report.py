@@ -9,8 +9,8 @@ from typing import Any
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # Steps: those that judge tcc, and those that time others only.
-OURS = ("device", "model", "kernel")
-OTHERS = ("compiled", "autotuned", "jax")
+OURS = ("device", "small", "sanitize", "model", "kernel")
+OTHERS = ("compiled", "autotuned", "jax", "profile")
 MODES = ("compiled", "autotuned")
 _MISSING = "-"
 
@@ -36,7 +36,7 @@ def absent(results: Mapping[str, Any]) -> list[str]:
 
 
 def _failed(results: Mapping[str, Any], tasks: tuple[str, ...]) -> list[str]:
-    places = {"device": results["device"], **results["items"]}
+    places = {"device": results["device"], **results.get("tools", {}), **results["items"]}
     return [
         f"{name}: {task} failed: {why}"
         for name, place in places.items()
@@ -75,7 +75,7 @@ def _judged(name: str, facts: Mapping[str, Any]) -> bool:
 
 def table(results: Mapping[str, Any]) -> str:
     """The results for people."""
-    lines = [*_device(results), "", *_kernels(results), "", *_models(results)]
+    lines = [*_device(results), *_tools(results), "", *_kernels(results), "", *_models(results)]
     judged = {"wrong or missing": failures(results), "not had of others": absent(results)}
     if not results["rehearsal"]:
         judged["goals missed"] = missed(results)
@@ -97,6 +97,16 @@ def _device(results: Mapping[str, Any]) -> Iterator[str]:
         )
         if not facts["jax"]:
             yield "JAX is not installed there: not timed"
+
+
+def _tools(results: Mapping[str, Any]) -> Iterator[str]:
+    small = [item for item in results["items"].values() if item["facts"]["kind"] == "small"]
+    if small:
+        worst = max((item["error"] for item in small if "error" in item), default=float("nan"))
+        done = sum("error" in item for item in small)
+        yield f"small sizes: {done} of {len(small)} kernels ran, largest error {worst:.1e}"
+    for name, tool in results.get("tools", {}).items():
+        yield f"{name}: {tool.get('said', 'failed')}"
 
 
 def _kernels(results: Mapping[str, Any]) -> Iterator[str]:

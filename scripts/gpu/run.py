@@ -20,19 +20,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpu.budget import Budget
-from gpu.plan import KINDS, Step, forecast, plan, with_twins
+from gpu.names import is_wanted, split
+from gpu.plan import KINDS, READY, Step, forecast, plan, with_twins
 from gpu.report import failures, table
+from gpu.tools import WATCHED, present_tools, watch
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 # Reading torch for the first time takes long where files come over a network.
 _PROBE_SECONDS = 150.0
-_END_SECONDS = 10.0
+# What a driver takes to give back a device that a killed process held.
+_END_SECONDS = 30.0
 # So many items with new kernels may hang or crash before the others of them have to wait.
 _FEW = 2
 
 
 class Steps(Protocol):
     """What answers requests."""
+
+    def ready(self, seconds: float) -> str:
+        """Starts a process where there is none, within so many seconds; why not, or nothing."""
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """`{"result": ...}`, or `{"failed": why}` after at most `seconds`; with "broken" where its
@@ -52,9 +58,10 @@ def carry_out(
         "rehearsal": is_rehearsal(index),
         "tcc": index["tcc"], "archs": index["archs"], "refused": index["refused"],
         "device": {}, "items": {i["name"]: {"facts": i} for i in index["items"]}, "skipped": [],
+        "tools": {},
     }  # fmt: skip
     unproven = with_twins(index["items"])
-    waiting, late = deque(plan(index["items"])), deque[Step]()
+    waiting, late = deque(plan(index["items"], index.get("tools", ()))), deque[Step]()
     broken = 0
     while waiting or late:
         step = waiting.popleft() if waiting else late.popleft()
@@ -64,7 +71,7 @@ def carry_out(
         if new and broken >= _FEW and waiting:
             late.append(step)
             continue
-        answer = _take(step, results, index, folder, steps, budget)
+        answer = _take(step, results, index, folder, steps, budget, out)
         broken += new and answer is not None and bool(answer.get("broken"))
         results["spent_seconds"] = budget.spent()
         _write(results, out)
@@ -73,16 +80,24 @@ def carry_out(
 
 def _take(
     step: Step, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
-    budget: Budget,
+    budget: Budget, out: Path,
 ) -> dict[str, Any] | None:  # fmt: skip
     """The answer to a step, which is noted; None where there is no time for it."""
-    kind = KINDS[step.task]
+    kind, watched = KINDS[step.task], step.task in WATCHED
+    starting = None if watched else budget.grant(READY.most, READY.least)
+    failed = steps.ready(starting) if starting is not None else ""
     seconds = budget.grant(kind.most, kind.least)
     if seconds is None:
         results["skipped"].append(f"{step.task} {step.name}")
         return None
-    request = {"task": step.task, "item": step.item, "folder": str(folder)}
-    answer = steps.ask({**request, "device": index["device"]}, seconds)
+    if watched:
+        text = out.with_suffix(f".{step.name}.txt")
+        answer = watch(step.task, step.name, step.item["of"], folder, text, seconds)
+    elif failed:
+        answer = {"failed": failed, "broken": True}
+    else:
+        request = {"task": step.task, "item": step.item, "folder": str(folder)}
+        answer = steps.ask({**request, "device": index["device"]}, seconds)
     _keep(results, step, answer)
     print(f"{budget.spent():6.1f} s  {step.task} {step.name}: {_line(answer)}", flush=True)
     return answer
@@ -105,7 +120,9 @@ def is_rehearsal(index: Mapping[str, Any]) -> bool:
 
 
 def _keep(results: dict[str, Any], step: Step, answer: Mapping[str, Any]) -> None:
-    place = results["items"][step.item["name"]] if step.item else results["device"]
+    place = results["items"].get(step.name, results["device"])
+    if step.task in WATCHED:
+        place = results["tools"].setdefault(step.name, {})
     if "failed" in answer:
         place.setdefault("failed", {})[step.task] = answer["failed"]
     else:
@@ -134,20 +151,33 @@ class Worker:
             answer = self._answer(request, seconds)
         except (OSError, ValueError) as error:  # no process, or half an answer
             answer = {"failed": f"{type(error).__name__}: {error}", "broken": True}
-        # where something failed, a recording too, the device's context may be broken
-        if "failed" in answer or "events" in answer["result"].values():
+        # the device's context may be broken; that of a recording that failed was tried there
+        if "failed" in answer:
             self.close()
         return answer
 
+    def ready(self, seconds: float) -> str:
+        if self._process is not None:
+            return ""
+        answer = self._line(self._start(), seconds)
+        if "failed" in answer:
+            self.close()
+        return str(answer.get("failed", ""))
+
     def _answer(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        process = self._process or self._start()
+        process = self._process
+        assert process is not None
         assert process.stdin is not None
-        assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
             return self._ended(process)
+        return self._line(process, seconds)
+
+    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+        """The process's next answer; its first says that it is ready."""
+        assert process.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             if not ready.select(seconds):
@@ -209,13 +239,14 @@ def main() -> int:
     chosen = parser.parse_args()
     budget = Budget(chosen.seconds)
     index = json.loads((chosen.folder / "index.json").read_text())
-    names = tuple(name for name in chosen.only.split(",") if name) or ("",)
-    index["items"] = [item for item in index["items"] if item["name"].startswith(names)]
+    names = split(chosen.only)
+    index["items"] = [item for item in index["items"] if is_wanted(item["name"], names)]
+    index["tools"] = present_tools()
     reason = why_not(index, chosen.json.resolve())
     if reason is not None:
         print(f"gpu_check: {reason}; nothing was measured")
         return 1
-    print(forecast(list(plan(index["items"])), budget.left()), flush=True)
+    print(forecast(list(plan(index["items"], index["tools"])), budget.left()), flush=True)
     worker = Worker(chosen.folder, chosen.json.with_suffix(".log"))
     try:
         results = carry_out(chosen.folder.resolve(), index, worker, budget, chosen.json)

@@ -1,5 +1,6 @@
 """Starts `build.py` inside `.venv`."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -7,7 +8,13 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its n
 
 from environment import enter
 
-enter("gpu", "dev", "models")  # tcc with Triton, and what builds the models
+from gpu.names import asks_for_models
+
+parser = argparse.ArgumentParser(add_help=False)
+parser.add_argument("--only", default="")
+only = parser.parse_known_args()[0].only
+# tcc with Triton, and what builds the models
+enter("gpu", "dev", *(("models",) if asks_for_models(only) else ()))
 
 from gpu.build import main
 

@@ -1,72 +1,157 @@
-"""A wheel built from the sdist works in an environment that has never seen the source tree."""
+"""Every way to install works in an environment that has never seen the source tree."""
 
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import tcc
 from onnx import TensorProto, helper
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")
 # One worker builds the wheel once, also where tests are spread over several.
 pytestmark = pytest.mark.xdist_group("wheel")
-PAGES = ("pyproject.toml", "README.md", "LICENSE")
+PAGES = ("pyproject.toml", "README.md", "LICENSE", "scripts/devtree")
+PIP = (sys.executable, "-m", "pip")
 
 
-def check_output(*command: str | Path, cwd: Path) -> str:
-    """Runs a command that sees nothing of this tree; its output is shown when it fails."""
+def run(
+    *command: str | Path, cwd: Path, settings: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command that sees nothing of this tree."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
+    return subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env=environment,
+        env=environment | (settings or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+
+
+def check_output(*command: str | Path, cwd: Path, settings: dict[str, str] | None = None) -> str:
+    """The output of a command that sees nothing of this tree; shown when it fails."""
+    done = run(*command, cwd=cwd, settings=settings)
     assert done.returncode == 0, f"{command}:\n{done.stdout}"
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from an sdist that was built from a copy of the tracked sources."""
-    tree = tmp_path_factory.mktemp("tree")
+def copied_tree(folder: Path) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "lib", "*.o")
     for name in SOURCES:
-        shutil.copytree(ROOT / name, tree / name, ignore=ignore)
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     for name in PAGES:
-        shutil.copy(ROOT / name, tree / name)
-    check_output(sys.executable, "-m", "build", "--no-isolation", ".", cwd=tree)
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unreachable(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Why isolated builds cannot be tried: pip's complaint; empty where the registry answers."""
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    folder = tmp_path_factory.mktemp("requires")
+    done = run(*PIP, "download", "--quiet", "--no-deps", "--dest", folder, *requires, cwd=folder)
+    if done.returncode == 0:
+        return ""
+    return f"the package registry cannot be reached: {done.stdout.strip().splitlines()[-1]}"
+
+
+@pytest.fixture(scope="module")
+def isolated(unreachable: str) -> None:
+    """Skips the test where no isolated build can be made."""
+    if unreachable:
+        pytest.skip(unreachable)
+
+
+@pytest.fixture(scope="module")
+def wheel(unreachable: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from an sdist that was built from a copy of the sources.
+
+    The build sees the packages of pyproject.toml's `build-system` only, where the registry answers.
+    """
+    tree = copied_tree(tmp_path_factory.mktemp("tree"))
+    flags = ("--no-isolation",) if unreachable else ()
+    stale = tree / "build" / "lib" / "tcc" / "left_by_an_earlier_build.py"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    check_output(sys.executable, "-m", "build", *flags, ".", cwd=tree)
     (found,) = (tree / "dist").glob("*.whl")
     return found
 
 
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel, and with the libraries of this one but nothing else of it.
+def clean_environment(folder: Path) -> Path:
+    """The Python of a new environment with the libraries of this one but nothing else of it.
 
     Path files of this environment (an editable install among them) have no effect there.
     """
-    folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    check_output(
-        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index",
-        "--quiet", wheel, cwd=folder,
-    )  # fmt: skip
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     link = folder / "lib" / version / "site-packages" / "libraries.pth"
     link.write_text("\n".join(sorted(libraries)))
+    return folder / "bin" / "python"
+
+
+def install(python: Path, *what: str | Path, settings: dict[str, str] | None = None) -> str:
+    command = (*PIP, "--python", python, "install", "--no-deps", "--verbose", *what)
+    return check_output(*command, cwd=python.parent, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel."""
+    python = clean_environment(tmp_path_factory.mktemp("clean"))
+    install(python, "--no-index", wheel)
     return python
+
+
+def test_the_wheel_is_built_in_isolation(isolated: None, wheel: Path) -> None:
+    assert wheel.is_file()
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_repository_installs_without_a_c_compiler(tmp_path: Path) -> None:
+    tree = copied_tree(tmp_path / "tree")
+    git = ("git", "-c", "user.name=tests", "-c", "user.email=tests@localhost")
+    for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "sources")):
+        check_output(*git, *command, cwd=tree)
+    python = clean_environment(tmp_path / "clean")
+    said = install(python, f"git+file://{tree}", settings={"CC": "no-such-compiler"})
+    assert "the wheel holds no compiled runtime: no C compiler was found" in said
+    assert check_output(python, "-m", "tcc", "--version", cwd=tmp_path).startswith("tcc, version ")
+
+
+@pytest.mark.usefixtures("isolated")
+def test_a_clone_called_tcc_does_not_hide_an_editable_install(tmp_path: Path) -> None:
+    clone = copied_tree(tmp_path / "tcc")
+    python = clean_environment(tmp_path / "clean")
+    install(python, "--editable", clone)
+    assert_found_beside(clone, python)
+
+
+def test_a_clone_called_tcc_does_not_hide_the_wheel(python: Path, tmp_path: Path) -> None:
+    assert_found_beside(copied_tree(tmp_path / "tcc"), python)
+
+
+def assert_found_beside(clone: Path, python: Path) -> None:
+    """A script, a command and a module beside the folder `clone` find the installed package."""
+    (clone.parent / "script.py").write_text("import tcc\nprint(tcc.compile.__module__)\n")
+    commands = {
+        "tcc.driver\n": (python, "script.py"),
+        f"tcc, version {tcc.__version__}\n": (python, "-m", "tcc", "--version"),
+    }
+    for expected, command in commands.items():
+        assert check_output(*command, cwd=clone.parent) == expected
 
 
 def test_the_wheel_holds_code_sources_and_the_built_runtime(wheel: Path) -> None:
@@ -81,6 +166,7 @@ def test_the_wheel_holds_code_sources_and_the_built_runtime(wheel: Path) -> None
         if path.suffix in (".py", ".c", ".h")
     }
     assert modules - names == set()
+    assert not any("left_by_an_earlier_build" in name for name in names)
     assert any(name.startswith("tcc/runtime/lib/") for name in names)
     assert "-py3-none-linux_" in wheel.name
 

@@ -33,11 +33,11 @@ def test_equal_inputs_in_two_folders_give_equal_bytes(
     kernels: bytes, tmp_path: Path, artifact: Path
 ) -> None:
     program, weights = programs.mlp()
-    out = tmp_path / "some" / "where else" / "other.so"
+    out = tmp_path / "some" / "where else" / "mini.so"
     programs.link(program, kernels, out, weights=[weights[:100], memoryview(weights[100:])])
     assert out.read_bytes() == artifact.read_bytes()
     assert out.with_suffix(".h").read_text() == artifact.with_suffix(".h").read_text()
-    assert sorted(p.name for p in out.parent.iterdir()) == ["other.h", "other.so"]
+    assert sorted(p.name for p in out.parent.iterdir()) == ["mini.h", "mini.so"]
 
 
 def test_the_manifest_is_read_without_loading_the_code(artifact: Path) -> None:

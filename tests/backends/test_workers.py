@@ -16,6 +16,11 @@ from tcc.backends.workers import serve
 def answer(request):
     if request == "die":
         os.abort()
+    if request == "print":
+        print("to standard output", flush=True)
+        os.write(1, b"and past Python")
+    if request == "environment":
+        return dict(os.environ), ""
     return request, "it was told to" if request == "fail" else ""
 
 def main():
@@ -36,6 +41,37 @@ def test_answers_come_as_they_are_asked_for_and_more_may_follow(echo: str) -> No
     assert pool.answers(numbers[2:]) == ["c", "d"]
     assert pool.answers([pool.submit("e"), *numbers[:2]]) == ["e", "a", "b"]
     pool.abandon()
+
+
+def test_what_a_library_prints_is_no_answer(echo: str) -> None:
+    pool = WorkerPool(echo, 1)
+    assert pool.answers([pool.submit("print"), pool.submit("a")]) == ["print", "a"]
+    failing = pool.submit("fail")
+    with pytest.raises(
+        WorkerFailedError, match="it was told to\nto standard output\nand past Python"
+    ):
+        pool.answers([failing])
+    pool.abandon()
+
+
+def test_no_variable_reaches_a_worker_but_those_that_find_things(
+    echo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "HOME": "/home/me"})
+    for name in ("LLVM_X", "AMDGCN_USE_BUFFER_OPS", "PYTHONOPTIMIZE", "PYTHONHASHSEED", "LC_ALL"):
+        monkeypatch.setitem(os.environ, name, "7")
+    pool = WorkerPool(echo, 1)
+    (found,) = pool.answers([pool.submit("environment")])
+    pool.abandon()
+    fixed = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0"}
+    fixed |= {"TRITON_DISABLE_LINE_INFO": "1"}
+    places = (
+        "PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "XDG_CACHE_HOME",
+        "ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "LC_CTYPE",
+    )  # fmt: skip
+    assert {name: found.pop(name) for name in fixed} == fixed
+    assert set(found) <= set(places)
+    assert found["HOME"] == "/home/me"
 
 
 @pytest.mark.parametrize(("word", "why"), [("fail", "it was told to"), ("die", "exit status -6")])

@@ -89,6 +89,7 @@ def test_random_values_depend_on_the_seed_alone() -> None:
     "text",
     [
         "x",
+        "x=",
         "y=1",
         "x=99999999999x99999999999",
         "x=" + "x".join("1" * 80),
@@ -114,9 +115,41 @@ def test_an_input_is_given_once_and_its_name_may_hold_a_sign() -> None:
     assert (made["x"].shape, made["x=2"].shape) == ((2, 3), (4,))
 
 
+def test_archives_give_their_only_array_or_a_named_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", first=np.ones(3))
+    np.savez_compressed(tmp_path / "two.npz", a=np.zeros(1), b=np.full(2, 7))
+    assert make_inputs((X,), [f"x=@{tmp_path}/one.npz"], seed=0)["x"].tolist() == [1, 1, 1]
+    assert make_inputs((X,), [f"x=@{tmp_path}/two.npz:b"], seed=0)["x"].tolist() == [7, 7]
+    for key in ("", ":c"):
+        with pytest.raises(UserError) as caught:
+            make_inputs((X,), [f"x=@{tmp_path}/two.npz{key}"], seed=0)
+        assert "name one of its arrays, as in @file.npz:KEY: a, b" in caught.value.why
+
+
+def test_files_of_others_are_not_said_to_need_unpickling(tmp_path: Path) -> None:
+    (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff\xe0 picture")
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (tmp_path / "torn.npz").write_bytes(b"PK\3\4 nothing")
+    for name, why in (("cat.jpg", "np.save"), ("objects.npy", "code"), ("torn.npz", "zip")):
+        with pytest.raises(UserError) as caught:
+            make_inputs((X,), [f"x=@{tmp_path / name}"], seed=0)
+        assert why in caught.value.why
+        assert "pickle" not in caught.value.why
+
+
+def test_random_inputs_are_said_to_be_random(capsys: pytest.CaptureFixture[str]) -> None:
+    make_inputs((X, IDS), ["ids=2=1"], seed=3)
+    said = "random values of seed 3: x=1x3xf32; give others with --input\n"
+    assert capsys.readouterr() == ("", said)
+    make_inputs((X, IDS), ["ids=2=1", "x=2x3"], seed=3)
+    assert "x=2x3;" in capsys.readouterr().err
+    make_inputs((X, IDS), ["ids=2=1", "x=2x3=0"], seed=3)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_bad_files_are_the_users_error(tmp_path: Path) -> None:
     (tmp_path / "text.npy").write_text("no array")
-    np.savez(tmp_path / "many.npz", a=np.zeros(1))
+    np.savez(tmp_path / "many.npz", a=np.zeros(1), b=np.zeros(1))
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     for name in ("absent.npy", "text.npy", "many.npz", "objects.npy"):
         with pytest.raises(UserError):

@@ -63,7 +63,7 @@ def test_run_fills_what_is_not_given(artifact: Path, capsys: pytest.CaptureFixtu
 def test_run_refuses_what_does_not_fit(
     artifact: Path, given: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.execute(["run", str(artifact), "-i", given]) == 1
+    assert cli.execute(["run", str(artifact), "-i", given]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
@@ -80,9 +80,9 @@ def test_inspect_shows_the_manifest(artifact: Path, capsys: pytest.CaptureFixtur
 def test_inspect_refuses_a_manifest_without_kernels(
     artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.execute(["inspect", str(artifact), "--kernels"]) == 1
+    assert cli.execute(["inspect", str(artifact), "--kernels"]) == 2
     assert "does not describe its kernels" in capsys.readouterr().err
-    assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 1
+    assert cli.execute(["inspect", str(artifact), "--ir", "0"]) == 2
     assert "--keep-ir" in capsys.readouterr().err
 
 
@@ -113,7 +113,7 @@ def test_verify_refuses_the_artifact_of_another_model(
     artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = reference(tmp_path, 0.0, "image")
-    assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3"]) == 1
+    assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3"]) == 2
     assert "from another model" in capsys.readouterr().err
 
 
@@ -126,7 +126,7 @@ def test_verify_refuses_damaged_weights(
     data[weights.offset] ^= 1
     damaged = tmp_path / "damaged.so"
     damaged.write_bytes(data)
-    assert cli.execute(["verify", str(reference(tmp_path, 0.0)), str(damaged), "-i", "x=3"]) == 1
+    assert cli.execute(["verify", str(reference(tmp_path, 0.0)), str(damaged), "-i", "x=3"]) == 2
     assert "weights are damaged" in capsys.readouterr().err
 
 
@@ -155,7 +155,7 @@ def test_a_variant_that_is_not_there(
 ) -> None:
     monkeypatch.setattr(listing, "read_listings", lambda path: {"tcc_kernel_0": ""})
     for flag in ("--ir", "--asm"):
-        assert cli.execute(["inspect", str(artifact), flag, "5/0"]) == 1
+        assert cli.execute(["inspect", str(artifact), flag, "5/0"]) == 2
         assert "no variant 5" in capsys.readouterr().err
 
 
@@ -201,5 +201,5 @@ def test_a_model_of_bf16_runs_on_random_arrays_and_on_its_own_results(
 
 def test_archives_of_torch_have_no_reference(capsys: pytest.CaptureFixture[str]) -> None:
     for flags in ([], ["--layers"]):
-        assert cli.execute(["verify", "m.pt2", *flags]) == 1
+        assert cli.execute(["verify", "m.pt2", *flags]) == 2
         assert "no reference reads .pt2" in capsys.readouterr().err

@@ -33,8 +33,8 @@ def test_the_commands_are_these() -> None:
     "arguments",
     [["bogus"], ["compile"], ["compile", "--bogus", "x"], ["bench", "x", "--rounds", "0"], []],
 )
-def test_usage_errors_exit_with_1(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.execute(arguments) == 1
+def test_usage_errors_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "Usage: tcc" in err
@@ -43,11 +43,11 @@ def test_usage_errors_exit_with_1(arguments: list[str], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (UserError("what", where="w", why="y", hint="h"), 1, "error: what\n  at: w\n"),
-        (ToolError("cc failed", why="ld: no"), 1, "error: cc failed\n  because: ld: no\n"),
-        (InternalError("broken"), 2, "internal error: broken\n  this is a fault of tcc"),
-        (ZeroDivisionError("one\ntwo"), 2, "internal error: ZeroDivisionError: one\n"),
-        (KeyboardInterrupt(), 1, "interrupted\n"),
+        (UserError("what", where="w", why="y", hint="h"), 2, "error: what\n  at: w\n"),
+        (ToolError("cc failed", why="ld: no"), 3, "error: cc failed\n  because: ld: no\n"),
+        (InternalError("broken"), 70, "internal error: broken\n  this is a fault of tcc"),
+        (ZeroDivisionError("one\ntwo"), 70, "internal error: ZeroDivisionError: one\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 @pytest.mark.parametrize("debug", [False, True])
@@ -74,10 +74,15 @@ def test_errors_become_exit_codes_and_short_messages(
 def test_output_that_cannot_be_written_is_no_fault_of_ours() -> None:
     command = f"{sys.executable} -m tcc ops"
     full = subprocess.run(f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True)
-    assert full.returncode == 1
+    assert full.returncode == 2
     assert full.stderr == "error: something cannot be written: No space left on device\n"
     closed = subprocess.run(f"{command} >&- 2>&-", shell=True)
     assert closed.returncode == 0
+    reading, writing = os.pipe()
+    os.close(reading)
+    gone = subprocess.run(command.split(), stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (gone.returncode, gone.stderr) == (130, b"")
 
 
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
@@ -101,7 +106,7 @@ def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
         time.sleep(0.05)
     process.terminate()
     _, said = process.communicate(timeout=30)
-    assert (process.returncode, said.strip()) == (1, "interrupted")
+    assert (process.returncode, said.strip()) == (130, "interrupted")
     assert list(folder.iterdir()) == []
 
 
@@ -117,7 +122,7 @@ def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
 def test_numbers_without_a_meaning(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.execute(arguments) == 1
+    assert cli.execute(arguments) == 2
     assert "Invalid value" in capsys.readouterr().err
 
 
@@ -131,7 +136,7 @@ def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ops_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["ops", "--json"]) == 0
     assert [r["name"] for r in json.loads(capsys.readouterr().out)] == list(OPS)
-    assert cli.execute(["ops", "NoSuchOp"]) == 1
+    assert cli.execute(["ops", "NoSuchOp"]) == 2
     assert "there is no op 'NoSuchOp'" in capsys.readouterr().err
 
 

@@ -118,7 +118,7 @@ def test_errors_hold_them_escaped(folder: Path, capfd: pytest.CaptureFixture[str
         ["run", "m.onnx", "--input", f"{model.graph.input[0].name}=3x5xf32=1"],
     ]
     for command in commands:
-        assert execute(command) == 1, command
+        assert execute(command) == 2, command
         shown = capfd.readouterr()
         assert _plain(shown.out + shown.err), command
         assert len([li for li in shown.err.splitlines() if li.startswith("error:")]) == 1, command

@@ -204,14 +204,14 @@ def test_a_node_that_does_not_compile_is_named(
 @pytest.mark.parametrize("size", ["", "2 pounds", "-1GiB", "nan"])
 def test_memory_is_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
     model = chain(tmp_path / "m.onnx", ["Relu"])
-    assert verify(model, "--layers", "--memory", size) == 1
+    assert verify(model, "--layers", "--memory", size) == 2
     assert "--memory" in capsys.readouterr().err
 
 
 def test_what_layers_alone_take_asks_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert verify(chain(tmp_path / "m.onnx", ["Relu"]), "--keep-going") == 1
+    assert verify(chain(tmp_path / "m.onnx", ["Relu"]), "--keep-going") == 2
     assert "add --layers" in capsys.readouterr().err
 
 
@@ -246,7 +246,7 @@ def test_text_is_compared_and_lists_of_the_caller_are_refused(
     assert verify(text, "--layers", "--json") == 0
     values = json.loads(capsys.readouterr().out)["values"]
     assert [row["verdict"] for row in values] == ["ok"] * 3
-    assert verify(strings_and_lists(tmp_path / "list.onnx", listed=True), "--layers") == 1
+    assert verify(strings_and_lists(tmp_path / "list.onnx", listed=True), "--layers") == 2
     assert "'a' has no array" in capsys.readouterr().err
 
 

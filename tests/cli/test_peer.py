@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from tcc.cli.peer import PEERS, Peer, Row
 from tcc.cli.rounds import interleaved
 from tcc.cli.worker import read_arrays, write_arrays
-from tcc.errors import ToolError, UserError
+from tcc.errors import ToolError
 
 pytest.importorskip("onnxruntime")
 
@@ -155,7 +155,7 @@ def test_workers_are_quiet_and_capped(tmp_path: Path, model: Path) -> None:
     slow = Row("Slow", str(script), arguments=("slow",))
     with pytest.raises(ToolError, match=r"Slow took more than 0\.2 seconds"):
         Peer("slow", model, {}, 1, row=slow, cap=0.2)
-    with pytest.raises(UserError, match="Absent is not installed") as caught:
+    with pytest.raises(ToolError, match="Absent is not installed") as caught:
         Peer("absent", model, {}, 1, row=Row("Absent", "m", "no.such", "no-such"))
     assert caught.value.hint == "pip install no-such"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph import walk_nodes
 
 from .oracle import check, model_of, op_names
 
@@ -67,6 +69,100 @@ def test_a_rank_that_depends_on_a_size_demands_the_size() -> None:
     graph = check(model, {"x": np.ones((3, 1), np.float32)})
     with pytest.raises(UserError, match="a size is 2 where the model needs 1"):
         evaluate_graph(graph, {"x": np.ones((3, 2), np.float32)})
+
+
+def _squeezed(result: str, outputs: str, given: str = "") -> onnx.ModelProto:
+    """x[n, m] without its second axis where that is of size 1 (or where c, if `given`)."""
+    return model_of(f"""
+    g (float[n, m] x{given and ", bool c"}) => ({outputs}) {{
+      axis = Constant <value = int64[1] {{1}}> ()
+      index = Constant <value = int64 {{1}}> ()
+      one = Constant <value = int64 {{1}}> ()
+      s = Shape (x)  width = Gather (s, index)
+      {given or "c = Equal (width, one)"}
+      q = If (c) <
+        then_branch = a () => (float[n] p) {{ p = Squeeze (x, axis) }},
+        else_branch = b () => (float[n, m] r) {{ r = Neg (x) }}
+      >
+      {result}
+    }}""")
+
+
+_WAYS = {
+    "a sum": ("e = Exp (q)  y = ReduceSum <keepdims = 0> (e)", "float y"),
+    "two results": ("y = ReduceMax <keepdims = 0> (q)  z = Shape (x)", "float y, int64[2] z"),
+    "no result after it": ("t = Abs (q)  y = Abs (x)", "float[n, m] y"),
+}
+
+
+@pytest.mark.parametrize("name", _WAYS)
+def test_what_follows_branches_of_unequal_rank_is_computed_for_both(name: str) -> None:
+    model = _squeezed(*_WAYS[name])
+    graph = load_model(model)
+    for shape in ((3, 1), (3, 4), (1, 1)):
+        check(model, {"x": np.ones(shape, np.float32)}, graph=graph)
+    data = _squeezed(*_WAYS[name], given=" ")
+    graph = load_model(data)
+    for condition in (True, False):
+        feeds = {"x": np.ones((3, 1), np.float32), "c": np.array(condition)}
+        check(data, feeds, graph=graph)
+
+
+def test_what_one_condition_decides_is_decided_once() -> None:
+    """Twenty squeezes of one axis are two ways through the model, not a million."""
+    step = """
+      d{n} = Equal (width, one)
+      q{n} = If (d{n}) <
+        then_branch = t{n} () => (float[n] p{n}) {{ p{n} = Squeeze (x, axis) }},
+        else_branch = e{n} () => (float[n, m] r{n}) {{ r{n} = Neg (x) }}
+      >
+      w{n} = ReduceSum <keepdims = 0> (q{n})"""
+    rest = "".join(step.format(n=n) for n in range(20))
+    ends = ", ".join(f"w{n}" for n in range(20))
+    model = _squeezed(f"f = ReduceSum <keepdims = 0> (q)  {rest}  y = Sum (f, {ends})", "float y")
+    graph = load_model(model)
+    assert [node.op.name for node in walk_nodes(graph)].count("if") == 1
+    for shape in ((3, 1), (3, 4)):
+        check(model, {"x": np.ones(shape, np.float32)}, graph=graph)
+
+
+@pytest.mark.parametrize(
+    ("result", "shape", "other"),
+    [
+        ("y = Transpose <perm = [1, 0]> (q)", (3, 4), (3, 1)),
+        ("u = Unsqueeze (q, axis)  y = Transpose <perm = [1, 0]> (u)", (3, 1), (3, 4)),
+    ],
+)
+def test_a_branch_after_which_nothing_works_is_not_taken(
+    result: str, shape: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    graph = check(_squeezed(result, "float[k, l] y"), {"x": np.ones(shape, np.float32)})
+    assert "if" not in op_names(graph)
+    with pytest.raises(UserError, match="the other branch gives a result of another rank"):
+        evaluate_graph(graph, {"x": np.ones(other, np.float32)})
+
+
+def test_a_result_whose_rank_depends_on_a_size_is_refused_and_a_fixed_size_taken() -> None:
+    model = _squeezed("y = Neg (q)", "float y")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UserError) as refused:
+        load_model(model)
+    assert "'y' has type f32[n] one way and f32[n,m] the other" in str(refused.value)
+    assert "--input" in str(refused.value)
+    for shape in ((3, 1), (3, 4)):
+        check(model, {"x": np.ones(shape, np.float32)}, shapes={"x": shape})
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_sizes_that_data_decide_are_bound_in_each_branch(condition: bool) -> None:
+    model = model_of("""
+    g (int64[2] s, bool c) => (float[a, b] y) {
+      y = If (c) <
+        then_branch = t () => (float[k, l] p) { p = ConstantOfShape (s) },
+        else_branch = e () => (float[m, n] q) { r = ConstantOfShape (s)  q = Cos (r) }
+      >
+    }""")
+    check(model, {"s": np.array([3, 4]), "c": np.array(condition)})
 
 
 _LOOP = """

@@ -13,7 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.errors import UserError
-from tcc.frontends import load_model
+from tcc.frontends import load_model, model_file
+from tcc.frontends.onnx_pieces import PieceModel
 from tcc.frontends.onnx_reader import read_model
 from tcc.frontends.onnx_tensors import TensorReader
 
@@ -217,6 +218,86 @@ def test_external_data_stay_in_the_models_folder(location: str, tmp_path: Path) 
     with pytest.raises(UserError, match="external data cannot be used") as found:
         load_model(path)
     assert "initializer w" in found.value.where
+
+
+def _hub(root: Path) -> Path:
+    """A model as Hugging Face's cache lays it out: names are links to files named by a hash."""
+    hub = root / "models--x"
+    snapshot = hub / "snapshots" / "1234" / "onnx"
+    snapshot.mkdir(parents=True)
+    (hub / "blobs").mkdir()
+    model = _external(location="model.onnx_data").SerializeToString()
+    for name, hashed, data in (("", "aa", model), ("_data", "bb", _WEIGHT.tobytes())):
+        (hub / "blobs" / hashed).write_bytes(data)
+        (snapshot / f"model.onnx{name}").symlink_to(Path("../../../blobs") / hashed)
+    return snapshot / "model.onnx"
+
+
+def _check_read(path: Path) -> None:
+    graph = load_model(path)
+    (value,) = graph.constants
+    np.testing.assert_array_equal(graph.constant(value), _WEIGHT)
+
+
+def test_the_cache_of_hugging_face(tmp_path: Path) -> None:
+    path = _hub(tmp_path)
+    _check_read(path)
+    (tmp_path / "mine").symlink_to(path.parent)
+    _check_read(tmp_path / "mine" / "model.onnx")
+    piece = tmp_path / "piece.onnx"
+    PieceModel(path, {}).write(piece, [0], {"x": np.ones((2, 3), np.float32)}, ["y"])
+    assert onnx.load(piece).graph.initializer[0].raw_data == _WEIGHT.tobytes()
+
+
+def test_links_inside_the_models_folder(tmp_path: Path) -> None:
+    path = _save(tmp_path / "model", location="w.bin")
+    (path.parent / "deep").mkdir()
+    (path.parent / "deep" / "w.bin").write_bytes(_WEIGHT.tobytes())
+    (path.parent / "w.bin").symlink_to("deep/w.bin")
+    _check_read(path)
+
+
+@pytest.mark.parametrize("target", ["secret", "blobs/deep/secret", "/etc/hostname", "/dev/zero"])
+def test_links_that_leave_the_cache(target: str, tmp_path: Path) -> None:
+    path = _hub(tmp_path)
+    (tmp_path / "models--x" / "blobs" / "deep").mkdir()
+    for place in ("secret", "blobs/deep/secret"):
+        (tmp_path / "models--x" / place).write_bytes(_WEIGHT.tobytes())
+    data = path.with_name("model.onnx_data")
+    data.unlink()
+    data.symlink_to(tmp_path / "models--x" / target)
+    with pytest.raises(UserError, match="leads out of the model's folder"):
+        load_model(path)
+
+
+def test_a_link_that_changes_after_the_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was looked at is what is read, wherever the name leads meanwhile."""
+    path = _hub(tmp_path)
+    data = path.with_name("model.onnx_data")
+    (tmp_path / "secret").write_bytes(bytes(24))
+
+    def look(place: str) -> str:
+        found = readlink(place)
+        data.unlink()
+        data.symlink_to(tmp_path / "secret")
+        return found
+
+    readlink = os.readlink
+    monkeypatch.setattr(model_file.os, "readlink", look)
+    _check_read(path)
+
+
+def test_packages_whose_files_all_have_several_names(tmp_path: Path) -> None:
+    """Installers link every file from their cache; a single one with two names is refused."""
+    path = _save(tmp_path / "model", location="w.bin")
+    (tmp_path / "w").write_bytes(_WEIGHT.tobytes())
+    os.link(tmp_path / "w", path.parent / "w.bin")
+    with pytest.raises(UserError, match="regular file with one name"):
+        load_model(path)
+    os.link(path, tmp_path / "m")
+    _check_read(path)
 
 
 @pytest.mark.parametrize(

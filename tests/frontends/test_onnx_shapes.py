@@ -210,15 +210,38 @@ def test_sizes_that_data_decide_flow_on() -> None:
 
 
 def test_symbols_that_must_agree_are_required_to() -> None:
-    model = model_of("g (float[n] x, float[m] z) => (float[k] y) { y = Add (x, z) }")
-    graph = check(model, {"x": np.ones(3, np.float32), "z": np.ones(3, np.float32)})
-    assert op_names(graph) == ["require", "slice", "add"]
+    model = model_of("g (float[2, n] x, float[m, 2] z) => (float[2, 2] y) { y = MatMul (x, z) }")
+    ones = np.ones((2, 3), np.float32)
+    graph = check(model, {"x": ones, "z": ones.T})
+    assert op_names(graph) == ["require", "slice", "matmul"]
+
+
+def test_sizes_of_one_symbol_are_one_size_rounded_in_two_ways() -> None:
+    """None of them is 1 where the other is not, so nothing has to be repeated."""
+    model = model_of("""
+    g (float[n] x) => (float[k] y, float[l] z) {
+      two = Constant <value = int64[1] {2}> ()  half = Constant <value = int64[1] {0}> ()
+      s = Shape (x)  h = Div (s, two)  t = Mul (h, two)
+      part = Slice (x, half, t)  y = Add (part, x)  z = Add (y, x)
+    }""")
+    graph = check(model, {"x": np.arange(6, dtype=np.float32)})
+    assert op_names(graph) == ["slice", "require", "slice", "add", "add"]
+
+
+def test_a_size_joined_once_is_joined_for_good() -> None:
+    model = model_of("""
+    g (float[n, 3] x, float[m, 3] z) => (float[k, 3] y) {
+      a = Add (x, z)  b = Mul (a, x)  c = Sub (z, b)  y = Max (c, x, z, a)
+    }""")
+    for n, m in ((1, 1), (1, 4), (4, 1), (4, 4)):
+        graph = check(model, {"x": np.ones((n, 3), np.float32), "z": np.ones((m, 3), np.float32)})
+    assert op_names(graph).count("broadcast_size") == op_names(graph).count("require") == 1
+    assert [dim.key for dim in graph.outputs[0].type.shape] == ["n_or_m", "3"]
 
 
 @pytest.mark.parametrize(
     ("types", "op", "wrong"),
     [
-        ("float[n] x, float[4] z) => (float[a] y)", "Add (x, z)", (2,)),
         ("float[n, 3] x, float[2, 4] z) => (float[a, b] y)", "MatMul (z, x)", (5, 3)),
         ("float[1, n, 8] x, float[2, 4, 3] z) => (float[a, b, c] y)", "Conv (x, z)", (1, 3, 8)),
         ("float[n, 4] x, float[2, 4] z) => (float[a, b] y)", "PRelu (x, z)", (3, 4)),

@@ -145,6 +145,45 @@ class Counting(torch.nn.Module):
         return x + self.seen
 
 
+class Ranked(torch.nn.Module):
+    """Results of two element types, one of which has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = self.inner(x)
+        return y, y.argmax(1), x.shape[0]
+
+
+@pytest.mark.parametrize("learns", [False, True], ids=["parameters", "parameters and input"])
+def test_inference_needs_no_block_without_gradients(learns: bool) -> None:
+    model = Ranked().eval()
+    compiled = _native(model)
+    x = torch.randn(3, 4, requires_grad=learns)
+    for _ in range(2):
+        found, wanted = compiled(x), model(x)
+        torch.testing.assert_close(found, wanted)
+        assert [y.requires_grad for y in found[:2]] == [y.requires_grad for y in wanted[:2]]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), wanted)
+        assert not compiled(x)[0].requires_grad
+
+
+def test_gradients_are_refused_when_they_are_computed() -> None:
+    model = Scaled().eval()
+    y = _native(model)(torch.randn(3, 4))
+    with pytest.raises(UserError) as caught:
+        y.sum().backward()
+    assert str(caught.value) == (
+        "gradients of a model that tcc compiled are asked for\n"
+        "  because: tcc compiles inference\n"
+        "  to do: train the model before torch.compile, or compile it with another backend"
+    )
+    assert model.inner.weight.grad is None
+
+
 def test_buffers_that_the_model_updates() -> None:
     eager, other = Counting(), Counting()
     compiled = _native(other)

@@ -28,7 +28,9 @@ from .movements import TYPES, movement, pick
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows that only name or demand sizes, and the one whose attributes hold a whole expression.
-_NOT_DRAWN = ("if", "loop", "scan", "require", "check_indices", "bind_size", "expression")
+_NOT_DRAWN = (
+    "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size", "expression",
+)  # fmt: skip
 # Rows whose result has a size that data decide: the field of the attributes that names it.
 _DATA_SIZES = ("non_zero", "compress", "unique", "non_max_suppression")
 # Operands after the first that are places, counts or shapes: only the sample knows good ones.

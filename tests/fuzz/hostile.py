@@ -6,7 +6,7 @@ A case is a model (`m.onnx` and files beside it, or `m.pt2`) that is compiled, a
 compiled and run with arrays, or an artifact that is loaded.  What must come of it:
 
     WORKS     exit code 0
-    REFUSED   exit code 1 and a message: of the import, of the load, or of the run
+    REFUSED   exit code 2 and a message: of the import, of the load, or of the run
     EITHER    one of both
 
 Whatever it is: no signal, no traceback or internal error, no hang, no memory beyond the cap, and no

@@ -58,7 +58,10 @@ LEVELS = ("qlinear_matmul", "qlinear_conv")
 # What becomes of infinities and NaNs depends on the order of sums that these leave open, or on
 # whether a factor of zero counts.
 UNORDERED = ("det", "dft", "stft", "roi_align", "resize", "dynamic_quantize_linear")
-_SIZES = ("expression", "range", "mel_weight_matrix", "bind_size", "require", "check_indices")
+_SIZES = (
+    "expression", "range", "mel_weight_matrix", "bind_size", "broadcast_size", "require",
+    "check_indices",
+)  # fmt: skip
 # Of a matrix with such values there is no decomposition.
 _MATRICES = tuple(op.name for op in linalg.OPS if op.name != "det")
 LEFT_OUT = (*_SIZES, *_MATRICES)

@@ -185,7 +185,8 @@ DEPARTS = {
     "conv_integer-filters-u8": "ONNX Runtime has no zero point for each filter",
     "conv_transpose-wider-f32": "ONNX says this with output_shape, never with negative pads",
     "one_hot-scalar-f32": "ONNX Runtime refuses scalar indices",
-    "resize-scales-aligned-f32": "ONNX Runtime aligns corners of whole sizes only",
+    "resize-fractional-f32": "ONNX Runtime aligns corners of whole sizes only",
+    "resize-kept-f32": "ONNX has no such coordinates; PyTorch has",
     **{
         f"resize-{mode}-antialias{how}-f32": "ONNX Runtime leaves out what lies past the edge"
         for mode in ("linear", "cubic")

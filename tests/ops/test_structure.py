@@ -4,6 +4,7 @@ operands that are refused."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ def dims(*values: Index | int) -> tuple[Index, ...]:
 
 CONV = ConvAttrs((2,), (1,), (1,), (1,), 1)
 POOL = PoolAttrs((3,), (2,), (1,), (1,), (1,), ceil_mode=True)
+# Of the 3 and 5 elements, 3 stay 3.
+KEPT = ResizeAttrs(dims(N * 5 // 4, 2, S * 5 // 4), (1.25, 1.0, 1.25), "linear", "kept_half_pixel")
 
 SYMBOLIC = [
     ("reshape", [(N, S * 4)], ReshapeAttrs(dims(N, S, 4))),
@@ -67,6 +70,8 @@ SYMBOLIC = [
     ("average_pool", [(N, 2, S)], POOL),
     ("resize", [(N, 2, S)], ResizeAttrs(dims(N, 2, S * 2), (1.0, 1.0, 2.0))),
     ("resize", [(N, 2, S)], ResizeAttrs(dims(N, 2, S + 2), (None, None, None), mode="linear")),
+    ("resize", [(N, 2, S)], KEPT),
+    ("resize", [(N, 2, S)], replace(KEPT, taps=dims(4)[0], coordinate_mode="asymmetric")),
     ("shape_of", [(N, 2, S)], ShapeOfAttrs(0, 3)),
     ("dims", [], DimsAttrs(dims(N * S, 2, S // 2))),
     ("dft", [(N, S, 1)], DftAttrs(1, S, False, True)),

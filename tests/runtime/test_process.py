@@ -6,11 +6,14 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from programs import expected_mlp
 from tcc.runtime import Module, load
@@ -114,6 +117,19 @@ def test_what_is_no_default_number_of_threads(
         assert load(mlp_path).statistics().threads == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.parametrize("text", ["abc", "20us", "-1", " 4", "+4", "1.5"])
+def test_what_is_no_time_to_spin(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("TCC_SPIN_MICROSECONDS", text)
+    pattern = re.escape(f"TCC_SPIN_MICROSECONDS is '{text}': expected a number of microseconds")
+    with pytest.raises(RuntimeError, match=pattern):
+        load(mlp_path)
+    for number in ("", "0", "2000"):
+        monkeypatch.setenv("TCC_SPIN_MICROSECONDS", number)
+        load(mlp_path)
+
+
 @pytest.mark.parametrize("threads", [-1, 257, 1 << 32, 1.5, "2"])
 def test_what_is_no_number_of_threads(mlp_path: Path, threads: Any) -> None:
     with pytest.raises(RuntimeError, match="threads"):
@@ -127,3 +143,28 @@ def test_what_is_no_size_of_memory(
     monkeypatch.setenv("TCC_MEMORY", text)
     with pytest.raises(RuntimeError, match="expected bytes, as in 512M or 4G"):
         load(mlp_path)
+
+
+WEIGHTS_AS_LOADED = """
+import sys
+from pathlib import Path
+import numpy as np
+from tcc.runtime import load
+
+module = load(sys.argv[1], threads=1)
+assert module(np.ones(3, np.float32)).tolist() == [2, 3, 4]
+for line in Path("/proc/self/maps").read_text().splitlines():
+    low, high = (int(end, 16) for end in line.split()[0].split("-"))
+    if line.endswith(Path(sys.argv[1]).name) and high - low >= 8 << 20:
+        print("mapped")
+"""
+
+
+def test_weights_are_not_copied_where_memory_is_short(kernels: bytes, tmp_path: Path) -> None:
+    program, weights = programs.mlp()
+    path = tmp_path / "large.so"
+    programs.link(program, kernels, path, weights=[weights.ljust(8 << 20, b"\0")])
+    environment = {"PYTHONPATH": ":".join(sys.path), "TCC_MEMORY": "15M"}
+    command = (sys.executable, "-c", WEIGHTS_AS_LOADED, str(path))
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "mapped\n"

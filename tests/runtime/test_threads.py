@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import programs
 import pytest
-from tcc.backends.toolchain import runtime_folder
-
-USES = ("threads.c", "workers.c", "limits.c", "status.c")
+from trials import DELAYS, aarch64_tools, build_for_aarch64, build_stress
 
 # Two artifacts with a launch of two units that each take a while; three workers are asked for.
 TWO_ARTIFACTS = """
@@ -35,50 +34,77 @@ assert workers() == after_first, workers()
 """
 
 
-def build(folder: Path, *flags: str) -> Path:
-    base = runtime_folder()
-    sources = [str(Path(__file__).with_name("stress.c"))]
-    sources += [str(base / "src" / name) for name in USES]
-    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-    command = ("cc", "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", *flags, *includes)
-    subprocess.run(
-        (*command, *sources, "-o", "stress", "-lpthread", "-ldl"), cwd=folder, check=True
-    )
-    return folder / "stress"
+# The masks of blocked signals of the two workers.
+BLOCKED_SIGNALS = """
+import sys
+from pathlib import Path
+import numpy as np
+from tcc.runtime import load
+
+before = set(Path("/proc/self/task").iterdir())
+load(sys.argv[1], threads=3)(np.ones((64,), np.float32))
+for task in set(Path("/proc/self/task").iterdir()) - before:
+    status = {}
+    while "sleeping" not in status.get("State", ""):  # it has begun, and found nothing to do
+        lines = (task / "status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines)
+    print(status["SigBlk"])
+"""
 
 
-def run(binary: Path, *arguments: int) -> None:
+def run(*command: str | Path | int) -> None:
     result = subprocess.run(
-        (str(binary), *map(str, arguments)),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        tuple(map(str, command)), capture_output=True, text=True, timeout=120, check=False
     )
     assert (result.returncode, result.stdout) == (0, "ok\n"), result.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("stress"))
+    return build_stress(tmp_path_factory.mktemp("stress"))
 
 
 def test_no_data_race_under_thread_sanitizer(tmp_path: Path) -> None:
-    binary = build(tmp_path, "-fsanitize=thread")
-    run(binary, 3, 300, 4, 0, 0)
+    binary = build_stress(tmp_path, "-fsanitize=thread")
+    run(binary, 3, 900, 4, 0, 0)
 
 
 @pytest.mark.parametrize(("callers", "threads"), [(1, 2), (1, 5), (4, 3), (2, 64)])
 def test_every_unit_runs_once(plain: Path, callers: int, threads: int) -> None:
-    run(plain, callers, 2000, threads, 0, 0)
+    run(plain, callers, 6000, threads, 0, 0)
+
+
+@pytest.mark.parametrize("threads", [3, 5, 16])
+def test_every_unit_runs_once_with_delays_at_every_step(threads: int, tmp_path: Path) -> None:
+    run(build_stress(tmp_path, *DELAYS), 1, 4000, threads, 0, 0)
+
+
+@pytest.mark.skipif(aarch64_tools() != "", reason=f"needs {aarch64_tools()}")
+def test_every_unit_runs_once_on_aarch64(tmp_path: Path) -> None:
+    run(*build_for_aarch64(tmp_path)(1, 2000, 4, 0, 0))
 
 
 def test_sleeping_workers_wake(plain: Path) -> None:
-    run(plain, 1, 1000, 3, 0, 5000)
+    run(plain, 1, 3000, 3, 0, 5000)
 
 
 def test_a_forked_child_makes_workers_of_its_own(plain: Path) -> None:
-    run(plain, 2, 300, 3, 1, 0)
+    run(plain, 2, 900, 3, 1, 0)
+
+
+def test_workers_leave_to_handlers_what_they_raise(mlp_path: Path) -> None:
+    environment = {"PYTHONPATH": ":".join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+    environment["TCC_SPIN_MICROSECONDS"] = "0"
+    command = (sys.executable, "-c", BLOCKED_SIGNALS, str(mlp_path))
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    names = ("SEGV", "BUS", "FPE", "ILL", "TRAP", "SYS", "PROF")
+    delivered = {signal.Signals[f"SIG{name}"] for name in names}
+    never = {signal.SIGKILL, signal.SIGSTOP}
+    masks = [int(line, 16) for line in result.stdout.split()]
+    assert len(masks) == 2
+    for mask in masks:
+        asked = {s for s in signal.Signals if not mask >> (s - 1) & 1}
+        assert asked - never == delivered
 
 
 def test_two_artifacts_share_one_pool_of_workers(kernels: bytes, tmp_path: Path) -> None:

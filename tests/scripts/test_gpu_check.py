@@ -32,7 +32,7 @@ from gpu.build import Item, compile_with_tcc, kernel_item, make_folder, rehearse
 from gpu.carry import pack, unpack
 from gpu.devices import Cpu
 from gpu.draws import Draw
-from gpu.kernels import SMALL, kernels
+from gpu.kernels import CHECKED, SMALL, kernels
 from gpu.plan import KINDS, forecast, plan
 
 pytestmark = pytest.mark.xdist_group("gpu-check")
@@ -298,7 +298,14 @@ ITEMS = [
 ]
 
 
-class Scripted:
+class Started:
+    """A worker's process is there at once."""
+
+    def ready(self, seconds: float) -> str:
+        return ""
+
+
+class Scripted(Started):
     """Answers as a worker would; every step takes 20 seconds."""
 
     def __init__(self, clock: Clock) -> None:
@@ -340,7 +347,7 @@ def test_failures_stop_nothing_and_time_runs_out_on_the_least_important(tmp_path
     assert "net_bf16" in report.table(results)
 
 
-class Hanging:
+class Hanging(Started):
     """Every item that has a twin hangs."""
 
     def __init__(self) -> None:
@@ -394,6 +401,11 @@ def test_the_plan_of_everything_does_what_judges_tcc_in_the_time() -> None:
     assert tasks.count("kernel") == 52 + 26
     assert (tasks.count("model"), tasks.count("compiled")) == (15, 10)
     assert tasks.count("autotuned") == 5
+    small = [{**kernel_item(k).facts, "kind": "small"} for k in kernels(CHECKED)]
+    steps = list(plan([*items, *small], ["compute-sanitizer", "ncu"]))
+    tasks = [step.task for step in steps]
+    assert tasks[: len(small) + 2] == ["device", *["small"] * len(small), "sanitize"]
+    assert (tasks.count("sanitize"), tasks.count("profile")) == (4, 5)
     last = max(i for i, task in enumerate(tasks) if task in report.OURS)
     assert sum(KINDS[task].expected for task in tasks[: last + 1]) < 470
     assert "(where time is left)" in forecast(steps, 470.0).splitlines()[-1]
@@ -459,6 +471,7 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
     assert "FileNotFoundError" in missing["failed"]["kernel"]
     assert report.failures(results) == [], log
     for name in ("gemm_bf16_k64", "gather_f32_1mb", "attention_bf16"):
+        assert items[f"small_{name}"]["error"] <= items[name]["facts"]["tolerance"]
         assert items[name]["timed"] == "graph"
         assert items[name]["seconds"] > 0 < items[name]["torch_seconds"]
     assert items["gather_f32_1mb"]["share"] > 0
@@ -469,6 +482,15 @@ def test_a_rehearsal_runs_every_step_of_the_other_half(rehearsed: Path, tmp_path
     assert text.startswith("REHEARSAL on this CPU")
     assert text in done.stdout
     assert "steps in 470 s:" in done.stdout
+
+
+def test_kernels_run_alone_under_a_tool(rehearsed: Path) -> None:
+    names = ("small_gemm_bf16_k64", "small_gather_f32_1mb")
+    command = [sys.executable, "-m", "gpu.small", str(rehearsed), *names]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=rehearsed, capture_output=True, text=True, env=bare)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(names)
 
 
 def test_no_rehearsal_is_kept_among_results(rehearsed: Path, tmp_path: Path) -> None:
@@ -503,16 +525,6 @@ def test_times_are_of_single_runs_and_results_do_not_share_memory() -> None:
     assert slow.seconds > 5 * quick.seconds
     assert set(calls) == {0, 1, 2}
     assert quick.how == slow.how == "graph"
-
-
-def test_what_cannot_be_recorded_is_timed_call_by_call() -> None:
-    class Plain(Cpu):
-        def recorded(self, batch: Any) -> Any:
-            return None
-
-    (timing,) = measure.compare(Plain(), [measure.Work(lambda i: i, 2)])
-    assert timing.how == "events"
-    assert timing.seconds > 0
 
 
 @pytest.fixture(scope="module")
@@ -574,8 +586,11 @@ def test_without_a_gpu_a_run_says_so(folder: Path, tmp_path: Path) -> None:
 def test_a_worker_answers_and_ends_when_it_takes_too_long(folder: Path, tmp_path: Path) -> None:
     worker = run.Worker(folder, tmp_path / "log")
     try:
+        assert worker.ready(0.0) == "took more than 0 s"  # it reads torch
+        assert worker.ready(120.0) == ""
         slow = worker.ask({"task": "device", "item": {}}, 0.0)
         assert slow == {"failed": "took more than 0 s", "broken": True}
+        assert worker.ready(120.0) == ""
         answer = worker.ask({"task": "nonsense", "item": {}, "device": "cpu"}, 120.0)
         assert answer == {"failed": "KeyError: 'nonsense'"}
     finally:

@@ -27,6 +27,7 @@ TRACE = """\
 9 openat(AT_FDCWD</cases/bad>, "../../etc/passwd", O_RDONLY) = 3</etc/passwd>
 9 openat2(5</cases/bad>, "w.bin", {flags=O_RDONLY, resolve=RESOLVE_BENEATH}, 24) = 6
 9 openat(6</secret>, "key", O_RDONLY) = 7</secret/key>
+9 openat(AT_FDCWD</cases/bad>, "/proc/self/fd/7", O_RDONLY|O_CLOEXEC) = 8</secret/link>
 9 newfstatat(AT_FDCWD</cases/bad>, "/etc/looked-at", 0x7ffc, 0) = 0
 10 unlink("/cases/good/made.so") = 0
 10 connect(3<TCP:[1]>, {sa_family=AF_INET, sin_port=htons(80)}, 16) = 0
@@ -44,6 +45,7 @@ def test_paths_belong_to_the_case_of_their_process(tmp_path: Path) -> None:
         "/bin/sh",
         "../../etc/passwd",
         "/secret/key",
+        "/secret/link",
         "/cases/good/made.so",
         "the network",
     }

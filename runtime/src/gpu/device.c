@@ -204,32 +204,97 @@ static tcc_status check_shared(const tcc_gpu *gpu) {
     return TCC_OK;
 }
 
+/* What drivers answer to code that is too new for them, or of a form that they do not know. */
+static bool is_refusal(int error) {
+    enum { IMAGE = 200, GPU = 209, PTX = 218, NO_JIT = 221, PTX_VERSION = 222, JIT_OFF = 223, SOURCE = 300 };
+    return error == IMAGE || error == GPU || error == PTX || error == NO_JIT ||
+           error == PTX_VERSION || error == JIT_OFF || error == SOURCE;
+}
+
+static tcc_status cannot_load(tcc_gpu *gpu, const tcc_gpu_kernel *kernel, int error, char *log) {
+    const tcc_gpu_driver *driver = gpu->driver;
+    char needs[160] = "";
+    int version = 0;
+    gpu->refused = is_refusal(error);
+    if (gpu->refused && *gpu->variant->needs)
+        snprintf(needs, sizeof needs, "; it needs %.64s or newer", gpu->variant->needs);
+    if (*needs && driver->driver_version && !driver->driver_version(&version))
+        snprintf(needs + strlen(needs), sizeof needs - strlen(needs), ", and this is one of CUDA %d.%d",
+                 version / 1000, version % 1000 / 10);
+    log[strcspn(log, "\n")] = 0;
+    return tcc_gpu_fail(driver, error, "the code of kernel '%.128s' (%s%s) cannot be loaded on %s%s%s%s",
+                        kernel->symbol, gpu->variant->arch,
+                        gpu->variant->form == TCC_FORM_PTX ? " PTX" : "", gpu->name, needs,
+                        *log ? ": " : "", log);
+}
+
+static tcc_status load_module(tcc_gpu *gpu, const tcc_gpu_kernel *kernel) {
+    enum { ERROR_LOG = 5, ERROR_LOG_BYTES = 6, ROOM = 512 };
+    char log[ROOM + 1] = "";
+    int options[] = {ERROR_LOG, ERROR_LOG_BYTES};
+    void *values[] = {log, (void *)(uintptr_t)ROOM};
+    int error = gpu->driver->module_load(&gpu->modules[kernel->image],
+                                         gpu->images.images[kernel->image].bytes, 2, options, values);
+    return error ? cannot_load(gpu, kernel, error, log) : TCC_OK;
+}
+
 static tcc_status load_kernel(tcc_gpu *gpu, int64_t index) {
-    enum { MOST_DYNAMIC_SHARED = 8, WITHOUT_ASKING = 48 << 10 };
+    enum { MOST_DYNAMIC_SHARED = 8, CARVEOUT = 9, ALL = 100, WITHOUT_ASKING = 48 << 10 };
     const tcc_gpu_kernel *kernel = &gpu->variant->kernels[index];
     const tcc_gpu_driver *driver = gpu->driver;
-    void **module = &gpu->modules[kernel->image];
-    if (!*module)
-        TCC_GPU_TRY(driver, module_load(module, gpu->images.images[kernel->image].bytes),
-                    "the code of kernel '%.128s' (%s) cannot be loaded on %s", kernel->symbol,
-                    gpu->variant->arch, gpu->name);
-    TCC_GPU_TRY(driver, module_function(&gpu->functions[index], *module, kernel->symbol),
-                "kernel '%.128s' is not in its code", kernel->symbol);
-    if (driver->function_attribute && kernel->shared > WITHOUT_ASKING)
-        TCC_GPU_TRY(driver,
-                    function_attribute(gpu->functions[index], MOST_DYNAMIC_SHARED,
-                                       (int)kernel->shared),
-                    "kernel '%.128s' does not get its %u bytes of shared memory", kernel->symbol,
-                    kernel->shared);
+    void **function = &gpu->functions[index];
+    if (!gpu->modules[kernel->image]) TCC_RETURN_IF_ERROR(load_module(gpu, kernel));
+    int error = driver->module_function(function, gpu->modules[kernel->image], kernel->symbol);
+    if (is_refusal(error)) return cannot_load(gpu, kernel, error, (char[1]){0}); /* loaded late */
+    if (error)
+        return tcc_gpu_fail(driver, error, "kernel '%.128s' is not in its code", kernel->symbol);
+    if (!driver->function_attribute || kernel->shared <= WITHOUT_ASKING) return TCC_OK;
+    TCC_GPU_TRY(driver, function_attribute(*function, MOST_DYNAMIC_SHARED, (int)kernel->shared),
+                "kernel '%.128s' does not get its %u bytes of shared memory", kernel->symbol,
+                kernel->shared);
+    /* of the memory that a multiprocessor has for both: more blocks at once, less cache */
+    TCC_GPU_TRY(driver, function_attribute(*function, CARVEOUT, ALL),
+                "kernel '%.128s' does not get its share of shared memory", kernel->symbol);
     return TCC_OK;
 }
 
 static tcc_status load_kernels(tcc_gpu *gpu) {
+    for (int64_t i = 0; i < gpu->images.n_kernels; i++) TCC_RETURN_IF_ERROR(load_kernel(gpu, i));
+    return TCC_OK;
+}
+
+static void unload_kernels(tcc_gpu *gpu) {
+    for (int64_t i = 0; gpu->modules && i < gpu->images.n_images; i++) {
+        if (gpu->modules[i]) (void)gpu->driver->module_unload(gpu->modules[i]);
+        gpu->modules[i] = NULL;
+    }
+}
+
+static tcc_status use_variant(tcc_gpu *gpu, const tcc_program *program) {
+    TCC_RETURN_IF_ERROR(check_program(gpu, program));
+    TCC_RETURN_IF_ERROR(check_shared(gpu));
+    TCC_RETURN_IF_ERROR(tcc_gpu_check_maps(gpu));
+    return load_kernels(gpu);
+}
+
+/* Machine code is tied to a range of drivers; its model's assembly, where there is some, less so. */
+static tcc_status use_best_variant(tcc_gpu *gpu, const tcc_program *program) {
     gpu->modules = tcc_allocate_zero((size_t)gpu->images.n_images, sizeof *gpu->modules);
     gpu->functions = tcc_allocate_zero((size_t)gpu->images.n_kernels, sizeof *gpu->functions);
     if (!gpu->modules || !gpu->functions) return TCC_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < gpu->images.n_kernels; i++) TCC_RETURN_IF_ERROR(load_kernel(gpu, i));
-    return TCC_OK;
+    tcc_status status = use_variant(gpu, program);
+    long rank = 0;
+    const tcc_gpu_variant *portable =
+        tcc_gpu_images_choose(&gpu->images, gpu->arch, true, &rank);
+    if (status == TCC_OK || !gpu->refused || !portable || portable == gpu->variant) return status;
+    char reason[500], other[500];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    unload_kernels(gpu);
+    gpu->variant = portable;
+    status = use_variant(gpu, program);
+    if (status == TCC_OK) return TCC_OK;
+    snprintf(other, sizeof other, "%s", tcc_last_error());
+    return tcc_fail(status, "%s; %s", reason, other);
 }
 
 static tcc_status upload_weights(tcc_gpu *gpu, const char *weights, size_t bytes) {
@@ -246,16 +311,13 @@ static tcc_status upload_weights(tcc_gpu *gpu, const char *weights, size_t bytes
 
 static tcc_status prepare(tcc_gpu *gpu, const tcc_program *program, const char *weights,
                           size_t bytes, const char *model) {
-    TCC_RETURN_IF_ERROR(check_shared(gpu));
-    TCC_RETURN_IF_ERROR(tcc_gpu_check_maps(gpu));
     TCC_RETURN_IF_ERROR(check_memory(gpu, program, bytes, model));
-    TCC_RETURN_IF_ERROR(load_kernels(gpu));
+    TCC_RETURN_IF_ERROR(use_best_variant(gpu, program));
     return upload_weights(gpu, weights, bytes);
 }
 
 tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
                         const char *model) {
-    TCC_RETURN_IF_ERROR(check_program(gpu, program));
     if (gpu->driver->context_retain)
         TCC_GPU_TRY(gpu->driver, context_retain(&gpu->context, gpu->device),
                     "%s cannot be opened", gpu->name);
@@ -271,8 +333,7 @@ static void unload(tcc_gpu *gpu) {
     tcc_gpu_scope scope;
     if (tcc_gpu_enter(gpu, &scope) != TCC_OK) return;
     if (gpu->weights) (void)gpu->driver->release(gpu->weights);
-    for (int64_t i = 0; gpu->modules && i < gpu->images.n_images; i++)
-        if (gpu->modules[i]) (void)gpu->driver->module_unload(gpu->modules[i]);
+    unload_kernels(gpu);
     tcc_gpu_leave(gpu, &scope);
 }
 

@@ -3,7 +3,6 @@
 #include "driver.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +25,7 @@ static const row rows[] = {
     ROW(device_name, "cuDeviceGetName", "hipDeviceGetName"),
     ROW(device_attribute, "cuDeviceGetAttribute", "hipDeviceGetAttribute"),
     ROW(memory_info, "cuMemGetInfo_v2", "hipMemGetInfo"),
-    ROW(module_load, "cuModuleLoadData", "hipModuleLoadData"),
+    ROW(module_load, "cuModuleLoadDataEx", "hipModuleLoadDataEx"),
     ROW(module_unload, "cuModuleUnload", "hipModuleUnload"),
     ROW(module_function, "cuModuleGetFunction", "hipModuleGetFunction"),
     ROW(launch, "cuLaunchKernel", "hipModuleLaunchKernel"),
@@ -130,26 +129,21 @@ static tcc_status open_driver(int32_t platform, tcc_gpu_driver *driver) {
 }
 
 tcc_status tcc_gpu_driver_get(int32_t platform, const tcc_gpu_driver **out_driver) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static tcc_gpu_driver drivers[TCC_PLATFORM_COUNT];
     static bool ready[TCC_PLATFORM_COUNT];
-    pthread_mutex_lock(&lock);
-    tcc_status status = TCC_OK;
-    if (!ready[platform]) {
-        tcc_gpu_driver driver = {0};
-        status = open_driver(platform, &driver);
-        ready[platform] = status == TCC_OK;
-        if (ready[platform]) drivers[platform] = driver;
-    }
     *out_driver = &drivers[platform];
-    pthread_mutex_unlock(&lock);
-    return status;
+    if (ready[platform]) return TCC_OK;
+    tcc_gpu_driver driver = {0};
+    TCC_RETURN_IF_ERROR(open_driver(platform, &driver));
+    drivers[platform] = driver;
+    ready[platform] = true;
+    return TCC_OK;
 }
 
 /* ---- failures --------------------------------------------------------------------------------------- */
 
 tcc_status tcc_gpu_fail(const tcc_gpu_driver *driver, int error, const char *format, ...) {
-    char what[512];
+    char what[1024];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);

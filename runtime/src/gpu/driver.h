@@ -25,9 +25,9 @@ enum { TCC_GPU_OUT_OF_MEMORY = 2, TCC_GPU_NO_DEVICE = 100 };
 enum { TCC_GPU_NO_TIMING = 2, TCC_GPU_NON_BLOCKING = 1 };
 enum { TCC_GPU_CAPTURE_THREAD = 1 }; /* other threads' calls do not disturb a capture */
 
-/* CUtensorMap: what a kernel gets of an array that the copy engine moves, 64-byte aligned. */
+/* CUtensorMap: what a kernel gets of an array that the copy engine moves; CUDA 13 aligns it so. */
 typedef struct tcc_gpu_tensor_map {
-    _Alignas(64) uint64_t words[16];
+    _Alignas(128) uint64_t words[16];
 } tcc_gpu_tensor_map;
 
 /* All functions return 0 for success. */
@@ -45,7 +45,8 @@ typedef struct tcc_gpu_driver {
     int (*device_attribute)(int *out_value, int attribute, int device);
     int (*memory_info)(size_t *out_free, size_t *out_total);
 
-    int (*module_load)(void **out_module, const void *image);
+    int (*module_load)(void **out_module, const void *image, unsigned n_options, int *options,
+                       void **values);
     int (*module_unload)(void *module);
     int (*module_function)(void **out_function, void *module, const char *name);
     int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -103,7 +104,7 @@ typedef struct tcc_gpu_driver {
 } tcc_gpu_driver;
 
 /* The driver of `platform`, ready to use; looked up once.  Fails with TCC_UNSUPPORTED where there is
- * none, or none that is new enough. */
+ * none, or none that is new enough.  For the one thread that loads the model. */
 tcc_status tcc_gpu_driver_get(int32_t platform, const tcc_gpu_driver **out_driver);
 
 /* TCC_OK for 0, else a failure whose message is `format` and the driver's reason. */

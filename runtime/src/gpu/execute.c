@@ -60,6 +60,11 @@ static tcc_status launch(tcc_run *run, const tcc_code *code, int64_t units) {
     if (units > INT32_MAX)
         return tcc_fail(TCC_UNSUPPORTED, "kernel '%.128s' has %lld blocks, more than a GPU takes",
                         kernel->symbol, (long long)units);
+    if (gpu->driver->platform == TCC_PLATFORM_HIP && units > UINT32_MAX / kernel->threads)
+        return tcc_fail(TCC_UNSUPPORTED,
+                        "kernel '%.128s' has %lld blocks of %u threads, and HIP takes less than "
+                        "2^32 threads",
+                        kernel->symbol, (long long)units, kernel->threads);
     if (kernel->stays && gpu->processors > 0 && units > gpu->processors) units = gpu->processors;
     TCC_RETURN_IF_ERROR(fill_params(instance, code, kernel));
     TCC_GPU_TRY(gpu->driver,

@@ -45,8 +45,9 @@ static tcc_status no_variant(const search *in, const tcc_gpu *gpu) {
                                          one->form == TCC_FORM_PTX ? " (PTX)" : "");
         }
     return tcc_fail(TCC_UNSUPPORTED,
-                    "%s is a %s, and the model was compiled for %s: compile it with --target %s:%s",
-                    gpu->name, gpu->arch, used ? list : "nothing", kinds[driver->platform], gpu->arch);
+                    "%s is a %s, and the model was compiled for %s: compile it with --target %s:%.*s",
+                    gpu->name, gpu->arch, used ? list : "nothing", kinds[driver->platform],
+                    (int)strcspn(gpu->arch, ":"), gpu->arch);
 }
 
 /* Finds the device and, over all tables for it, the best variant; `out_index` is its table's. */
@@ -57,7 +58,7 @@ static tcc_status choose(const search *in, int32_t platform, tcc_gpu *gpu, int32
     for (int32_t i = 0; i < in->artifact->n_variants; i++) {
         long rank = 0;
         if (!is_of(in, i, platform)) continue;
-        const tcc_gpu_variant *found = tcc_gpu_images_choose(&in->tables[i], gpu->arch, &rank);
+        const tcc_gpu_variant *found = tcc_gpu_images_choose(&in->tables[i], gpu->arch, false, &rank);
         if (rank > most) {
             most = rank;
             gpu->variant = found;

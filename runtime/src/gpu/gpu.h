@@ -22,6 +22,7 @@ struct tcc_gpu {
     bool pools;  /* memory is taken and given in the order of a stream */
     bool graphs; /* runs of equal sizes are recorded */
     bool wait;   /* TCC_SYNC: after every kernel, so that failures have a name */
+    bool refused; /* the driver is none for the variant's code */
 };
 
 /* The thread's device before tcc_gpu_enter. */

@@ -117,6 +117,7 @@ static tcc_status read_variants(source *from, tcc_gpu_images *images) {
         int64_t form;
         TCC_RETURN_IF_ERROR(tcc_read_string(reader, &list[i].arch));
         TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_FORM_COUNT, &form));
+        TCC_RETURN_IF_ERROR(tcc_read_string(reader, &list[i].needs));
         if ((form == TCC_FORM_HSACO) != (images->platform == TCC_PLATFORM_HIP))
             return damaged("code of another platform");
         if (images->n_kernels > (reader->count - reader->position) / 7)
@@ -139,7 +140,7 @@ static tcc_status read_table(source *from, int64_t n_kernels, tcc_gpu_images *im
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, 2 * TCC_IMAGES_HOST_CALLS, &images->flags));
     TCC_RETURN_IF_ERROR(tcc_read_word(reader, &images->n_kernels));
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 2, &images->n_images));
-    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 3, &images->n_variants));
+    TCC_RETURN_IF_ERROR(tcc_read_count(reader, 5, &images->n_variants));
     if (images->n_kernels != n_kernels) return damaged("another number of kernels than the program");
     images->platform = (int32_t)platform;
     TCC_RETURN_IF_ERROR(read_images(from, images));
@@ -220,11 +221,12 @@ static long hip_rank(const tcc_gpu_variant *variant, const char *device) {
 }
 
 const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
-                                             long *out_rank) {
+                                             bool portable, long *out_rank) {
     const tcc_gpu_variant *best = NULL;
     long most = 0;
     for (int64_t i = 0; i < images->n_variants; i++) {
         const tcc_gpu_variant *variant = &images->variants[i];
+        if (portable && variant->form != TCC_FORM_PTX) continue;
         long rank = images->platform == TCC_PLATFORM_HIP ? hip_rank(variant, arch)
                                                          : cuda_rank(variant, arch);
         if (rank > most) {

@@ -4,7 +4,7 @@
  *   magic, version, words, string bytes, CRC-32 of words and strings behind the header, blob bytes
  *   platform, flags, kernels, images, variants
  *   images    offset, size                                  bytes of the blob
- *   variants  architecture, form, then for each kernel of the program in order:
+ *   variants  architecture, form, the driver that it needs, then for each kernel in order:
  *             symbol, image, shared bytes, threads of a block, whether programs stay, count,
  *             parameter kinds..., for each that is a tensor map: place of its buffer among the
  *             launch's, CUDA's number of the element type, of the swizzle, rank, sizes...,
@@ -17,7 +17,7 @@
 #include "driver.h"
 
 #define TCC_IMAGES_MAGIC INT64_C(0x01474D4943435474) /* "tTCCIMG\1" */
-enum { TCC_IMAGES_VERSION = 2, TCC_IMAGES_HEADER = 6 };
+enum { TCC_IMAGES_VERSION = 3, TCC_IMAGES_HEADER = 6 };
 
 /* What runs where: exact machine code of CUDA, its portable assembly, machine code of HIP. */
 enum { TCC_FORM_CUBIN, TCC_FORM_PTX, TCC_FORM_HSACO, TCC_FORM_COUNT };
@@ -55,7 +55,8 @@ typedef struct tcc_gpu_kernel {
 } tcc_gpu_kernel;
 
 typedef struct tcc_gpu_variant {
-    const char *arch; /* sm_90, sm_90a; gfx942 */
+    const char *arch;  /* sm_90, sm_90a; gfx942 */
+    const char *needs; /* the oldest driver, for people */
     int32_t form;
     const tcc_gpu_kernel *kernels;
 } tcc_gpu_variant;
@@ -74,9 +75,10 @@ tcc_status tcc_gpu_images_decode(const void *bytes, size_t size, int64_t n_kerne
 void tcc_gpu_images_free(tcc_gpu_images *images);
 
 /* The variant that suits a device of architecture `arch` best: its own machine code, else that of the
- * newest older one of its generation, else the newest assembly; NULL: none.  `out_rank` tells the
- * choices of several tables apart: the largest is the best, 0 is none. */
+ * newest older one of its generation, else the newest assembly; NULL: none.  With `portable` only
+ * assembly.  `out_rank` tells the choices of several tables apart: the largest is the best, 0 is
+ * none. */
 const tcc_gpu_variant *tcc_gpu_images_choose(const tcc_gpu_images *images, const char *arch,
-                                             long *out_rank);
+                                             bool portable, long *out_rank);
 
 #endif

@@ -31,7 +31,7 @@ static tcc_status allocate_tables(tcc_instance *instance, tcc_gpu_instance *devi
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
         if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
     }
-    device->maps = (tcc_gpu_tensor_map *)(((uintptr_t)device->map_room + 63) / 64 * 64);
+    device->maps = (tcc_gpu_tensor_map *)(((uintptr_t)device->map_room + 127) / 128 * 128);
     return TCC_OK;
 }
 

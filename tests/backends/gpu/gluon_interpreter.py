@@ -303,7 +303,7 @@ class Language:
 
     def __init__(self, program: Program) -> None:
         self.p = program
-        self.constexpr = None
+        self.constexpr = lambda value: value
         for name, value in TYPES.items():
             setattr(self, name, value)
 
@@ -538,7 +538,7 @@ class _Points(ast.NodeTransformer):
 
 def _compiled(text: str) -> Any:
     tree = ast.parse(text)
-    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef)]
+    tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.Assign)]
     return compile(ast.fix_missing_locations(_Points().visit(tree)), "gluon", "exec")
 
 

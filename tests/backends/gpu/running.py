@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -91,9 +91,11 @@ class Interpreter:
         self._process.wait(60)
         self._errors.close()
 
-    def run(self, job: Job, dot: str = "ieee") -> list[np.ndarray]:
-        """All buffers after the job's launch."""
-        source = triton_source(job.kernel, "kernel", dot=dot)
+    def run(
+        self, job: Job, dot: str = "ieee", device: Callable[[str], str] = str
+    ) -> list[np.ndarray]:
+        """All buffers after the job's launch, of a text that `device` made of the kernel's."""
+        source = device(triton_source(job.kernel, "kernel", dot=dot))
         dtypes = [b.dtype for b in job.kernel.buffers]
         types = [t.name for t in dtypes]
         sizes = [job.sizes[v.name] for v in job.kernel.sizes]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tcc.backends.gpu.code import _variant
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import MachineCode, machine_codes
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
-from tcc.errors import ToolError
+from tcc.errors import InternalError, ToolError
 from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.scalar import FUNCTIONS, argument, cast
 from tcc.ir.types import BF16, DTYPES, F16, F32, I8
@@ -73,6 +75,49 @@ def facts(codes: Codes) -> dict[tuple[str, str], MachineCode]:
     names = {"attention": ("cuda:sm_90", "rocm:gfx942"), "big": ARCHS}
     keys = [(name, GPUS[a].arch) for name, archs in names.items() for a in archs]
     return dict(zip(keys, machine_codes([codes[key] for key in keys]), strict=True))
+
+
+def test_exp_keeps_denormals_on_every_device() -> None:
+    """AMD's instruction gives 0 for them, so its argument and result are scaled by 2**64."""
+    (body, types) = applied("exp", F32)
+    text = kernel_source(elementwise([body], types, 1024), "k", warps=4, stages=1, dot="ieee")
+    archs = [GPUS[a] for a in ("cuda:sm_80", "rocm:gfx942", "rocm:gfx1100", "rocm:gfx1200")]
+    (cuda, *rocm) = compile_kernels([text], archs, 1)[0]
+    assert re.findall(r"ex2\.\S+", cuda.assembly)[0] == "ex2.approx.f32"
+    assert "0f1F800000" not in cuda.assembly
+    for kernel in rocm:
+        assert "v_exp_f32" in kernel.assembly
+        assert "0x1f800000" in kernel.assembly
+        assert ".amdhsa_float_denorm_mode_32 3" in kernel.assembly
+
+
+def test_each_processor_of_a_generation_has_code_of_its_own() -> None:
+    """AMD's driver takes code for the very processor, whose number is in the low byte of an ELF
+    file's flags (LLVM, "User Guide for AMDGPU Backend": EF_AMDGPU_MACH)."""
+    machines = {
+        "gfx1100": 0x41, "gfx1101": 0x46, "gfx1102": 0x47, "gfx1103": 0x44, "gfx1200": 0x48,
+        "gfx1201": 0x4E,
+    }  # fmt: skip
+    archs = [GPUS[f"rocm:{arch}"] for arch in machines]
+    (made,) = compile_kernels([source("big", BIG_MATMUL, warps=8)], archs, 1)
+    assert {k.arch: k.image[48] for k in made} == machines
+    assert not any(k.private for k in made)
+
+
+def test_scratch_that_no_launch_gives_is_an_error() -> None:
+    """A tensor map that the device itself makes lies in such memory."""
+    map_text = (
+        "    made = tl.make_tensor_descriptor(x, shape=[64, 64], strides=[64, 1], "
+        "block_shape=[16, 16])\n    made.store([0, 0], made.load([16, 0]))\n"
+    )
+    made = source("pointwise", TEXTS["pointwise"])
+    end = made.text.index(":\n", made.text.index("def pointwise")) + 2
+    name = made.text[made.text.index("(", made.text.index("def pointwise")) + 1 :].split(",")[0]
+    own = made.text[:end] + map_text.replace("(x,", f"({name},")
+    (kernels,) = compile_kernels([replace(made, text=own)], [GPUS["cuda:sm_90"]], 1)
+    assert kernels[0].scratch == 128
+    with pytest.raises(InternalError, match=r"pointwise needs 128 bytes of scratch for sm_90"):
+        _variant(GPUS["cuda:sm_90"], kernels)
 
 
 def test_matrix_units_are_used(facts: dict[tuple[str, str], MachineCode]) -> None:

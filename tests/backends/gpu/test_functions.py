@@ -15,7 +15,7 @@ from tcc.ir.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, DType
 
-from .running import NEEDS_TRITON, Job, evaluated, interpreted
+from .running import NEEDS_TRITON, Job, evaluated, interpreted, interpreter
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-functions")]
 RNG = np.random.default_rng(11)
@@ -286,6 +286,35 @@ def test_error_bounds(results: Results) -> None:
         at = int(np.argmax(worst))
         where = ", ".join(repr(float(a[at])) for a in x)
         assert worst[at] <= bound, f"{name}({where}) = {got[-1][at]!r}, {worst[at]:.2f} ULP off"
+
+
+FLUSHED = """
+@triton.jit
+def flushed_exp2(x):
+    value = tl.exp2(x)
+    return tl.where(value < 1.1754943508222875e-38, 0.0, value)
+"""
+
+
+def of_amd(text: str) -> str:
+    """The kernel on a device whose exp2 gives 0 in place of a denormal, as v_exp_f32 does."""
+    at = text.index("\n\n\n")
+    text = text[:at] + "\n" + FLUSHED + text[at:].replace("tl.exp2(", "flushed_exp2(")
+    return text.replace("FLUSHES = tl.constexpr(False)", "FLUSHES = tl.constexpr(True)")
+
+
+def test_denormal_results_are_kept_where_exp2_flushes_them() -> None:
+    for name, reference, bound, _ in BOUNDS:
+        for sample in (bit_patterns, spread(-104, -80), spread(-1, 1)):
+            x = sample(1 << 11)
+            job = job_of([applied(name, F32)[0]], [x], [F32])
+            got = interpreter().run(job, device=of_amd)[-1]
+            with np.errstate(all="ignore"):
+                worst = ulps(got, reference(x.astype(np.float64)))
+            assert worst.max() <= bound, (name, x[np.argmax(worst)], worst.max())
+    x = np.array([-87.4, -88, -90, -95, -100, -103, -103.3, -104.1], np.float32)
+    (got,) = interpreter().run(job_of([applied("exp", F32)[0]], [x], [F32]), device=of_amd)[1:]
+    assert np.count_nonzero(got) == 7
 
 
 def test_narrow_floats_are_computed_in_f32(results: Results) -> None:

@@ -39,7 +39,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def test_equal_models_give_equal_bytes(artifact: Path, tmp_path: Path) -> None:
     """By one process, which may have compiled other kernels, and by two new ones."""
-    again = tmp_path / "again.so"
+    again = tmp_path / artifact.name
     target = read_manifest(artifact)["target"]["text"]
     made(MODELS["network"](), again, target=target, keep_ir=True, jobs=2)
     assert again.read_bytes() == artifact.read_bytes()

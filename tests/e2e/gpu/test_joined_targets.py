@@ -106,10 +106,11 @@ def row() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("kind", list(GPU_DEFAULTS))
 def test_a_bare_kind_is_its_list_of_architectures(kind: str, tmp_path: Path) -> None:
-    for out in ("a.so", "b.so"):
-        compiled(row(), tmp_path / out, target=kind)
-    assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
-    variants = read_manifest(tmp_path / "a.so")["variants"]
+    made = tmp_path / "a" / "x.so", tmp_path / "b" / "x.so"
+    for out in made:
+        compiled(row(), out, target=kind)
+    assert made[0].read_bytes() == made[1].read_bytes()
+    variants = read_manifest(made[0])["variants"]
     built = [build["arch"] for variant in variants for build in variant["builds"]]
     assert sorted(built) == sorted(GPU_DEFAULTS[kind])
     images = [i for variant in variants for i in variant["gpu"]["images"]]

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
-from tcc.ir.index import as_int, evaluate, symbol
+from tcc.ir.index import as_int, const, evaluate, symbol
 from tcc.ir.op import Array
 from tcc.ir.tile import Block, Contract, Load, Loop, Reduce, Relayout, Store
 from tcc.ir.types import BOOL
 from tcc.ops.activation import GeluAttrs
+from tcc.ops.movement import ExpandAttrs
 from tcc.ops.normalization import NormAttrs
 from tcc.ops.pool import PoolAttrs
 from tcc.ops.reduce import ArgAttrs, ReduceAttrs
@@ -193,6 +194,18 @@ def test_kernel_agrees_with_graph(name: str, size: int) -> None:
     wanted = evaluate_graph(graph, inputs)
     for value, array in zip(graph.outputs, actual, strict=True):
         np.testing.assert_allclose(array, wanted[value.name], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_an_axis_that_has_one_element_or_all_is_repeated_where_it_has_one(size: int) -> None:
+    m = Model("stretched")
+    wide = m.op("expand", m.input("x", N, 37), attrs=ExpandAttrs((const(5), const(37))))
+    graph = m.finish(m.op("add", wide, m.input("y", 5, 37)))
+    made, values = built(graph)
+    inputs = arrays(graph, size)
+    given = [inputs[value.name] for value in values]
+    (actual,) = tiles.run_kernel(made.kernel, [graph.outputs[0].type], given, {"n": size})
+    np.testing.assert_array_equal(actual, inputs["x"] + inputs["y"])
 
 
 # ---- structure ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ static struct {
     size_t total, taken, most_taken;
     int contexts, pushed, processors, version;
     int modules, streams, events, graphs, executables, hosts, current;
+    int forks, held_by; /* as it starts: a helper process; a byte from this file, or 0 */
 } the = {.processors = 2, .version = 12040, .major = 9, .devices = 2, .shared = 232448, .pools = 1, .arch = "gfx942:sramecc+:xnack-",
          .total = 1 << 30};
 
@@ -44,6 +45,7 @@ EXPORT void fake_fail(const char *name, int nth, int error) {
     the.fail_after = nth;
     the.fail_error = error;
 }
+EXPORT void fake_start(int forks, int held_by) { the.forks = forks, the.held_by = held_by; }
 EXPORT size_t fake_most_taken(void) { return the.most_taken; }
 
 typedef struct allocation {

@@ -4,22 +4,26 @@
  * range is checked against what is allocated.  Work on a stream happens when somebody waits for it,
  * not before, so that a wait that was forgotten shows.  An image names its kernels' library (image
  * text after "FAKE:"); a kernel is a C function of it.  Every call is logged; the n-th call of a
- * function can be made to fail. */
+ * function can be made to fail.  Instead an emulator can take images and launches: fake_emulator.h. */
 #define _GNU_SOURCE
 #include "fake_books.h"
 
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- work ------------------------------------------------------------------------------------------ */
 
 enum { TO_DEVICE, TO_HOST, ON_DEVICE, FILL, LAUNCH, WAIT, GIVE, GRAPH };
 typedef void (*kernel)(void **params, unsigned grid, unsigned threads);
+#include "fake_emulator.h"
 typedef struct function {
     struct function *next;
     kernel code;
     char name[64];
     int shared, params;
     unsigned maps; /* a bit for each parameter that is a tensor map */
+    long emulated; /* the emulator's number, 0: `code` is a C function */
 } function;
 typedef struct work {
     struct work *next;
@@ -29,6 +33,7 @@ typedef struct work {
     unsigned grid, threads;
     function *code;
     uint64_t values[64];
+    long emulated; /* the emulator's number of a launch */
     struct stream *stream; /* to wait for */
     long until;
     struct work *list;
@@ -49,6 +54,7 @@ static int number_of(void *handle) { return handle ? ((stream *)handle)->number 
 static void run_until(stream *stream, long until);
 
 static int perform_launch(work *item) {
+    if (item->emulated) return emulator.perform(item->emulated);
     void *params[64];
     uint64_t values[64];
     for (int i = 0; i < item->code->params; i++) {
@@ -196,7 +202,15 @@ static bool has_context(void) { return the.pushed > 0; }
 #define NEEDS_CONTEXT                                                                              \
     if (!has_context()) return INVALID_CONTEXT
 
-EXPORT int NAME(cuInit, hipInit)(unsigned flags) { CALLED("%u", flags); return 0; }
+/* Real drivers start helper processes, and take their time. */
+EXPORT int NAME(cuInit, hipInit)(unsigned flags) {
+    CALLED("%u", flags);
+    pid_t child = the.forks ? fork() : 0;
+    if (the.forks && child == 0) _exit(0);
+    if (child > 0) waitpid(child, NULL, 0);
+    if (the.held_by) while (read(the.held_by, &(char){0}, 1) < 0) {}
+    return 0;
+}
 EXPORT int NAME(cuDeviceGetCount, hipGetDeviceCount)(int *out) { CALLED(" "); *out = the.devices; return 0; }
 EXPORT int NAME(cuDeviceGet, hipDeviceGet)(int *out, int ordinal) { CALLED("%d", ordinal); *out = ordinal + 40; return 0; }
 EXPORT int NAME(cuDeviceGetName, hipDeviceGetName)(char *name, int room, int device) {
@@ -223,12 +237,26 @@ EXPORT int NAME(cuMemGetInfo_v2, hipMemGetInfo)(size_t *out_free, size_t *out_to
 
 #include "fake_maps.h"
 
-typedef struct module { void *library; function *functions; } module;
-EXPORT int NAME(cuModuleLoadData, hipModuleLoadData)(module **out, const char *image) {
+typedef struct module { void *library; function *functions; long emulated; } module;
+/* Of an image that is none the driver says more in the caller's log, which is option 5 of 5 and 6. */
+EXPORT int NAME(cuModuleLoadDataEx, hipModuleLoadDataEx)(module **out, const char *image,
+                                                         unsigned count, int *options,
+                                                         void **values) {
     CALLED("%.900s", image);
     NEEDS_CONTEXT;
-    if (strncmp(image, "FAKE:", 5)) return INVALID_IMAGE;
+    if (count != 2 || options[0] != 5 || options[1] != 6) return INVALID_VALUE;
+    long emulated = emulator.load ? emulator.load(image) : 0;
+    if (!emulated && strncmp(image, "FAKE:", 5)) {
+        snprintf(values[0], (size_t)values[1], "fatal : this is %.4s\nline 2", image);
+        return INVALID_IMAGE;
+    }
     module *made = calloc(1, sizeof *made);
+    made->emulated = emulated;
+    if (emulated) {
+        the.modules++;
+        *out = made;
+        return 0;
+    }
     made->library = dlopen(image + 5, RTLD_NOW | RTLD_LOCAL);
     if (!made->library) return INVALID_IMAGE;
     the.modules++;
@@ -247,11 +275,22 @@ EXPORT int NAME(cuModuleUnload, hipModuleUnload)(module *module) {
     the.modules--;
     return 0;
 }
+static int find_emulated(function **out, module *module, const char *name) {
+    function *made = calloc(1, sizeof *made);
+    made->emulated = emulator.find(module->emulated, name);
+    snprintf(made->name, sizeof made->name, "%s", name);
+    made->shared = NAME(48 << 10, 1 << 20);
+    made->next = module->functions;
+    module->functions = made;
+    *out = made;
+    return made->emulated ? 0 : NOT_FOUND;
+}
 EXPORT int NAME(cuModuleGetFunction, hipModuleGetFunction)(function **out, module *module,
                                                            const char *name) {
     CALLED("%s", name);
     NEEDS_CONTEXT;
     char count[80];
+    if (module->emulated) return find_emulated(out, module, name);
     snprintf(count, sizeof count, "%s_params", name);
     void *code = dlsym(module->library, name);
     int *params = dlsym(module->library, count);
@@ -282,7 +321,7 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
         if (code->maps >> i & 1) {
             uint64_t map[16];
             memcpy(map, params[i], sizeof map);
-            int aligned = !((uintptr_t)params[i] % 64), wrong = (int)(map[1] >> 21 & 1);
+            int aligned = !((uintptr_t)params[i] % 128), wrong = (int)(map[1] >> 21 & 1);
             snprintf(text + used, sizeof text - used, " map:%d:%d", aligned, wrong);
         } else if (is_tagged(value)) snprintf(text + used, sizeof text - used, " ptr");
         else snprintf(text + used, sizeof text - used, " %lld", (long long)value);
@@ -291,6 +330,10 @@ EXPORT int NAME(cuLaunchKernel, hipModuleLaunchKernel)(function *code, unsigned 
            bz, shared, number_of(stream), text);
     NEEDS_CONTEXT;
     if ((int)shared > code->shared || extra) return INVALID_VALUE;
+    if (code->emulated) {
+        item.emulated = emulator.launch(code->emulated, gx, bx, shared, params);
+        if (!item.emulated) return INVALID_VALUE;
+    }
     return add(stream, item);
 }
 

@@ -6,8 +6,8 @@ EXPORT int cuDriverGetVersion(int *out) {
     return 0;
 }
 #ifndef OLD
-/* A map as the fake kernels read it: the address, then what it was asked for; bit 21 of the second
- * word as wrong as in old drivers. */
+/* A map as kernels read it: the address; the rank, with bit 21 as wrong as in old drivers; type,
+ * swizzle, interleave and fill, 16 bits each; five sizes, four strides, five extents of 32 bits. */
 EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void *data,
                                   const uint64_t *sizes, const uint64_t *strides,
                                   const uint32_t *box, const uint32_t *steps, int interleave,
@@ -24,11 +24,16 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t *out, int dtype, uint32_t rank, void 
         if (i && stride % 16) return INVALID_VALUE;
     }
     CALLED("%s", text);
-    if ((uint64_t)(uintptr_t)out % 64 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
+    if ((uint64_t)(uintptr_t)out % 128 || (uint64_t)data % 16 || rank < 1 || rank > 5) return INVALID_VALUE;
     if (!is_live((uint64_t)data, last + 2)) return INVALID_VALUE;
     memset(out, 0, 128);
     out[0] = (uint64_t)data;
     out[1] = UINT64_C(1) << 21 | rank;
+    out[2] = (uint64_t)dtype | (uint64_t)swizzle << 16 | (uint64_t)interleave << 32 |
+             (uint64_t)outside << 48;
+    memcpy(out + 3, sizes, rank * 8);
+    memcpy(out + 8, strides, (rank - 1) * 8);
+    memcpy(out + 12, box, rank * 4);
     return 0;
 }
 #endif

@@ -103,6 +103,10 @@ class Driver:
             devices,
         )  # fmt: skip
 
+    def starts(self, *, forks: bool = False, held_by: int = 0) -> None:
+        """The driver forks as it starts, or waits until a byte comes from the file `held_by`."""
+        self._library.fake_start(forks, held_by)
+
     def log(self) -> list[str]:
         """The calls since the last one of this, as "name arguments", without CUDA's contexts."""
         lines = self._library.fake_log().decode().splitlines()
@@ -115,7 +119,9 @@ class Driver:
 
     def loaded(self) -> list[str]:
         """Libraries of the kernels loaded since the last look at the log."""
-        name = {Platform.CUDA: "cuModuleLoadData", Platform.HIP: "hipModuleLoadData"}[self.platform]
+        name = {Platform.CUDA: "cuModuleLoadDataEx", Platform.HIP: "hipModuleLoadDataEx"}[
+            self.platform
+        ]
         lines = (line.split(" ", 1) for line in self.log())
         return [line[1].removeprefix("FAKE:") for line in lines if line[0] == name]
 

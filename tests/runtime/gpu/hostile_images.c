@@ -16,11 +16,12 @@ static void touch(const tcc_gpu_images *images) {
     static const char *const archs[] = {"sm_90", "sm_75", "sm_", "gfx942:xnack-", "", "sm_99999999999"};
     long rank = 0;
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-        seen += tcc_gpu_images_choose(images, archs[i], &rank) != NULL && rank;
+        for (int portable = 0; portable < 2; portable++)
+            seen += tcc_gpu_images_choose(images, archs[i], portable, &rank) != NULL && rank;
     for (int64_t i = 0; i < images->n_images; i++)
         seen += images->images[i].bytes[0] + images->images[i].bytes[images->images[i].size - 1];
     for (int64_t v = 0; v < images->n_variants; v++) {
-        seen += (int64_t)strlen(images->variants[v].arch);
+        seen += (int64_t)(strlen(images->variants[v].arch) + strlen(images->variants[v].needs));
         for (int64_t k = 0; k < images->n_kernels; k++) {
             const tcc_gpu_kernel *kernel = &images->variants[v].kernels[k];
             seen += (int64_t)strlen(kernel->symbol) + images->images[kernel->image].size;

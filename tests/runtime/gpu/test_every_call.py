@@ -75,13 +75,13 @@ def test_a_life_on_the_hosts_arrays(fakes: Fakes, linked: Linker, platform: Plat
         assert opened.pop(10 if on_cuda else 8).split(" ")[-1] == f"FAKE:{fakes.kernels}"
         described = calls(platform, *version) if on_cuda else ["hipGetDevicePropertiesR0600 0"]
         retained = ["cuDevicePrimaryCtxRetain 40"] if on_cuda else []
-        asked = ["cuFuncSetAttribute add 8 65536"] if on_cuda else []
+        asked = [f"cuFuncSetAttribute add {a}" for a in ("8 65536", "9 100")] if on_cuda else []
         assert opened == [
             *calls(platform, "cuInit 0", "cuDeviceGetCount", "cuDeviceGet 0", "cuDeviceGetName 40"),
             *calls(platform, "cuDeviceGetAttribute 115 40"),
             *described,
             *retained,
-            *calls(platform, "cuDeviceGetAttribute 97 40", "cuMemGetInfo_v2"),
+            *calls(platform, "cuMemGetInfo_v2", "cuDeviceGetAttribute 97 40"),
             *calls(platform, "cuModuleGetFunction relu", "cuModuleGetFunction add"),
             *asked,
             *calls(

@@ -12,6 +12,7 @@ from fakes import Artifact, Driver, Fakes, check, in_child, on_device, on_host
 from gpu_programs import WEIGHTS, Linker
 from tcc.backends.images import Form, GpuImages, Platform
 from tcc.runtime import load
+from tcc.target import GPUS
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 EXPECTED = np.maximum(X, 0) + WEIGHTS[:20]
@@ -25,7 +26,7 @@ OPENING = {
     "cuDevicePrimaryCtxRetain": "Fake GPU cannot be opened",
     "cuCtxPushCurrent_v2": "Fake GPU cannot be used",
     "cuMemGetInfo_v2": "Fake GPU does not tell its free memory",
-    "cuModuleLoadData": r"the code of kernel 'relu' \(sm_90\) cannot be loaded on Fake GPU",
+    "cuModuleLoadDataEx": r"the code of kernel 'relu' \(sm_90\) cannot be loaded on Fake GPU",
     "cuModuleGetFunction": "kernel 'relu' is not in its code",
     "cuFuncSetAttribute": "kernel 'add' does not get its 65536 bytes of shared memory",
     "cuMemAlloc_v2": "no device memory for 256 bytes of weights",
@@ -185,7 +186,13 @@ def test_devices_that_do_not_suit(
 
     def on_hip(driver: Driver) -> None:
         driver.configure("gfx90a:sramecc+")
-        refused(driver, hip, r"is a gfx90a:sramecc.*, .* compiled for gfx942: .*rocm:gfx90a")
+        refused(driver, hip, r"is a gfx90a:sramecc.*, .* compiled for gfx942: .*rocm:gfx90a\n")
+        for arch in ("gfx1101", "gfx1102", "gfx1103", "gfx1201"):
+            driver.configure(arch)
+            with pytest.raises(RuntimeError, match=r"--target (rocm:\w+)") as caught:
+                load(hip)
+            target = str(caught.value).split("--target ")[1].split()[0]
+            assert target in GPUS  # what the text says to do can be done
 
     check(fakes, Platform.CUDA, on_cuda)
     check(fakes, Platform.HIP, on_hip)

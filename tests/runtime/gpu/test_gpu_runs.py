@@ -46,9 +46,10 @@ def test_every_call_of_cuda_in_order(fakes: Fakes, linked: Linker) -> None:
         opened = driver.log()
         assert opened[:3] == ["cuInit 0", "cuDeviceGetCount", "cuDeviceGet 0"]
         assert opened.count("cuModuleGetFunction add") == 1
-        assert sum(line.startswith("cuModuleLoadData") for line in opened) == 1
+        assert sum(line.startswith("cuModuleLoadDataEx") for line in opened) == 1
         assert [line for line in opened if "cuFuncSetAttribute" in line] == [
-            "cuFuncSetAttribute add 8 65536"
+            "cuFuncSetAttribute add 8 65536",
+            "cuFuncSetAttribute add 9 100",
         ]
         assert "cuMemAlloc_v2 256" in opened
         assert "cuMemcpyHtoDAsync_v2 256 stream=0" in opened

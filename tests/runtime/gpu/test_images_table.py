@@ -200,7 +200,7 @@ def test_the_manifest_says_where_the_kernels_are_and_for_what(linked: Linker, fa
         "platform": "cuda",
         "offset": 256,
         "bytes": len(table),
-        "images": [{"arch": "sm_90", "form": "cubin"}],
+        "images": [{"arch": "sm_90", "form": "cubin", "needs": ""}],
     }
     weights = find_weights(path, manifest)
     assert weights is not None

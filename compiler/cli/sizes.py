@@ -1,0 +1,92 @@
+"""Sizes that a model can take, for inputs that are made up: its program's own checks say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tcc.ir.evaluate_program import INTEGER, holds
+from tcc.ir.program import (
+    Branch,
+    Check,
+    Instr,
+    IntOp,
+    Let,
+    Loop,
+    Program,
+    Register,
+    constant_registers,
+)
+
+_SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
+_Dims = Mapping[tuple[int, int], int]
+
+
+def fitting_shapes(
+    program: Program, given: Mapping[int, Sequence[int]]
+) -> dict[int, tuple[int, ...]]:
+    """Shapes of the input ports that `given` lacks: open sizes are 1, but where checks fail then
+    one after the other becomes the smallest of a few sizes with which the fewest fail.
+
+    Checks of numbers that only a run knows count as met.
+    """
+    known = {(port, axis): n for port, dims in given.items() for axis, n in enumerate(dims)}
+    fixed = constant_registers(program)
+    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in given]
+    asked = {i.target: (i.a, i.b) for i in program.body if isinstance(i, Let) and i.op is IntOp.DIM}
+    # Equal sizes have one register; what is computed from others follows them.
+    free = [dim for _, port in ports for dim in port.dims if dim in asked and dim not in fixed]
+    free = list(dict.fromkeys(free))
+
+    def trial(sizes: Mapping[Register, int]) -> tuple[int, dict[Register, int]]:
+        registers: dict[Register, int] = {}
+        dims = {**known, **{asked[dim]: size for dim, size in sizes.items()}}
+        return _missed(program.body, registers, dims), registers
+
+    def missed(sizes: Mapping[Register, int]) -> int:
+        return trial(sizes)[0]
+
+    def mended(sizes: Mapping[Register, int]) -> Mapping[Register, int]:
+        for dim in free if missed(sizes) else ():
+            sizes = min(({**sizes, dim: size} for size in _SIZES), key=missed)
+        return sizes
+
+    best = mended(dict.fromkeys(free, 1))
+    if missed(best):
+        equal = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
+        best = min(best, mended(equal), key=missed)
+    found = trial(best)[1]
+    return {number: tuple(found.get(dim, 1) for dim in port.dims) for number, port in ports}
+
+
+def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> int:
+    """How many checks fail, of all branches and of one trip of each loop; sets `registers`."""
+    count = 0
+    for instr in body:
+        match instr:
+            case Let():
+                value = _value(instr, registers, dims)
+                if value is not None:
+                    registers[instr.target] = value
+            case Check() if instr.a in registers and instr.b in registers:
+                count += not holds(instr.relation, registers[instr.a], registers[instr.b])
+            case Branch(when=when) if when in registers:
+                taken = instr.then if registers[when] else instr.otherwise
+                count += _missed(taken, registers, dims)
+            case Branch():
+                count += _missed((*instr.then, *instr.otherwise), registers, dims)
+            case Loop():
+                count += _missed(instr.body, registers, dims)
+            case _:
+                pass
+    return count
+
+
+def _value(let: Let, registers: Mapping[Register, int], dims: _Dims) -> int | None:
+    if let.op is IntOp.CONST:
+        return let.a
+    if let.op is IntOp.DIM:
+        return dims.get((let.a, let.b))
+    a, b = registers.get(let.a), registers.get(let.b)
+    if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
+        return None
+    return INTEGER[let.op](a, b)

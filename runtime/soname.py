@@ -1,0 +1,55 @@
+"""The SONAME of an artifact: the file name that programs linked with it look for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+# The longest name that Linux gives a file; the link step leaves room for it.
+ROOM = 255
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_ENTRY = struct.Struct("<qQ")
+_LOAD, _DYNAMIC = 1, 2  # kinds of segments
+_STRINGS, _SONAME = 5, 14  # tags of the dynamic segment
+# As in compiler/ir/container.py: magic, the image's bytes, their SHA-256.
+_SEAL = struct.Struct("<8sQ32s")
+
+
+def set_soname(path: Path, name: str) -> None:
+    """Makes `name` the SONAME of the sealed artifact at `path`, and seals it anew.
+
+    An artifact without a SONAME, as tcc wrote before it gave them, stays as it is.  Raises OSError
+    where the file cannot be read and written, and ValueError for a name of more than 255 bytes.
+    """
+    text = os.fsencode(name)
+    if len(text) > ROOM:
+        raise ValueError(f"the file name has more than {ROOM} bytes")
+    with path.open("r+b") as file:
+        header = _HEADER.unpack(file.read(_HEADER.size))
+        image = bytearray(header[6] + header[11] * header[12])
+        file.seek(0)
+        file.readinto(image)
+        place = _soname_place(image, header[5], header[10])
+        if place is None:
+            return
+        image[place : place + ROOM] = text.ljust(ROOM, b"\0")
+        file.seek(0)
+        file.write(image)
+        magic, size, _ = _SEAL.unpack(file.read(_SEAL.size))
+        file.seek(len(image))
+        file.write(_SEAL.pack(magic, size, hashlib.sha256(image).digest()))
+
+
+def _soname_place(image: bytes, table: int, count: int) -> int | None:
+    """The offset of the SONAME in the file; None where there is none."""
+    segments = [_SEGMENT.unpack_from(image, table + n * _SEGMENT.size) for n in range(count)]
+    start, size = next((s[2], s[5]) for s in segments if s[0] == _DYNAMIC)
+    tags: dict[int, int] = dict(_ENTRY.iter_unpack(image[start : start + size]))
+    if _SONAME not in tags:
+        return None
+    address = tags[_STRINGS] + tags[_SONAME]
+    loads = (s for s in segments if s[0] == _LOAD)
+    return next(address - s[3] + s[2] for s in loads if s[3] <= address < s[3] + s[5])

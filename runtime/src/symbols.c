@@ -1,0 +1,84 @@
+/* Names of this artifact's functions for profilers that attach to the process.
+ *
+ * The code lies in memory without a file (image.c), so who attaches later finds no names for it.
+ * With TCC_PERF_MAP=1 they are appended to /tmp/perf-PID.map as the artifact is loaded, where perf
+ * and others look for them: a line for each function, "start size name", in hexadecimal. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+typedef struct bytes {
+    const char *data;
+    size_t size;
+} bytes;
+
+/* Part of the file; NULL where the file has no such part. */
+static const void *part(bytes file, uint64_t offset, uint64_t size) {
+    return offset <= file.size && size <= file.size - offset ? file.data + offset : NULL;
+}
+
+static void write_table(FILE *out, bytes file, const ElfW(Shdr) * table, const ElfW(Shdr) * names,
+                        uintptr_t base) {
+    const ElfW(Sym) *symbols = part(file, table->sh_offset, table->sh_size);
+    const char *text = part(file, names->sh_offset, names->sh_size);
+    if (!symbols || !text || !names->sh_size || text[names->sh_size - 1]) return;
+    for (size_t i = 0; i < table->sh_size / sizeof *symbols; i++) {
+        const ElfW(Sym) *each = &symbols[i];
+        if ((each->st_info & 15) != STT_FUNC || !each->st_size || each->st_name >= names->sh_size)
+            continue;
+        fprintf(out, "%lx %lx %s [%s]\n", (unsigned long)(base + each->st_value),
+                (unsigned long)each->st_size, text + each->st_name, tcc_artifact_info.name);
+    }
+}
+
+static void write_symbols(FILE *out, bytes file, uintptr_t base) {
+    const ElfW(Ehdr) *head = part(file, 0, sizeof *head);
+    const ElfW(Shdr) *sections =
+        head ? part(file, head->e_shoff, head->e_shnum * sizeof *sections) : NULL;
+    for (int i = 0; sections && i < head->e_shnum; i++)
+        if (sections[i].sh_type == SHT_SYMTAB && sections[i].sh_link < head->e_shnum)
+            write_table(out, file, &sections[i], &sections[sections[i].sh_link], base);
+}
+
+/* The profilers' file: the user's own, and no link to another. */
+static FILE *open_map(void) {
+    char path[64];
+    struct stat found;
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) return NULL;
+    FILE *out = !fstat(file, &found) && S_ISREG(found.st_mode) && found.st_uid == geteuid()
+                    ? fdopen(file, "a")
+                    : NULL;
+    if (!out) close(file);
+    return out;
+}
+
+void tcc_symbols_tell(void) {
+    const char *asked = secure_getenv("TCC_PERF_MAP");
+    struct stat found;
+    Dl_info own;
+    if (!asked || strcmp(asked, "1") || !dladdr(&tcc_artifact_info, &own)) return;
+    int file = open(tcc_image_path(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    void *data = fstat(file, &found)
+                     ? MAP_FAILED
+                     : mmap(NULL, (size_t)found.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (data == MAP_FAILED) return;
+    FILE *out = open_map();
+    if (out) {
+        write_symbols(out, (bytes){data, (size_t)found.st_size}, (uintptr_t)own.dli_fbase);
+        fclose(out);
+    }
+    munmap(data, (size_t)found.st_size);
+}

@@ -1,0 +1,87 @@
+"""NVIDIA's tools over some kernels of a folder: compute-sanitizer's checks, and Nsight Compute."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# Steps that run in a process of their own, under a tool.
+WATCHED = ("sanitize", "profile")
+CHECKS = ("memcheck", "racecheck", "synccheck", "initcheck")
+SANITIZER, PROFILER = "compute-sanitizer", "ncu"
+_CUDA = "/usr/local/cuda"
+_FOLDERS = (f"{_CUDA}/bin", f"{_CUDA}/compute-sanitizer", "/opt/nvidia/nsight-compute")
+# Of tcc's kernels, to pass over torch's.
+_SYMBOL = "tcc_kernel"
+_FOUND = 86  # exit code where a check finds something
+_END_SECONDS = 20.0
+
+
+def present_tools() -> tuple[str, ...]:
+    """Those that are on this machine."""
+    return tuple(name for name in (SANITIZER, PROFILER) if _place(name))
+
+
+def _place(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), *_FOLDERS)))
+
+
+def commands(task: str, check: str) -> list[list[str]]:
+    """What stands before the process that is watched, the best first: the others are for versions
+    of the tool that do not know an option."""
+    if task == "profile":
+        only = ["--kernel-name", f"regex:{_SYMBOL}", "--launch-count", "1"]
+        return [[PROFILER, *only, "--set", "full"], [PROFILER, *only]]
+    plain = [SANITIZER, "--tool", check, "--error-exitcode", str(_FOUND)]
+    if check == "initcheck":  # it has to see what other kernels write
+        return [plain]
+    return [[*plain, "--kernel-regex", f"kns={_SYMBOL}"], plain]
+
+
+def watch(
+    task: str, check: str, names: Sequence[str], folder: Path, out: Path, seconds: float
+) -> dict[str, Any]:
+    """Runs kernels `names` of the folder under a tool; all that it prints goes to `out`.
+
+    The answer is that of a worker: `{"result": ...}` or `{"failed": why}`.
+    """
+    watched = [sys.executable, "-m", "gpu.small", str(folder), *names]
+    for command in commands(task, check):
+        tool = _place(command[0]) or command[0]
+        code, text = _run([tool, *command[1:], *watched], folder, seconds)
+        out.write_text(text)
+        if code is None:
+            return {"failed": f"took more than {seconds:.0f} s (see {out.name})"}
+        if f"{names[0]}: " in text:  # the process was run
+            break
+    last = next((line for line in reversed(text.splitlines()) if "SUMMARY" in line), "")
+    said = last.strip("= ") or f"exit code {code}"
+    if code:
+        return {"failed": f"{said} (see {out.name})"}
+    return {"result": {"said": said, "text": out.name}}
+
+
+def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
+    """Exit code and output; no code where it took too long."""
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", start_new_session=True,
+    )  # fmt: skip
+    try:
+        text, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            text, _ = process.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:  # one that a driver holds back is left
+            text = ""
+        return None, text
+    return process.returncode, text

@@ -1,0 +1,127 @@
+"""Packages that pyproject.toml declares are used, and packages that are used are declared."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCES = ("compiler", "passes", "backends", "runtime")
+REST = ("tests", "scripts", "models")
+
+# Packages whose modules have other names.
+MODULES = {
+    "apache-tvm-ffi": "tvm_ffi",
+    "ml-dtypes": "ml_dtypes",
+    "protobuf": "google",
+    "z3-solver": "z3",
+}
+# Packages of the core install that its modules do not import yet, and why they are declared.
+UNUSED = {
+    "networkx": "the chooser of alternatives is planned on it",
+    "apache-tvm-ffi": "tests load artifacts with it, and Module is planned as a face over it",
+}
+# Packages that are run or needed by others, not imported: where, and the text that says so.
+RUN = {
+    "build": ("tests/arch/test_wheel.py", '"-m", "build"'),
+    "expecttest": ("scripts/frameworks/opinfo_worker.py", "torch.testing._internal"),
+    "import-linter": ("scripts/test", '"lint-imports"'),
+    "mypy": ("scripts/test", '("mypy",)'),
+    "onnxscript": ("models/export.py", "dynamo=True"),
+    "pytest-xdist": ("scripts/test", '"--dist"'),
+    "ruff": ("scripts/test", '"ruff"'),
+}
+# Modules that tests and scripts import and no extra declares, and why.
+ON_REQUEST = {
+    "atheris": "a fuzzer that scripts/fuzz_targets runs where it is installed",
+    "iree": "a peer that scripts/bench runs where it is installed",
+    "jax": "a source of models where it is installed",
+    "tvm": "a peer that scripts/bench runs where it is installed",
+}
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    return {re.match(r"[\w.-]+", text)[0].lower() for text in requirements}  # type: ignore[index]
+
+
+def modules(packages: Iterable[str]) -> set[str]:
+    return {MODULES.get(name, name) for name in packages}
+
+
+CORE = names(PROJECT["dependencies"])
+EXTRAS = {extra: names(listed) for extra, listed in PROJECT["optional-dependencies"].items()}
+
+
+def python_files(folders: Iterable[str]) -> Iterator[Path]:
+    for folder in folders:
+        files = (path for path in sorted((ROOT / folder).rglob("*")) if path.is_file())
+        yield from (path for path in files if path.suffix == ".py" or is_script(path))
+
+
+def is_script(path: Path) -> bool:
+    return not path.suffix and path.read_bytes().startswith(b"#!/usr/bin/env python3")
+
+
+@cache
+def imported(folders: tuple[str, ...]) -> set[str]:
+    """The top modules that files import, but for Python's own and the repository's."""
+    found: set[str] = set()
+    own = {"tcc", *REST}
+    for path in python_files(folders):
+        own |= {path.stem, path.parent.name}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found |= {name.partition(".")[0] for name in named(node)}
+    return found - own - sys.stdlib_module_names
+
+
+def named(node: ast.AST) -> list[str]:
+    """The modules that a node of a syntax tree imports, or looks for by a literal name."""
+    match node:
+        case ast.Import(names=aliases):
+            return [alias.name for alias in aliases]
+        case ast.ImportFrom(module=str(module), level=0):
+            return [module]
+        case ast.Call(func=ast.Attribute(attr=function), args=[ast.Constant(value=str(text)), *_]):
+            return [text] if function in ("importorskip", "find_spec", "import_module") else []
+        case _:
+            return []
+
+
+def test_what_tcc_imports_is_declared() -> None:
+    build = {"setuptools"}  # by the commands of the wheel alone
+    extras = modules(set().union(*(EXTRAS[name] for name in ("zig", "gpu", "models", "bench"))))
+    assert imported(SOURCES) - modules(CORE) - extras - build == set()
+
+
+def test_the_core_install_is_used() -> None:
+    """An exception that became untrue fails too."""
+    used = modules(CORE) & imported(SOURCES)
+    assert modules(CORE) - used == modules(UNUSED)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_is_used(extra: str) -> None:
+    used = imported((*SOURCES, *REST))
+    for package in EXTRAS[extra] - RUN.keys():
+        assert modules([package]) <= used, f"nothing imports {package}"
+
+
+@pytest.mark.parametrize("package", RUN)
+def test_what_is_not_imported_is_run(package: str) -> None:
+    file, text = RUN[package]
+    assert package in set().union(*EXTRAS.values()), "it is not declared"
+    assert text in (ROOT / file).read_text(encoding="utf-8")
+    assert not modules([package]) & imported((*SOURCES, *REST)), "it is imported"
+
+
+def test_what_tests_and_scripts_import_is_declared() -> None:
+    declared = modules(CORE.union(*EXTRAS.values()))
+    assert imported(REST) - declared == set(ON_REQUEST)

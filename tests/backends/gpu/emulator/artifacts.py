@@ -1,0 +1,53 @@
+"""Small models as artifacts for GPUs, and runs of these against ONNX Runtime.
+
+No vendor is named here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tcc
+from tcc.backends.gpu.source import CompiledKernel
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from tests.e2e.agreement import assert_agree, expected, session
+
+from .device import Device
+from .models import Small
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "scripts"))
+
+from gpu.observe import observed
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artifact, and the kernels that are in it."""
+
+    path: Path
+    small: Small
+    kernels: Sequence[CompiledKernel]
+
+
+def compiled(small: Small, target: str, out: Path, **options: Any) -> Made:
+    how = {"target": target, "precision": small.precision, "jobs": 1, "name": "m", **options}
+    with observed() as found:
+        compile_model(small.model(), read_options(how), out)
+    return Made(out, small, [each.made for each in found])
+
+
+def assert_runs(made: Made, device: Device) -> None:
+    """The artifact agrees with ONNX Runtime, twice; raises what went wrong in the emulator."""
+    want = expected(session(made.small.model()), made.small.inputs)
+    with device.blamed():
+        module = tcc.load(made.path)
+        for _ in range(2):  # the second run may be a graph's
+            got = module.run(dict(made.small.inputs))
+            assert_agree(got, want, made.small.tolerance)
+    assert device.launches

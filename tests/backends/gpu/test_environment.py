@@ -1,0 +1,73 @@
+"""Equal inputs give equal bytes whatever variables the environment holds."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tcc.backends.gpu.compile import compile_kernels
+from tcc.backends.gpu.source import CompiledKernel, kernel_source
+from tcc.backends.resting import RESTING
+from tcc.ir.parse_tile import parse_kernel
+from tcc.target import GPUS
+
+from .blocks import TEXTS
+from .running import NEEDS_TRITON
+
+pytestmark = NEEDS_TRITON
+
+# Triton's own list: each variable, and whether it is on where nothing is said.
+LIST = """
+import json
+from triton import knobs
+found = {}
+for group in vars(knobs).values():
+    if isinstance(group, knobs.base_knobs):
+        for knob in group.knob_descriptors.values():
+            found[knob.key] = getattr(knob, "default", None) is True
+print(json.dumps(found))
+"""
+# What else its libraries look at; the names are strings in them.
+BEGINNINGS = r"TRITON|MLIR|LLVM|AMDGCN|NVPTX|DISABLE|ENABLE|ALLOW|PTXAS|USE"
+NAME = re.compile(rf"\0((?:{BEGINNINGS})_[A-Z0-9_]+)(?=\0)".encode())
+
+
+def variables() -> dict[str, str]:
+    """All of them, each set to something else than what holds without it."""
+    listed = subprocess.run(
+        [sys.executable, "-c", LIST], capture_output=True, text=True, check=True
+    )
+    spec = importlib.util.find_spec("triton")
+    assert spec is not None
+    assert spec.origin is not None
+    code = b"".join(p.read_bytes() for p in sorted(Path(spec.origin).parent.rglob("*.so")))
+    found = dict.fromkeys((name.decode() for name in NAME.findall(code)), "1")
+    found |= {name: "0" if on else "1" for name, on in json.loads(listed.stdout).items()}
+    found |= {"PTXAS_OPTIONS": "--opt-level 1", "TRITON_PTXAS_PATH": "/bin/false"}
+    found |= {"TRITON_OVERRIDE_ARCH": "sm75", "TRITON_DEFAULT_FP_FUSION": "1"}
+    return {name: value for name, value in found.items() if name != "CC"}
+
+
+def compiled() -> list[CompiledKernel]:
+    names = ("softmax", "half_matmul")
+    sources = [
+        kernel_source(parse_kernel(TEXTS[n]), n, warps=4, stages=2, dot="ieee") for n in names
+    ]
+    profiles = [GPUS[a] for a in ("cuda:sm_80", "cuda:sm_90", "rocm:gfx942", "rocm:gfx1100")]
+    RESTING.end()  # processes of another environment
+    return [kernel for row in compile_kernels(sources, profiles, 1) for kernel in row]
+
+
+def test_no_variable_changes_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, others = compiled(), variables()
+    assert {"AMDGCN_USE_BUFFER_OPS", "DISABLE_PTXAS_OPT", "DISABLE_LLVM_OPT"} < set(others)
+    assert len(others) > 60
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+    assert compiled() == usual
+    RESTING.end()

@@ -1,0 +1,45 @@
+"""Small models, executed from the PTX in their artifacts or beside it, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tcc.backends.images import Platform
+
+from tests.runtime.gpu.fakes import Fakes, in_child
+
+from .emulator.artifacts import assert_runs, compiled
+from .emulator.device import Device
+from .emulator.models import MODELS
+from .emulator.ptx.engine import PtxEngine
+from .running import NEEDS_TRITON
+
+pytestmark = NEEDS_TRITON
+# Kernels that Triton makes otherwise for sm_90: products, and what goes through shared memory.
+HOPPER = {
+    "attention", "attention of f16", "convolutions of bf16", "dots", "pipelined bf16",
+    "pipelined f16", "pipelined tf32", "product of bf16", "product of tf32", "running",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Fakes(tmp_path_factory.mktemp("driver")).driver(Platform.CUDA)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_agrees(name: str, driver: Path, tmp_path: Path) -> None:
+    """On the GPU that it is compiled for, and on one that is newer and takes the PTX."""
+    archs = ("sm_80", "sm_90") if name in HOPPER else ("sm_80",)
+    made = compiled(MODELS[name](), f"cuda:{','.join(archs)}", tmp_path / "m.so")
+
+    def run() -> None:
+        for seed, arch in enumerate((*archs, "sm_120")):
+            engine = PtxEngine(made.kernels, seed)
+            device = Device(driver, Platform.CUDA, engine)
+            device.configure(arch)
+            assert_runs(made, device)
+            assert engine.forms == {"ptx" if arch == "sm_120" else "cubin"}
+
+    in_child(run)

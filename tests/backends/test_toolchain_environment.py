@@ -1,0 +1,48 @@
+"""Compilers and linkers are told nothing by variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tcc.backends.toolchain import find_toolchain, run_tool
+
+SOURCE = "#include <stddef.h>\nsize_t size(void) { return sizeof(void *); }\n"
+
+
+def made(folder: Path) -> bytes:
+    """A small library, compiled and linked."""
+    folder.mkdir()
+    (folder / "x.c").write_text(SOURCE)
+    command = (*find_toolchain().command, "-shared", "-fPIC", "-O1", "x.c", "-o", "x.so")
+    run_tool(command, folder)
+    return (folder / "x.so").read_bytes()
+
+
+def test_no_variable_changes_what_is_compiled_and_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = made(tmp_path / "usual")
+    include = tmp_path / "include"
+    include.mkdir()
+    (include / "stddef.h").write_text("typedef unsigned long size_t;\n#define void char\n")
+    listing = tmp_path / "dependencies"
+    for name, value in {
+        "CPATH": include,
+        "C_INCLUDE_PATH": include,
+        "LIBRARY_PATH": include,
+        "COMPILER_PATH": include,
+        "GCC_EXEC_PREFIX": "/nonexistent/",
+        "GCC_COMPARE_DEBUG": "-g",
+        "DEPENDENCIES_OUTPUT": listing,
+        "LD_RUN_PATH": "/nonexistent",
+        "LDEMULATION": "elf_i386",
+        "CFLAGS": "-O0",
+        "LDFLAGS": "-Wl,-z,now",
+        "CCC_OVERRIDE_OPTIONS": "+-O0",
+        "SOURCE_DATE_EPOCH": "7",
+        "LC_ALL": "de_DE.UTF-8",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    assert made(tmp_path / "other") == usual
+    assert not listing.exists()

@@ -1,0 +1,115 @@
+"""Sizes of made-up inputs, and what is said of sizes that an operator cannot take."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import TensorProto
+from onnx.helper import make_node as node
+from tcc import cli
+from tcc.artifact import read_program
+from tcc.backends.host import decode_program
+from tcc.cli.sizes import fitting_shapes
+from tcc.errors import UserError
+
+from tests.e2e.agreement import model_of, value
+
+FLOAT = TensorProto.FLOAT
+SILERO = Path(__file__).parents[2] / "../shared/models/silero_vad.onnx"
+
+
+def windows(taps: dict[str, int]) -> onnx.ModelProto:
+    """A signal [b, n] convolved in one of two branches, and a state [c, 2], with b = c."""
+    branches = [
+        onnx.helper.make_graph(
+            [node("Conv", ["wide", f"{name}_w"], [name], name=name)],
+            name, [], [value(name, FLOAT, None)],
+        )
+        for name in taps
+    ]  # fmt: skip
+    split = node("If", ["which"], ["one"], then_branch=branches[0], else_branch=branches[1])
+    return model_of(
+        [
+            node("Unsqueeze", ["x", "axis"], ["wide"]),
+            split,
+            node("ReduceMax", ["one", "inner"], ["most"], keepdims=0, name="most"),
+            node("Unsqueeze", ["most", "axis"], ["column"]),
+            node("Add", ["column", "state"], ["y"], name="joined"),
+        ],
+        [
+            value("x", FLOAT, ["b", "n"]),
+            value("state", FLOAT, ["c", 2]),
+            value("which", TensorProto.BOOL, []),
+        ],
+        [value("y", FLOAT, ["b", 2])],
+        {
+            "axis": np.array([1], np.int64),
+            "inner": np.array([1, 2], np.int64),
+            **{f"{name}_w": np.ones((1, 1, k), np.float32) for name, k in taps.items()},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sizes") / "m.so"
+    tcc.compile(windows({"narrow": 5, "broad": 100}), jobs=1).save(path)
+    return path
+
+
+def test_made_up_sizes_are_ones_that_the_checks_of_all_branches_pass(artifact: Path) -> None:
+    program = decode_program(read_program(artifact))
+    assert fitting_shapes(program, {}) == {0: (1, 128), 1: (1, 2), 2: ()}
+    assert fitting_shapes(program, {0: (3, 200)}) == {1: (3, 2), 2: ()}
+    assert fitting_shapes(program, {1: (2, 2), 2: ()}) == {0: (2, 128)}
+    shapes = [fitting_shapes(program, {1: (n, 2)})[0] for n in (1, 2)]
+    assert all(a[1] == b[1] for a, b in pairwise(shapes))
+
+
+def test_run_says_what_it_made_up(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.execute(["run", str(artifact), "-i", "state=2x2=0"]) == 0
+    said = capsys.readouterr().err
+    assert said == "random values of seed 0: x=2x128xf32, which=bool; give others with --input\n"
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_sizes_below_a_window_are_the_error_of_its_operator(
+    artifact: Path, size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["-i", f"x=1x{size}=1", "-i", "state=1x2=1", "-i", "which=bool=1"]
+    assert cli.execute(["run", str(artifact), *given]) == 2
+    found = capsys.readouterr().err
+    assert "narrow (Conv)" in found
+    assert "narrow (Conv): n-4 must be at least 0, because no size is negative" in found
+    module = tcc.load(artifact)
+    arrays = {"x": np.ones((1, size), np.float32), "state": np.ones((1, 2), np.float32)}
+    with pytest.raises(UserError, match=r"narrow \(Conv\)"):
+        module.run({**arrays, "which": np.array(True)})
+    with pytest.raises(UserError, match=r"broad \(Conv\)"):
+        module.run({**arrays, "which": np.array(False)})
+
+
+def test_what_the_other_branch_cannot_take_does_not_matter(artifact: Path) -> None:
+    x = np.arange(20, dtype=np.float32).reshape(2, 10)
+    got = tcc.load(artifact).run(
+        {"x": x, "state": np.zeros((2, 2), np.float32), "which": np.array(True)}
+    )
+    want = np.array([x[:, -5:].sum(1)] * 2).T
+    np.testing.assert_array_equal(got["y"], want)
+
+
+@pytest.mark.skipif(not SILERO.is_file(), reason="silero_vad.onnx of the sample models is absent")
+def test_a_model_of_speech_takes_what_is_made_up_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "silero.so"
+    assert cli.execute(["compile", str(SILERO), "-o", str(made), "--jobs", "1"]) == 0
+    assert cli.execute(["verify", str(SILERO), str(made)]) == 0
+    assert "random values of seed 0: input=1x" in capsys.readouterr().err
+    assert cli.execute(["run", str(made), "-i", "input=1x3xf32"]) == 2
+    assert "stft/Conv (Conv): " in capsys.readouterr().err
+    assert cli.execute(["run", str(made), "-i", "sr=i64=16000", "-i", "state=2x3x128"]) == 0
+    assert "input=3x224xf32" in capsys.readouterr().err

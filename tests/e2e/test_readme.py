@@ -1,0 +1,81 @@
+"""Every snippet of README.md runs as written, one after the other in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+# What is not run here, and why.
+ELSEWHERE = {
+    "scripts/demo": "it compiles and times a larger model, for minutes",
+    "scripts/test": "it runs this test",
+    "pip install . onnxruntime": "tests/arch/test_wheel.py installs, in environments of its own",
+    "pip install '.[gpu]'": "tests/arch/test_wheel.py installs, in environments of its own",
+}
+
+
+def lines(block: str) -> list[tuple[str, str]]:
+    """The commands of a block of shell, each with its comment."""
+    parts = [line.partition("    #") for line in block.splitlines() if line]
+    return [(command.strip(), comment.strip()) for command, _, comment in parts]
+
+
+COMMANDS = [command for kind, text in BLOCKS if kind == "sh" for command, _ in lines(text)]
+
+
+def promised(text: str) -> str:
+    """What a snippet's comments say that it prints."""
+    return "".join(f"{said}\n" for said in re.findall(r"# prints (.*)", text))
+
+
+def run(command: list[str], folder: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.gpu
+def test_every_snippet_runs_as_written(tmp_path: Path) -> None:
+    for kind, text in BLOCKS:
+        if kind == "python":
+            found = run([sys.executable, "-c", text], tmp_path)
+            assert found == promised(text), text
+        elif kind == "c":
+            (tmp_path / "main.c").write_text(text)
+        else:
+            assert kind == "sh", f"a block of {kind or 'no language'}"
+            for command, comment in lines(text):
+                if command in ELSEWHERE:
+                    continue
+                found = run(["bash", "-euc", command], tmp_path)
+                if "prints" in comment:
+                    assert found == promised(f"# {comment}"), command
+    x = np.load(tmp_path / "x.npy").astype(np.float64)
+    exact = np.exp(x) / np.exp(x).sum()
+    assert promised(TEXT).splitlines()[-1] == " ".join(f"{y:.5f}" for y in exact)
+    (result,) = (tmp_path / "results").iterdir()
+    np.testing.assert_allclose(np.load(result), exact, rtol=1e-6)
+
+
+def test_commands_that_run_elsewhere_are_in_the_readme_and_name_what_there_is() -> None:
+    assert set(COMMANDS) >= set(ELSEWHERE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name in re.findall(r"\.\[(\w+)\]", TEXT):
+        assert name in extras["optional-dependencies"]
+    for name in ("scripts/demo", "scripts/test"):
+        assert os.access(ROOT / shlex.split(name)[0], os.X_OK)

@@ -1,0 +1,279 @@
+/* C11's memory model as a machine (after "A promising semantics for relaxed-memory concurrency", Kang
+ * et al., POPL 2017, without promises: executions in which a load sees a store that depends on it, or
+ * that its own thread makes later, are left out, as in RC11).
+ *
+ * A place is a list of messages in modification order.  A load takes any message that is not older
+ * than the thread's view of the place; a store puts its message anywhere behind that view; a change
+ * (read-modify-write) puts its message right behind the one that it read, where no other comes
+ * between.  Acquiring joins the message's view to the thread's, releasing puts the thread's view into
+ * the message.  Sequentially consistent accesses count as acquire and release only: what holds of
+ * these holds of the stronger ones too.  Fences are exact.  A weak compare-and-swap fails only where
+ * the values differ. */
+#include <string.h>
+
+#include "explorer.h"
+
+enum { STEP = 1 << 12, MOST_MESSAGES = 4096, MOST_WATCHED = 1 << 18 };
+
+typedef struct message {
+    struct message *next; /* in modification order */
+    uint64_t value, id;
+    uint32_t time;
+    bool taken; /* by a change, whose message stays right behind this one */
+    view seen;
+} message;
+
+typedef struct place {
+    const volatile void *at;
+    message *first;
+    uint64_t hash;
+} place;
+
+typedef struct shadow {
+    uint32_t execution;
+    int32_t writer; /* -1: none */
+    uint32_t write, reads[MOST_THREADS];
+} shadow;
+
+static place places[MOST_PLACES];
+static int n_places;
+static message messages[MOST_MESSAGES];
+static int n_messages;
+static view fence_view; /* of sequentially consistent fences */
+static const char *watched;
+static size_t watched_bytes;
+static shadow shadows[MOST_WATCHED];
+static uint32_t execution;
+
+static uint64_t mix(uint64_t a, uint64_t b) {
+    a = (a ^ b) * UINT64_C(0x9E3779B97F4A7C15);
+    return (a ^ a >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
+}
+
+void memory_watch(void *start, size_t bytes) {
+    watched = start;
+    watched_bytes = bytes;
+    demand(bytes <= MOST_WATCHED, "the watched memory fits its shadow");
+}
+
+bool memory_is_watched(const volatile void *at) {
+    return (uintptr_t)at - (uintptr_t)watched < watched_bytes;
+}
+
+void memory_begin(void) {
+    n_places = 0;
+    n_messages = 0;
+    memset(&fence_view, 0, sizeof fence_view);
+    execution++;
+}
+
+uint64_t memory_hash(void) {
+    uint64_t hash = 0;
+    for (int i = 0; i < n_places; i++) hash += places[i].hash;
+    return hash;
+}
+
+static void join(view *into, const view *from) {
+    for (int i = 0; i < n_places; i++)
+        if (into->times[i] < from->times[i]) into->times[i] = from->times[i];
+    for (int i = 0; i < MOST_THREADS; i++)
+        if (into->steps[i] < from->steps[i]) into->steps[i] = from->steps[i];
+}
+
+static uint64_t raw(const volatile void *at, int bytes) {
+    uint64_t value = 0;
+    memcpy(&value, (const void *)at, (size_t)bytes); /* little-endian, as all that runs this */
+    return value;
+}
+
+static message *make_message(void) {
+    demand(n_messages < MOST_MESSAGES, "an execution has room for its messages");
+    message *made = &messages[n_messages++];
+    *made = (message){0};
+    return made;
+}
+
+static int place_of(const volatile void *at, int bytes) {
+    for (int i = 0; i < n_places; i++)
+        if (places[i].at == at) return i;
+    demand(n_places < MOST_PLACES, "an execution has room for its places");
+    message *start = make_message();
+    start->value = raw(at, bytes);
+    start->id = mix((uintptr_t)at, 1);
+    places[n_places] = (place){at, start, 0};
+    return n_places++;
+}
+
+static message *last_of(const place *where) {
+    message *last = where->first;
+    while (last->next) last = last->next;
+    return last;
+}
+
+static bool acquires(int order) {
+    return order == memory_order_acquire || order == memory_order_consume ||
+           order == memory_order_acq_rel || order == memory_order_seq_cst;
+}
+
+static bool releases(int order) {
+    return order == memory_order_release || order == memory_order_acq_rel ||
+           order == memory_order_seq_cst;
+}
+
+static void see(int index, message *read, int order) {
+    knowledge *knows = current_knowledge();
+    if (read->time > knows->now.times[index]) note_progress();
+    if (read->time > knows->now.times[index]) knows->now.times[index] = read->time;
+    join(&knows->acquired, &read->seen);
+    if (acquires(order)) join(&knows->now, &read->seen);
+    join(&knows->acquired, &knows->now);
+    remember(read->id);
+}
+
+/* Puts a message behind `before`. */
+static void write_behind(int index, message *before, uint64_t value, int order,
+                         const message *read) {
+    place *where = &places[index];
+    knowledge *knows = current_knowledge();
+    message *made = make_message();
+    made->value = value;
+    made->time = before->next ? (before->time + before->next->time) / 2 : before->time + STEP;
+    demand(made->time != before->time, "there is a time between two messages");
+    made->next = before->next;
+    before->next = made;
+    knows->now.times[index] = made->time;
+    knows->now.steps[current_thread()]++;
+    join(&knows->acquired, &knows->now);
+    made->seen = releases(order) ? knows->now : knows->released;
+    made->seen.times[index] = made->time;
+    if (read) join(&made->seen, &read->seen);
+    made->id = remember(mix((uintptr_t)where->at, value));
+    where->hash = (uintptr_t)where->at;
+    for (const message *each = where->first; each; each = each->next)
+        where->hash = mix(where->hash, each->id);
+    note_message();
+    trace("  writes", where->at, value);
+}
+
+/* Copies the newest message to memory, for plain looks at it after the execution. */
+static void settle_raw(int index, int bytes) {
+    uint64_t newest = last_of(&places[index])->value;
+    memcpy((void *)places[index].at, &newest, (size_t)bytes);
+}
+
+/* One of the messages that the thread may see and that pass; the newest by default. */
+static message *pick(int index, bool (*passes)(const message *, const uint64_t *),
+                     const uint64_t *operand) {
+    message *able[32];
+    int count = 0;
+    for (message *each = places[index].first; each; each = each->next)
+        if (each->time >= current_knowledge()->now.times[index] && passes(each, operand)) {
+            demand(count < 32, "a place has room for its messages");
+            able[count++] = each;
+        }
+    return able[count - 1 - choose(count)];
+}
+
+static bool any(const message *each, const uint64_t *operand) {
+    (void)each;
+    (void)operand;
+    return true;
+}
+
+static bool is_free(const message *each, const uint64_t *operand) {
+    (void)operand;
+    return !each->taken;
+}
+
+static bool differs_or_is_free(const message *each, const uint64_t *expected) {
+    return each->value != *expected || !each->taken;
+}
+
+uint64_t memory_load(volatile void *at, int bytes, int order) {
+    int index = place_of(at, bytes);
+    before_step();
+    message *read = pick(index, any, NULL);
+    trace("  reads", at, read->value);
+    see(index, read, order);
+    return read->value;
+}
+
+void memory_store(volatile void *at, int bytes, uint64_t value, int order) {
+    int index = place_of(at, bytes);
+    before_step();
+    write_behind(index, pick(index, is_free, NULL), value, order, NULL);
+    settle_raw(index, bytes);
+}
+
+static uint64_t replace(int index, int bytes, message *read, uint64_t value, int order) {
+    see(index, read, order);
+    read->taken = true;
+    write_behind(index, read, value, order, read);
+    settle_raw(index, bytes);
+    return read->value;
+}
+
+uint64_t memory_change(volatile void *at, int bytes, change how, uint64_t operand, int order) {
+    int index = place_of(at, bytes);
+    before_step();
+    message *read = pick(index, is_free, NULL);
+    uint64_t mask = bytes == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * bytes) - 1;
+    return replace(index, bytes, read, how(read->value, operand) & mask, order);
+}
+
+bool memory_exchange_if(volatile void *at, int bytes, uint64_t *expected, uint64_t value, int order,
+                        int failure_order) {
+    int index = place_of(at, bytes);
+    before_step();
+    message *read = pick(index, differs_or_is_free, expected);
+    if (read->value == *expected) {
+        replace(index, bytes, read, value, order);
+        return true;
+    }
+    trace("  finds", at, read->value);
+    see(index, read, failure_order);
+    *expected = read->value;
+    return false;
+}
+
+void memory_fence(int order) {
+    knowledge *knows = current_knowledge();
+    before_step();
+    if (acquires(order)) knows->now = knows->acquired;
+    if (order == memory_order_seq_cst) {
+        join(&knows->now, &fence_view);
+        join(&fence_view, &knows->now);
+        join(&knows->acquired, &knows->now);
+    }
+    if (releases(order)) {
+        knows->now.steps[current_thread()]++;
+        knows->released = knows->now;
+    }
+    remember(mix((uint64_t)order, 7));
+}
+
+uint64_t memory_newest(volatile void *at, int bytes) {
+    return last_of(&places[place_of(at, bytes)])->value;
+}
+
+/* Two accesses race where one is a write and neither happened before the other. */
+void memory_plain(const volatile void *at, int bytes, bool write) {
+    const view *now = &current_knowledge()->now;
+    int self = current_thread();
+    for (int i = 0; i < bytes; i++) {
+        shadow *of = &shadows[(const volatile char *)at + i - watched];
+        if (of->execution != execution) *of = (shadow){.execution = execution, .writer = -1};
+        bool ordered = of->writer < 0 || of->writer == self || of->write <= now->steps[of->writer];
+        for (int other = 0; write && other < MOST_THREADS; other++)
+            if (other != self && of->reads[other] > now->steps[other]) ordered = false;
+        if (!ordered) trace(write ? "  plain write" : "  plain read", at, 0);
+        demand(ordered, "two plain accesses do not race");
+        /* what has not been released yet is a step that nobody else can have seen */
+        if (write) {
+            of->writer = self;
+            of->write = now->steps[self] + 1;
+        } else {
+            of->reads[self] = now->steps[self] + 1;
+        }
+    }
+}

@@ -1,0 +1,330 @@
+/* Threads as coroutines, and all executions within a budget of deviations.
+ *
+ * Undisturbed, an execution runs one thread until it is idle, then the next, and every load sees the
+ * newest message.  A deviation is a switch to another thread before a step, a load of an older
+ * message, a store behind newer ones, or a wait that ends for no reason.  The search runs every
+ * execution with at most so many of them, by running again from the start with one choice changed
+ * (as in "Bounding delays in concurrency testing", Emmi et al., POPL 2011).  What a thread will do
+ * follows from what it has seen; so an execution is cut off where all threads have seen, and all
+ * places hold, the same as in an earlier one that had as much of its budget left.
+ *
+ * Arguments: scenario, budget, and of how many bits the index into the table of states is. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "explorer.h"
+
+enum {
+    STACK = 1 << 16,
+    MOST_CHOICES = 1 << 14,
+    MOST_TRACE = 1 << 13,
+    MOST_TURNS = 200, /* of idle threads, before somebody writes */
+    LAST_TURNS = 6,   /* of idle workers when the callers have ended */
+};
+
+typedef enum { READY, IDLE, WAITS, ENDED } condition;
+
+typedef struct thread {
+    condition is;
+    bool progress; /* since the last turn of its loop */
+    volatile uint32_t *bell;
+    void *(*body)(void *);
+    void *argument;
+    uint64_t history;
+    knowledge knows;
+    ucontext_t context;
+    char *stack;
+} thread;
+
+typedef struct option {
+    uint16_t taken, count, spent; /* before it */
+} option;
+
+typedef struct event {
+    int thread;
+    const char *what;
+    const volatile void *at;
+    uint64_t value;
+} event;
+
+static thread threads[MOST_THREADS];
+static int n_threads, n_callers, running, turns_left;
+static int order[MOST_THREADS]; /* who comes first when the running thread is idle */
+static ucontext_t outside;
+static option options[MOST_CHOICES];
+static int n_options, depth, budget, spent;
+static struct { uint64_t state; uint16_t spent; bool used; } *table; /* by the state's low bits */
+static uint64_t table_size;
+static event events[MOST_TRACE];
+static int n_events;
+static int64_t clock_time;
+static uint64_t executions, states;
+static bool inside;
+
+static uint64_t mix(uint64_t a, uint64_t b) {
+    a = (a ^ b ^ a >> 31) * UINT64_C(0xD6E8FEB86659FD93);
+    return (a ^ a >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+bool is_inside(void) { return inside; }
+int current_thread(void) { return running; }
+knowledge *current_knowledge(void) { return &threads[running].knows; }
+void note_progress(void) { threads[running].progress = true; }
+uint64_t remember(uint64_t what) {
+    return threads[running].history = mix(threads[running].history, what);
+}
+
+void trace(const char *what, const volatile void *at, uint64_t value) {
+    if (inside && n_events < MOST_TRACE) events[n_events++] = (event){running, what, at, value};
+}
+
+void demand(bool holds, const char *what) {
+    if (holds) return;
+    for (int i = 0; i < n_events; i++) {
+        printf("thread %d %s ", events[i].thread, events[i].what);
+        if (events[i].at) print_place(events[i].at);
+        printf(" %#llx\n", (unsigned long long)events[i].value);
+    }
+    printf("thread %d: does not hold: %s\nafter %llu executions, %d deviations\n", running, what,
+           (unsigned long long)executions, spent);
+    fflush(stdout);
+    _Exit(1);
+}
+
+/* ---- choices ---------------------------------------------------------------------------------------- */
+
+static uint64_t state_now(void) {
+    uint64_t state = mix(memory_hash(), (uint64_t)running + ((uint64_t)clock_time << 8));
+    for (int i = 0; i < n_threads; i++) {
+        const thread *each = &threads[i];
+        state += mix(mix(each->history, (uint64_t)i),
+                     (uint64_t)order[i] << 8 | (uint64_t)each->is << 1 | each->progress);
+    }
+    return mix(state, (uint64_t)turns_left);
+}
+
+/* Whether an earlier execution was here with as much of its budget left. */
+static bool was_here(void) {
+    uint64_t state = state_now();
+    for (uint64_t i = state; ; i++) {
+        if (!table[i % table_size].used) {
+            if (states < table_size / 2) {
+                table[i % table_size].used = true;
+                table[i % table_size].state = state;
+                table[i % table_size].spent = (uint16_t)spent;
+                states++;
+            }
+            return false;
+        }
+        if (table[i % table_size].state != state) continue;
+        if (table[i % table_size].spent <= spent) return true;
+        table[i % table_size].spent = (uint16_t)spent;
+        return false;
+    }
+}
+
+static void end_execution(void) { setcontext(&outside); }
+
+int choose(int count) {
+    if (count <= 1 || spent >= budget) return 0;
+    if (depth == n_options) {
+        demand(n_options < MOST_CHOICES, "an execution has room for its choices");
+        options[n_options++] = (option){0, (uint16_t)count, (uint16_t)spent};
+    }
+    demand(options[depth].count == count, "an execution repeats itself");
+    int taken = options[depth++].taken;
+    spent += taken > 0;
+    return taken;
+}
+
+/* ---- threads ----------------------------------------------------------------------------------------- */
+
+static void to_front(int chosen) {
+    int place = 0;
+    while (order[place] != chosen) place++;
+    memmove(order + 1, order, (size_t)place * sizeof *order);
+    order[0] = chosen;
+}
+
+static void run_thread(int chosen) {
+    int before = running;
+    if (chosen == before) return;
+    running = chosen;
+    swapcontext(&threads[before].context, &threads[chosen].context);
+}
+
+/* The current thread cannot go on: the first that can does.  Idle threads take another turn where
+ * all are idle; the execution ends when the callers have, and the workers found nothing to do. */
+static void run_next(void) {
+    for (;;) {
+        bool idle = false, callers = false;
+        for (int i = 0; i < n_threads; i++) {
+            if (threads[order[i]].is == READY) {
+                run_thread(order[i]);
+                return;
+            }
+            idle |= threads[i].is == IDLE;
+            callers |= i < n_callers && threads[i].is != ENDED;
+        }
+        if (!callers && (!idle || turns_left < MOST_TURNS - LAST_TURNS)) end_execution();
+        demand(idle, "a caller goes on: all threads wait");
+        demand(turns_left-- > 0, "a caller goes on: all threads only look");
+        for (int i = 0; i < n_threads; i++)
+            if (threads[i].is == IDLE) threads[i].is = READY;
+    }
+}
+
+void before_step(void) {
+    if (depth == n_options && was_here()) end_execution();
+    int able[MOST_THREADS], count = 1;
+    able[0] = running;
+    for (int i = 0; i < n_threads; i++) {
+        condition is = threads[order[i]].is;
+        if (order[i] != running && (is == READY || is == WAITS)) able[count++] = order[i];
+    }
+    int chosen = able[choose(count)];
+    if (chosen == running) return;
+    trace("is passed", NULL, (uint64_t)chosen);
+    threads[chosen].is = READY;
+    to_front(chosen);
+    run_thread(chosen);
+}
+
+void note_message(void) {
+    threads[running].progress = true;
+    turns_left = MOST_TURNS;
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].is == IDLE) threads[i].is = READY;
+}
+
+void spin_turn(void) {
+    bool progress = threads[running].progress;
+    threads[running].progress = false;
+    if (progress) return;
+    threads[running].is = IDLE;
+    run_next();
+}
+
+void wait_at(volatile uint32_t *bell, uint32_t value) {
+    before_step();
+    if (memory_newest(bell, 4) != value) return;
+    trace("waits at", bell, value);
+    remember(value);
+    threads[running].is = WAITS;
+    threads[running].bell = bell;
+    run_next();
+}
+
+void wake_at(volatile uint32_t *bell) {
+    before_step();
+    for (int i = 0; i < n_threads; i++)
+        if (threads[i].is == WAITS && threads[i].bell == bell) threads[i].is = READY;
+}
+
+int64_t next_time(void) {
+    clock_time += 1000;
+    remember((uint64_t)clock_time);
+    return clock_time;
+}
+
+static void body_of_thread(void) {
+    thread *self = &threads[running];
+    self->body(self->argument);
+    self = &threads[running];
+    self->is = ENDED;
+    note_message();
+    run_next();
+}
+
+void start_thread(void *(*body)(void *), void *argument) {
+    demand(n_threads < MOST_THREADS, "an execution has room for its threads");
+    int number = n_threads++;
+    thread *made = &threads[number];
+    if (!made->stack) made->stack = malloc(STACK);
+    made->is = READY;
+    made->progress = true;
+    made->body = body;
+    made->argument = argument;
+    made->history = 1;
+    memset(&made->knows, 0, sizeof made->knows);
+    if (inside) {
+        current_knowledge()->now.steps[running]++;
+        made->knows.now = made->knows.acquired = current_knowledge()->now;
+        made->history = remember(3);
+    }
+    order[number] = number;
+    getcontext(&made->context);
+    made->context.uc_stack.ss_sp = made->stack;
+    made->context.uc_stack.ss_size = STACK;
+    made->context.uc_link = NULL;
+    makecontext(&made->context, body_of_thread, 0);
+}
+
+/* ---- executions --------------------------------------------------------------------------------------- */
+
+static const scenario *which;
+
+static void *caller(void *number) {
+    which->caller((int)(intptr_t)number);
+    return NULL;
+}
+
+static void execute(void) {
+    executions++;
+    n_threads = depth = spent = n_events = 0;
+    clock_time = 0;
+    turns_left = MOST_TURNS;
+    memory_begin();
+    begin_scenario(which);
+    for (int i = 0; i < which->callers; i++) start_thread(caller, (void *)(intptr_t)i);
+    volatile bool started = false;
+    getcontext(&outside);
+    if (!started) {
+        started = true;
+        inside = true;
+        running = 0;
+        setcontext(&threads[0].context);
+    }
+    inside = false;
+}
+
+static bool callers_ended(void) {
+    for (int i = 0; i < n_callers; i++)
+        if (threads[i].is != ENDED) return false;
+    return true;
+}
+
+static void explore(void) {
+    memset(table, 0, table_size * sizeof *table);
+    executions = states = 0;
+    n_callers = which->callers;
+    n_options = 0;
+    do {
+        execute();
+        if (callers_ended()) end_scenario(); /* else it was cut off */
+        while (n_options && options[n_options - 1].taken + 1 == options[n_options - 1].count)
+            n_options--;
+        if (n_options) options[n_options - 1].taken++;
+    } while (n_options);
+    printf("%s, %d deviations: %llu executions, %llu states\n", which->name, budget,
+           (unsigned long long)executions, (unsigned long long)states);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    table_size = UINT64_C(1) << atoi(argv[3]);
+    table = malloc(table_size * sizeof *table);
+    prepare_scenarios();
+    for (int i = 0; i < n_scenarios; i++) {
+        which = &scenarios[i];
+        if (strcmp(argv[1], which->name) != 0) continue;
+        for (budget = 0; budget <= atoi(argv[2]); budget++) explore();
+        return 0;
+    }
+    return 2;
+}

@@ -1,0 +1,11 @@
+/* The workers' numbers for the explorer: few turns of every loop, and turns that it knows of. */
+#ifndef TRIAL_H
+#define TRIAL_H
+
+enum { STEAL_AFTER = 1, HELP_AFTER = 1, LOOK_AT_CLOCK = 2, YIELD_AFTER = 1 << 30 };
+
+#define TCC_OWN_TURNS
+void spin_turn(void);
+static inline void tcc_relax(void) { spin_turn(); }
+
+#endif

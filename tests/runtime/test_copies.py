@@ -1,0 +1,153 @@
+"""Modules copy, deep-copy and pickle rightly, or say why not."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import Builder, expected_mlp
+from tcc.ir.program import Input, State
+from tcc.runtime import Module, load
+from tcc.runtime.blocks import Blocks
+
+X = np.linspace(-1, 1, 9, dtype=np.float32)
+
+
+def unpickled(module: Module) -> Module:
+    made: Module = pickle.loads(pickle.dumps(module))
+    return made
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, unpickled])
+def test_a_copy_and_its_original_live_and_die_alone(
+    mlp_path: Path, duplicate: Callable[[Module], Module]
+) -> None:
+    original = load(mlp_path, threads=1)
+    made = duplicate(original)
+    assert repr(made) == repr(original)
+    assert made.manifest == original.manifest
+    assert set(made._idle).isdisjoint(original._idle)
+    assert made.statistics().threads == 1
+    for module in (made, original):
+        assert np.array_equal(module(X), expected_mlp(X))
+    del made
+    gc.collect()
+    assert np.array_equal(original(X), expected_mlp(X))
+    again = duplicate(original)
+    del original
+    gc.collect()
+    assert np.array_equal(again(X), expected_mlp(X))
+
+
+def test_containers_copy_what_they_hold(mlp: Module) -> None:
+    held = copy.deepcopy({"model": mlp, "results": mlp(X)})
+    assert np.array_equal(held["model"](X), held["results"])
+
+
+def test_copies_keep_what_the_original_keeps(mlp_path: Path, tmp_path: Path) -> None:
+    """Of a compiled model: the folder of its artifact, which dies with it."""
+    original = load(mlp_path)
+    made = copy.copy(copy.copy(original))
+    assert made._original is not None
+    assert made._original._original is original
+
+
+def test_pickles_outlive_their_file(mlp_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.so"
+    path.write_bytes(mlp_path.read_bytes())
+    data = pickle.dumps(load(path, threads=1))
+    path.unlink()
+    made: Module = pickle.loads(data)
+    assert np.array_equal(made(X), expected_mlp(X))
+    assert made.statistics().threads == 1
+    path.write_bytes(b"something else came here")
+    assert pickle.loads(data)._image is made._image  # written once, however often it is read
+    with pytest.raises(RuntimeError, match="another file is at its path"):
+        pickle.dumps(load_and_replace(mlp_path, tmp_path / "other.so"))
+
+
+def load_and_replace(source: Path, path: Path) -> Module:
+    path.write_bytes(source.read_bytes())
+    module = load(path)
+    path.unlink()
+    path.write_bytes(b"another")
+    return module
+
+
+def test_pickles_load_the_file_that_is_still_there(mlp: Module) -> None:
+    assert unpickled(mlp)._image is mlp._image
+
+
+def test_side_files_are_in_pickles(mlp: Module, mlp_path: Path, tmp_path: Path) -> None:
+    for suffix in ("", ".weights"):
+        Path(f"{tmp_path / 'model.so'}{suffix}").write_bytes(mlp_path.read_bytes())
+    module = load(tmp_path / "model.so")
+    module.manifest["weights"]["place"] = "side file"
+    _, (_, _, contents, *_) = module.__reduce__()
+    assert sorted(contents) == ["", ".weights"]
+
+
+def work(module: Module, queue: Any) -> None:
+    queue.put(module(X).tolist())
+
+
+def test_workers_take_modules(mlp: Module) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue: Any = context.Queue()
+    worker = context.Process(target=work, args=(mlp, queue))
+    worker.start()
+    assert queue.get(timeout=60) == expected_mlp(X).tolist()
+    worker.join()
+
+
+READS = """import pickle, sys
+module = pickle.load(sys.stdin.buffer)
+print(module._image.path)
+print(module([1.0]).tolist())"""
+
+
+def test_nothing_stays_of_what_a_process_unpickled(mlp_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.so"
+    path.write_bytes(mlp_path.read_bytes())
+    data = pickle.dumps(load(path))
+    path.unlink()
+    command = [sys.executable, "-c", READS]
+    found = subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode()
+    written, result = found.splitlines()
+    assert result == "[2.0]"
+    assert not Path(written).parent.exists()
+
+
+def test_state_is_never_copied_in_silence(linked: Callable[..., Module]) -> None:
+    b = Builder()
+    one, four = b.const(1), b.const(4)
+    b.input("x", "f32", [one], "[1]")
+    x, total = b.buffer(Input(0)), b.buffer(State(4))
+    y = b.output("y", "f32", [one], "[1]")
+    b.allocate(y, four)
+    b.launch("accumulate", one, [x, total, y])
+    module = linked(b)
+    for duplicate in (copy.copy, copy.deepcopy, unpickled):
+        with pytest.raises(RuntimeError, match=r"cannot be copied or pickled\n.*\n.*state of its"):
+            duplicate(module)
+    assert [module([k]).item() for k in (1, 2)] == [1, 3]
+
+
+def test_the_memory_of_a_result_has_one_owner() -> None:
+    array, _ = Blocks(1).array((1 << 16,), np.dtype(np.uint8))
+    array[:] = 7
+    for made in (copy.copy(array), copy.deepcopy(array), pickle.loads(pickle.dumps(array))):
+        assert not np.shares_memory(made, array)
+        assert np.array_equal(made, array)
+    owner: Any = array.base
+    with pytest.raises(TypeError, match="one owner"):
+        copy.copy(owner.base)

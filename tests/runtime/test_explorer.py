@@ -1,0 +1,33 @@
+"""All executions of the workers that C11 allows within a budget of deviations: the real code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trials import EARLY_SEATS, SCENARIOS, UNORDERED, Fault, build_explorer, explore, orders
+
+
+@pytest.fixture(scope="module")
+def explorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_explorer(tmp_path_factory.mktemp("explorer"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_all_executions_hold(explorer: Path, scenario: str) -> None:
+    holds, text = explore(explorer, scenario, 2)
+    assert holds, text
+    assert f"{scenario}, 2 deviations: " in text
+
+
+# the others are planted by scripts/stress
+@pytest.mark.parametrize("fault", [EARLY_SEATS, UNORDERED[0], UNORDERED[4]], ids=lambda f: f.name)
+def test_planted_faults_are_found(fault: Fault, tmp_path: Path) -> None:
+    binary = build_explorer(tmp_path, fault.plant(tmp_path))
+    holds, text = explore(binary, fault.scenario, 2)
+    assert not holds, text
+    assert "does not hold" in text
+
+
+def test_every_order_has_its_fault() -> None:
+    assert orders() == len(UNORDERED)

@@ -1,0 +1,146 @@
+"""Builds of the workers for tests: a stress program, natively and for aarch64, and the explorer."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RUNTIME = HERE.parents[1] / "runtime"
+EXPLORER = HERE / "explorer"
+WORKERS = ("threads.c", "workers.c")
+SYSTEM = ("limits.c", "groups.c", "status.c")
+CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+SCENARIOS = ("pair", "pieces", "growing", "settling", "sleeping", "callers")
+DELAYS = (f"-I{HERE}", '-DTCC_TRIAL="delays.h"')
+
+# The functions of the system that the explorer stands for.
+_INSTEAD = {
+    "pthread_create": "explorer_create",
+    "pthread_sigmask": "explorer_sigmask",
+    "clock_gettime": "explorer_clock",
+    "syscall": "explorer_syscall",
+    "posix_memalign": "explorer_memalign",
+}
+_FLAGS = ("-Wall", "-Wextra", "-Werror")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One change of the workers' sources that makes them wrong."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    scenario: str = "pair"
+
+    def plant(self, folder: Path) -> Path:
+        """A copy of the runtime with the fault in it."""
+        copy = folder / "runtime"
+        shutil.copytree(RUNTIME, copy)
+        path = copy / "src" / self.file
+        text = path.read_text()
+        assert text.count(self.old) == 1, (self.name, text.count(self.old))
+        path.write_text(text.replace(self.old, self.new))
+        return copy
+
+
+def _relaxed(name: str, file: str, old: str, scenario: str = "pair") -> Fault:
+    """The fault that an access orders nothing."""
+    new = old
+    for order in ("memory_order_acquire", "memory_order_release", "memory_order_acq_rel"):
+        new = new.replace(order, "memory_order_relaxed")
+    assert new != old
+    return Fault(name, file, old, new, scenario)
+
+
+# The fault of version 3: a slot's number of seats changed while it still showed the old ticket.
+EARLY_SEATS = Fault(
+    "seats before the ticket",
+    "threads.c",
+    "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
+    "    uint64_t old = atomic_load_explicit(&slot->word, memory_order_relaxed) >> WORD_TICKET;\n"
+    "    atomic_store_explicit(\n"
+    "        &slot->word, old << WORD_TICKET | previous << WORD_PREVIOUS | seats,\n"
+    "        memory_order_relaxed);\n"
+    "    TCC_BETWEEN();\n    atomic_store_explicit(&slot->kernel",
+    "growing",
+)
+# Every access of the workers that orders others, without its order.
+UNORDERED = (
+    _relaxed("publish", "threads.c", "previous << WORD_PREVIOUS | seats,\n"
+             "                          memory_order_release"),
+    _relaxed("look for a launch", "workers.c", "&slot->word, memory_order_acquire"),
+    _relaxed("claim", "threads.c", "memory_order_acq_rel"),
+    _relaxed("end of a thief", "threads.c", "CLAIM_THIEF, memory_order_release"),
+    _relaxed("wait for thieves", "threads.c",
+             "atomic_load_explicit(&seat->claim, memory_order_acquire) & CLAIM_THIEVES"),
+    _relaxed("say a range is done", "threads.c", "at.ticket, memory_order_release"),
+    _relaxed("see that a range is done", "threads.c", "&seat->done, memory_order_acquire"),
+    _relaxed("see that a range is taken over", "threads.c",
+             "uint64_t claim = atomic_load_explicit(&seat->claim, memory_order_acquire)"),
+    _relaxed("give the workers back", "threads.c", "false, memory_order_release", "callers"),
+    _relaxed("take the workers", "threads.c", "true, memory_order_acquire", "callers"),
+)  # fmt: skip
+
+
+def orders() -> int:
+    """How many accesses in the workers' sources order others."""
+    texts = [(RUNTIME / "src" / name).read_text() for name in WORKERS]
+    names = ("memory_order_acquire", "memory_order_release", "memory_order_acq_rel")
+    return sum(text.count(name) for text in texts for name in names)
+
+
+def compile_c(compiler: str, flags: Iterable[str], sources: Iterable[Path], out: Path) -> None:
+    command = (compiler, "-std=gnu11", *_FLAGS, *flags, *map(str, sources), "-o", str(out))
+    subprocess.run(command, check=True)
+
+
+def includes(runtime: Path) -> tuple[str, ...]:
+    return f"-I{runtime / 'include'}", f"-I{runtime / 'src'}"
+
+
+def build_stress(folder: Path, *flags: str, compiler: str = "cc", runtime: Path = RUNTIME) -> Path:
+    """The program stress.c with the workers of `runtime`."""
+    sources = [HERE / "stress.c", *(runtime / "src" / name for name in (*WORKERS, *SYSTEM))]
+    flags = ("-O1", *flags, *includes(runtime))
+    compile_c(compiler, (*flags, "-lpthread"), (*sources, Path("-ldl")), folder / "stress")
+    return folder / "stress"
+
+
+def build_explorer(folder: Path, runtime: Path = RUNTIME) -> Path:
+    """The explorer of the workers of `runtime`; explorer/explorer.h says how it is made."""
+    common = ("-g", "-O1", "-Wno-tsan", f"-I{EXPLORER}", *includes(runtime))
+    watched = ("-fsanitize=thread", '-DTCC_TRIAL="trial.h"')
+    watched += tuple(f"-D{name}={other}" for name, other in _INSTEAD.items())
+    tested = [*(runtime / "src" / name for name in WORKERS), EXPLORER / "scenarios.c"]
+    for source in tested:
+        compile_c("cc", (*common, *watched, "-c"), [source], folder / f"{source.stem}.o")
+    own = [EXPLORER / name for name in ("memory.c", "search.c", "hooks.c")]
+    own += [runtime / "src" / name for name in SYSTEM]
+    own += [folder / f"{source.stem}.o" for source in tested]
+    compile_c("cc", (*common, "-O2", "-lpthread"), own, folder / "explore")
+    return folder / "explore"
+
+
+def explore(binary: Path, scenario: str, deviations: int, bits: int = 22) -> tuple[bool, str]:
+    """Whether all executions hold, and its text: counts, or the steps of a wrong execution."""
+    command = (str(binary), scenario, str(deviations), str(bits))
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode in (0, 1), (command, result.returncode, result.stderr)
+    return result.returncode == 0, result.stdout
+
+
+def aarch64_tools() -> str:
+    """Which of the tools that compile and run for aarch64 is missing; "" if none is."""
+    return ", ".join(name for name in (CROSS, QEMU) if shutil.which(name) is None)
+
+
+def build_for_aarch64(folder: Path) -> Callable[..., Sequence[str]]:
+    """The stress program for aarch64: its command for some arguments."""
+    binary = build_stress(folder, "-static", *DELAYS, compiler=CROSS)
+    return lambda *arguments: (QEMU, str(binary), *map(str, arguments))
