@@ -168,8 +168,8 @@ def _bias_dropout(ctx: NodeContext) -> Results:
 
 def _inverse(ctx: NodeContext) -> Results:
     """By elimination with pivots, in f64."""
-    x, size = ctx.cast(ctx.input(0), F64), ctx.input(0).shape[-1]
-    packed, pivots = ctx.emit_all("lu", [x])
+    packed, pivots = ctx.emit_all("lu", [ctx.cast(ctx.input(0), F64)])
+    size = packed.shape[-1]
     order = ctx.emit("pivot_order", pivots, rows=size)
     rows = ctx.reshape(ctx.cast(order, I64), (*order.shape, 1))
     swapped = ctx.cast(ctx.emit("equal", rows, positions(ctx, None, size)), F64)

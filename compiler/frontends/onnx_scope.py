@@ -407,7 +407,7 @@ class Scope:
         try:
             with np.errstate(all="ignore"):
                 results = OPS[op].reference(arrays, attrs)
-        except (IndexError, MemoryError):  # compiling refuses an index outside of its axis by name
+        except (ValueError, IndexError, MemoryError):  # left to the compilation, which names it
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
         return tuple(

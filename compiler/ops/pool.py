@@ -13,7 +13,7 @@ from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
-from tcc.ir.types import I8, I64, U8, DType, TensorType
+from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
 from tcc.ops.contract import rounded
 from tcc.ops.formula import fn, wide
 from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
@@ -54,7 +54,8 @@ class MaxUnpoolAttrs:
 
 def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
     lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
-    require(x.rank >= 3, f"a pool takes [batch, channel, spatial...], not {x}")
+    numbers = x.rank >= 3 and x.dtype is not BOOL
+    require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
     require(all(len(v) == x.rank - 2 for v in lists), f"pool attributes do not fit {x}")
     image = _counts(x.shape[2:], attrs)
     small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]

@@ -214,3 +214,15 @@ def test_constants_whose_reference_needs_too_much_memory_are_left_to_the_run() -
     assert [node.op.name for node in graph.nodes] == ["max_pool", "add"]
     x = {"x": np.ones((1, 1, 1, 1), np.float32)}
     np.testing.assert_array_equal(tcc.compile(model).run(x)["y"], [[[[3]]]])
+
+
+def test_constants_whose_op_has_a_number_of_the_run_are_left_to_it() -> None:
+    model = model_of(
+        "g (int64 k) => (float[2, 2] y) {"
+        "  c = Constant <value = float[2, 2] {1.0, 2.0, 3.0, 4.0}> ()  y = Trilu (c, k) }"
+    )
+    module = tcc.compile(model)
+    for k in (-1, 0, 1):
+        feeds = {"k": np.array(k, np.int64)}
+        check(model, feeds)
+        np.testing.assert_array_equal(module.run(feeds)["y"], expected(model, feeds)["y"])
