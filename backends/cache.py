@@ -42,7 +42,7 @@ def check_own(paths: Iterable[Path]) -> None:
         try:
             found = place.lstat()
         except OSError as error:
-            why, hint = error.strerror, f"remove {place.parent}"
+            why, hint = f"{error.strerror}", f"remove {place.parent}"
             raise ToolError("the cache is damaged", where=str(place), why=why, hint=hint) from error
         if found.st_uid not in trusted:
             why = f"it belongs to another user, number {found.st_uid}"
@@ -74,9 +74,8 @@ def _others_write(found: os.stat_result) -> bool:
 def _is_private(group: int) -> bool:
     """Whether a group is root's, or has the user's name and no other member, as many systems have
     it."""
-    try:
+    with suppress(KeyError):
         user, held = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
-        return group == 0
-    own = (user.pw_gid, user.pw_name) == (group, held.gr_name)
-    return group == 0 or (own and {*held.gr_mem} <= {user.pw_name})
+        if (user.pw_gid, user.pw_name) == (group, held.gr_name):
+            return {*held.gr_mem} <= {user.pw_name}
+    return group == 0

@@ -233,8 +233,7 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
     run_tool((*toolchain.command, *compile_flags, "-c", "artifact.c", "-o", "artifact.o"), folder)
     runtime = [str(path) for path in runtime_objects(toolchain)]
     inputs = ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
-    libraries = ("-lm", "-lpthread", "-ldl")
-    run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, *libraries, "-o", "model.so"), folder)
+    run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, "-o", "model.so"), folder)
 
 
 def _seal(path: Path) -> None:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tcc.backends.cache import cache_folder, check_own, make_own
@@ -25,8 +26,6 @@ RUNTIME_FLAGS = (
     "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wextra",
 )  # fmt: skip
 _TIMEOUT_SECONDS = 300
-# By folder: files of two folders may have one name.
-_OBJECT_PREFIX = {"ops": "op_", "gpu": "gpu_"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,9 @@ def find_toolchain(triple: str = "") -> Toolchain:
     """
     arch = triple.split("-")[0] or platform.machine()
     foreign = arch != platform.machine()
-    candidates: list[tuple[str, ...]] = []
     chosen = _chosen_compiler()
     cross = f"{arch}-linux-gnu-gcc"
-    if chosen:
-        candidates.append(chosen)
-    elif foreign:
-        candidates.append((cross,))
-    else:
-        candidates.extend((name,) for name in ("cc", "gcc", "clang"))
+    candidates = [chosen] if chosen else [(cross,)] if foreign else [("cc",), ("gcc",), ("clang",)]
     for candidate in candidates:
         found = shutil.which(candidate[0])
         if found:
@@ -134,15 +127,15 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
     if not folder.is_dir():
         make_own(folder.parent)
         _build_runtime(toolchain, folder)
-    names = (*map(_object_name, runtime_sources()), *c_library())
+    names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     objects = tuple(folder / name for name in names)
     if folder != shipped:
         check_own(objects)
     return objects
 
 
-def c_library() -> dict[str, dict[str, list[str]]]:
-    """Functions by library and by version for x86-64, as runtime/glibc.txt lists them."""
+def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
+    """Functions by library and by version, as runtime/glibc.txt lists them."""
     libraries: dict[str, dict[str, list[str]]] = {}
     names: list[str] = []
     for line in (runtime_folder() / "glibc.txt").read_text().splitlines():
@@ -150,6 +143,7 @@ def c_library() -> dict[str, dict[str, list[str]]]:
             names += line.split()
         elif not line.startswith("#"):
             library, version = line.split()
+            version = "2.17" if arch == "aarch64" else version
             names = libraries.setdefault(library, {}).setdefault(version, [])
     return libraries
 
@@ -166,7 +160,8 @@ def _version(command: Sequence[str]) -> str:
 
 
 def _object_name(source: Path) -> str:
-    return _OBJECT_PREFIX.get(source.parent.name, "") + source.stem + ".o"
+    """Files of two folders may have one name."""
+    return f"{source.parent.name}_{source.stem}.o"
 
 
 def _runtime_key(toolchain: Toolchain) -> str:
@@ -178,7 +173,7 @@ def _runtime_key(toolchain: Toolchain) -> str:
         digest.update(path.read_bytes() + b"\0")
     # of the command only what follows the program's place on this machine
     digest.update("\0".join((toolchain.version, *toolchain.command[1:], *RUNTIME_FLAGS)).encode())
-    digest.update(platform.machine().encode())
+    digest.update(toolchain.arch.encode())
     return digest.hexdigest()[:32]
 
 
@@ -196,15 +191,15 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
             hint="set XDG_CACHE_HOME to a folder that can be written",
         ) from error
 
+    libraries = c_library(toolchain.arch)
+
     def link_stand_in(library: str) -> None:
         """A library with names and versions but no code, for the linker.
 
         The machine's own C library would have the linker take its newest version of each function,
         and the artifact would not load where there is an older one.
         """
-        versions = c_library()[library]
-        if toolchain.arch == "aarch64":
-            versions = {"2.17": [name for names in versions.values() for name in names]}
+        versions = libraries[library]
         row = ".globl {0}\n.type {0}, STT_FUNC\n{0}:\n"
         labels = "".join(row.format(n) for names in versions.values() for n in names)
         (made / f"{library}.s").write_text(labels)
@@ -220,10 +215,9 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
         run_tool((*toolchain.command, *flags, "-c", relative, "-o", target), source)
 
     try:
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            libraries = pool.map(link_stand_in, c_library())
-            list(pool.map(compile_one, runtime_sources()))
-            list(libraries)
+        with ThreadPoolExecutor() as pool:
+            linked = pool.map(link_stand_in, libraries)
+            list(chain(linked, pool.map(compile_one, runtime_sources())))
         for path in (made, *made.iterdir()):
             path.chmod(0o755)
         made.rename(folder)

@@ -114,10 +114,10 @@ def needed_glibc(path: Path) -> str:
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
     with _opened(path, "artifact") as file:
-        names = _read_section(file, path, ".dynstr").split(b"\0")
-    found = filter(None, map(re.compile(rb"GLIBC_(\d{1,9}(\.\d{1,9})*)").fullmatch, names))
-    versions = [tuple(map(int, version[1].split(b"."))) for version in found]
-    return f"glibc {'.'.join(map(str, max(versions, default=(2,))))}"
+        names = _read_section(file, path, ".dynstr")
+    found = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
+    newest = max(([*map(int, version.split(b"."))] for version in found), default=[2])
+    return f"glibc {'.'.join(map(str, newest))}"
 
 
 def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
@@ -250,21 +250,12 @@ def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
         raise _not_an_artifact(path, "its manifest is not JSON") from error
     if not isinstance(manifest, dict):
         raise _not_an_artifact(path, "its manifest is not an object")
-    if manifest.get("abi") == ABI_VERSION and not _has_variants(manifest):
-        raise _not_an_artifact(path, "its manifest does not describe its variants")
-    weights = manifest.get("weights", {"bytes": 0})
-    known = isinstance(weights, dict) and isinstance(weights.get("bytes"), int)
-    if manifest.get("abi") == ABI_VERSION and not (known and "weights" in manifest):
-        raise _not_an_artifact(path, "its manifest does not name the weights")
-    if known and weights["bytes"] and not {"place", "sha256"} <= weights.keys():
-        raise _not_an_artifact(path, "its manifest does not name the weights")
-    return manifest
-
-
-def _has_variants(manifest: dict[str, Any]) -> bool:
+    if manifest.get("abi") != ABI_VERSION:
+        return manifest
     variants = manifest.get("variants")
-    return (
-        isinstance(variants, list)
-        and bool(variants)
-        and all(isinstance(variant, dict) for variant in variants)
-    )
+    if not (isinstance(variants, list) and variants and all(isinstance(v, dict) for v in variants)):
+        raise _not_an_artifact(path, "its manifest does not describe its variants")
+    match manifest.get("weights"):
+        case {"bytes": 0} | {"bytes": int(), "place": _, "sha256": _}:
+            return manifest
+    raise _not_an_artifact(path, "its manifest does not name the weights")

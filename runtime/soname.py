@@ -32,7 +32,7 @@ def set_soname(path: Path, name: str) -> None:
         image = bytearray(header[6] + header[11] * header[12])
         file.seek(0)
         file.readinto(image)
-        place = _soname_place(image, header[5], header[10])
+        place = _soname_place(bytes(image), header[5], header[10])
         if place is None:
             return
         image[place : place + ROOM] = text.ljust(ROOM, b"\0")
@@ -45,7 +45,9 @@ def set_soname(path: Path, name: str) -> None:
 
 def _soname_place(image: bytes, table: int, count: int) -> int | None:
     """The offset of the SONAME in the file; None where there is none."""
-    segments = [_SEGMENT.unpack_from(image, table + n * _SEGMENT.size) for n in range(count)]
+    segments: list[tuple[int, ...]] = [
+        _SEGMENT.unpack_from(image, table + n * _SEGMENT.size) for n in range(count)
+    ]
     start, size = next((s[2], s[5]) for s in segments if s[0] == _DYNAMIC)
     tags: dict[int, int] = dict(_ENTRY.iter_unpack(image[start : start + size]))
     if _SONAME not in tags:

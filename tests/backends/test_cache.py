@@ -166,7 +166,7 @@ def test_planted_objects_are_not_linked(
     copied: Path, kernels: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, weights = programs.mlp()
-    give_away(copied / "model.o", monkeypatch)
+    give_away(copied / "src_model.o", monkeypatch)
     with pytest.raises(ToolError, match="it belongs to another user"):
         programs.link(program, kernels, tmp_path / "x.so", weights=[weights])
     assert not (tmp_path / "x.so").exists()
