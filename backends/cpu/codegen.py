@@ -82,27 +82,19 @@ def _builder(target: Target) -> llvm.PassBuilder:
 
 def _apart(text: str) -> tuple[str, str]:
     """The kernel, which declares the vector functions that it calls, and those as a text of their
-    own; that is empty where there are none.  Those that call anything else but one another stay."""
-    found = {f[2]: f for f in _FUNCTION.finditer(text)}
-    while others := [
-        name
-        for name, function in found.items()
-        if any(c not in found and not c.startswith("@llvm.") for c in _CALLED.findall(function[4]))
-    ]:
-        for name in others:
-            del found[name]
-
-    def declared(function: re.Match[str]) -> str:
-        if function[2] not in found:
-            return function[0]
-        types = ", ".join(param.rpartition(" ")[0] for param in function[3].split(", "))
-        return f"declare {function[1]} {function[2]}({types}) nounwind willreturn memory(none)\n"
-
-    if not found:
+    own; that is empty where there are none, or one calls functions of a library."""
+    found = list(_FUNCTION.finditer(text))
+    called = {name for f in found for name in _CALLED.findall(f[4]) if "@llvm." not in name}
+    if not found or not called <= {f[2] for f in found}:
         return text, ""
+
+    def declared(f: re.Match[str]) -> str:
+        types = ", ".join(param.rpartition(" ")[0] for param in f[3].split(", "))
+        return f"declare {f[1]} {f[2]}({types}) nounwind willreturn memory(none)\n"
+
     common = "".join(line[0] for line in _COMMON.finditer(text))
-    moved = (f[0].replace("internal ", "", 1) for f in found.values())
-    return _FUNCTION.sub(declared, text), common + "".join(moved)
+    moved = "".join(f[0].replace("internal ", "", 1) for f in found)
+    return _FUNCTION.sub(declared, text), common + moved
 
 
 def compile_object(text: str, target: Target) -> bytes:
