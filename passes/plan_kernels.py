@@ -206,31 +206,34 @@ class Structure:
         self._registers = registers
         self._plain = build_group(expr, operands, results)
         # Of all knobs, only those of blocks change what constants are packed for.
-        self._packed: dict[tuple[int | None, ...], tuple[tuple[Storage, ...], TileGroup]] = {}
+        self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
+        self._groups: dict[tuple[Storage, ...], TileGroup] = {operands: self._plain}
+        self._loops: TileGroup | None = None
         self._turned: dict[Knobs, tuple[TileGroup, Schedule]] = {}
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
         """The operands, with the constants packed for the schedule under `knobs`."""
-        return self._pack(knobs)[0]
+        expr, operands, results = self._parts
+        if not any(s.constant for s in operands):
+            return operands
+        key = (knobs.panel, knobs.wide)
+        if key not in self._packed:
+            schedule = choose(self._plain, replace(self._registers, knobs=knobs))
+            if self._loops is None:
+                self._loops = build_group(expr, operands, results, collapsed=False)
+            self._packed[key] = pack_constants(self._loops, schedule, operands)
+        return self._packed[key]
 
     def turned(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
         """The group with its constants packed so, and the schedule."""
         if knobs not in self._turned:
-            _, group = self._pack(knobs)
+            expr, _, results = self._parts
+            packed = self.packed(knobs)
+            if packed not in self._groups:
+                self._groups[packed] = build_group(expr, packed, results)
+            group = self._groups[packed]
             self._turned[knobs] = group, choose(group, replace(self._registers, knobs=knobs))
         return self._turned[knobs]
-
-    def _pack(self, knobs: Knobs) -> tuple[tuple[Storage, ...], TileGroup]:
-        expr, operands, results = self._parts
-        if not any(s.constant for s in operands):
-            return operands, self._plain
-        key = (knobs.panel, knobs.wide)
-        if key not in self._packed:
-            schedule = choose(self._plain, replace(self._registers, knobs=knobs))
-            loops = build_group(expr, operands, results, collapsed=False)
-            packed = pack_constants(loops, schedule, operands)
-            self._packed[key] = packed, build_group(expr, packed, results)
-        return self._packed[key]
 
 
 def _structure(

@@ -174,5 +174,10 @@ def _open_copy(path: Path) -> Image:
 def _folder() -> Path:
     """A new folder that is gone once this process ends; its forks leave it alone."""
     made, owner = Path(tempfile.mkdtemp(prefix="tcc-")), os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
     return made

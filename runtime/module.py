@@ -133,6 +133,8 @@ class Module:
         self._idle: list[int] = []
         self._lock = Lock()
         self._handle: int | None = None
+        self._image: Image
+        self._api: abi.Api
         self._image, self._api = (original._image, original._api) if original else self._open()
         handle = ctypes.c_void_p()
         self._check(self._api.model_get(ctypes.byref(handle)))

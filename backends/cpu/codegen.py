@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import llvmlite.binding as llvm
@@ -27,20 +28,73 @@ def _machine(target: Target) -> llvm.TargetMachine:
     )
 
 
+# A vector function as `math_code` writes it, of one block.
+_FUNCTION = re.compile(
+    r"^define internal (.+?) (@[^ (]+)\((.*)\) alwaysinline #0 \{\nentry:\n((?:  .*\n)+)\}\n", re.M
+)
+_CALLED = re.compile(r"\bcall .*?(@[^ (]+)\(")
+# What both parts of a text need: platform, intrinsics, attributes.
+_COMMON = re.compile(r"^(?:target|declare|attributes) .*\n", re.M)
+
+
 def optimize(text: str, target: Target) -> llvm.ModuleRef:
-    """The parsed, verified and optimised module; raises RuntimeError with LLVM's message."""
-    machine = _machine(target)
+    """The parsed, verified and optimised module; raises RuntimeError with LLVM's message.
+
+    Vector functions are optimised apart and put in place last: a kernel has dozens of copies of
+    some, and every pass would walk through all of them.  What comes out is the same.
+    """
     # A context of its own: types and names do not depend on what was compiled before.
-    module = llvm.parse_assembly(text, llvm.create_context())
-    module.data_layout = str(machine.target_data)
+    context = llvm.create_context()
+    kernel, functions = _apart(text)
+    module = _simplified(kernel, target, context)
+    if functions:
+        module.link_in(_simplified(functions, target, context))
+        for name in _FUNCTION_NAME.findall(functions):
+            module.get_function(name).linkage = "internal"
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.run(module, _builder(target))
+    return module
+
+
+_FUNCTION_NAME = re.compile(r"^define .*?@([^ (]+)\(.* alwaysinline ", re.M)
+
+
+def _simplified(text: str, target: Target, context: llvm.ContextRef) -> llvm.ModuleRef:
+    module = llvm.parse_assembly(text, context)
+    module.data_layout = str(_machine(target).target_data)
     module.verify()
+    builder = _builder(target)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def _builder(target: Target) -> llvm.PassBuilder:
     tuning = llvm.create_pipeline_tuning_options(speed_level=2)
     tuning.slp_vectorization = False
     tuning.loop_vectorization = False
     tuning.loop_interleaving = False
-    builder = llvm.create_pass_builder(machine, tuning)
-    builder.getModulePassManager().run(module, builder)
-    return module
+    return llvm.create_pass_builder(_machine(target), tuning)
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """The kernel, which declares the vector functions that it calls, and those as a text of their
+    own; that is empty where there are none, or one calls functions of a library."""
+    found = list(_FUNCTION.finditer(text))
+    called = {name for f in found for name in _CALLED.findall(f[4]) if "@llvm." not in name}
+    if not found or not called <= {f[2] for f in found}:
+        return text, ""
+
+    def declared(f: re.Match[str]) -> str:
+        types = ", ".join(param.rpartition(" ")[0] for param in f[3].split(", "))
+        return f"declare {f[1]} {f[2]}({types}) nounwind willreturn memory(none)\n"
+
+    common = "".join(line[0] for line in _COMMON.finditer(text))
+    moved = "".join(f[0].replace("internal ", "", 1) for f in found)
+    return _FUNCTION.sub(declared, text), common + moved
 
 
 def compile_object(text: str, target: Target) -> bytes:

@@ -346,8 +346,9 @@ def _nested_quotient(rest: Index, den: Index) -> Index | None:
 
 def as_int(index: IndexLike) -> int | None:
     """The value of a constant expression, else None."""
-    x = as_index(index)
-    return None if x.terms else x.const
+    if isinstance(index, Index):  # asked some 10^5 times a compile
+        return None if index.terms else index.const
+    return int(index)
 
 
 @lru_cache(1 << 16)

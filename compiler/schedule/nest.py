@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from tcc.ir.expr import Stage, extent
@@ -23,6 +24,7 @@ class Product:
     b: Scalar
 
 
+@lru_cache(1 << 12)  # stages and bodies are compared by identity, and asked about again and again
 def product(stage: GroupStage) -> Product | None:
     """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
     (body, *rest) = stage.body
@@ -42,6 +44,7 @@ def _is_byte(scalar: Scalar) -> bool:
     return isinstance(scalar, Cast) and scalar.arg.dtype in (I8, U8)
 
 
+@lru_cache(1 << 14)
 def trips(var: Var) -> int:
     """The number of trips of a loop, `TYPICAL` where it is not known."""
     known = as_int(extent(var))
@@ -64,6 +67,7 @@ def guarded(access: Access, var: Var) -> bool:
     return any(var in free_vars(g.index) for g in access.guards)
 
 
+@lru_cache(1 << 12)
 def work(stage: GroupStage) -> int:
     """Evaluations of the body, with typical extents."""
     total = 1
@@ -79,8 +83,13 @@ def points(variables: tuple[Var, ...]) -> int:
 
 def weight(stage: GroupStage | Stage) -> int:
     """Operations of one evaluation of the body; transcendental functions count as many."""
+    return _weight(stage.body)
+
+
+@lru_cache(1 << 12)
+def _weight(body: tuple[Scalar, ...]) -> int:
     total = 0
-    for scalar in walk(*stage.body):
+    for scalar in walk(*body):
         if isinstance(scalar, Apply):
             total += EXPENSIVE.get(scalar.function, 1)
         elif isinstance(scalar, Read):
@@ -121,6 +130,7 @@ def own_loops(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
     return tuple(v for v in stage.iters if v not in group.common and v not in rows)
 
 
+@lru_cache(1 << 12)
 def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
     """The iterators of the stage that `scalar` varies with."""
     found: set[Var] = set()

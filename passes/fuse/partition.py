@@ -122,7 +122,7 @@ class _Partition:
         self.joins = find_joins(graph, seen_by_others(graph))
         self.groups: dict[Node, list[Group]] = {}
         self.sound: dict[tuple[Expr, tuple[bool, ...]], bool] = {}
-        self.gains: dict[tuple[Node | Value, ...], float] = {}
+        self.gains: dict[tuple[Expr, tuple[bool, ...]], float] = {}
 
     def run(self) -> tuple[Group, ...]:
         order: list[Group] = []
@@ -353,11 +353,11 @@ class _Partition:
         """Cycles that the anchors of a kernel of `members` save by being in one."""
         if sum(map(self._is_anchor, members)) < 2:
             return 0.0
-        key: tuple[Node | Value, ...] = (*members, *results)
+        expr, values = compose(members, results)
+        constants = tuple(v in self.graph.constants for v in values)
+        key = expr, constants
         found = self.gains.get(key)
         if found is None:
-            expr, values = compose(members, results)
-            constants = tuple(v in self.graph.constants for v in values)
             operands, stored = row_major_storage(expr, constants)
             built = build_group(expr, operands, stored)
             found = kept_gain(built, choose(built, self.registers), self.registers)

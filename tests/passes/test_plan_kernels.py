@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tcc.ir.graph import Graph
+from tcc.ir.group import TileGroup
 from tcc.ir.index import IndexLike, symbol
 from tcc.ir.layout import Layout, row_major
 from tcc.ir.tile_text import kernel_text
 from tcc.ops.contract import GemmAttrs
+from tcc.passes import plan_kernels
+from tcc.passes.fuse.structure import build_group
 from tcc.passes.lower_graph import place_graph
 from tcc.passes.plan_kernels import KernelPlanner, PlannedKernel, least_units
 from tcc.schedule.choose import Registers
+from tcc.schedule.cost import Pricer
 from tcc.schedule.machine import machine_for
 from tcc.schedule.schedule import Schedule
 from tcc.schedule.work import group_work
@@ -20,6 +25,8 @@ from tcc.target import parse_target
 
 from tests.passes.fuse.experts import layer
 from tests.passes.fuse.models import Model
+
+MACHINE = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
 
 
 def plans(graph: Graph) -> list[PlannedKernel]:
@@ -74,9 +81,8 @@ def test_matrices_that_data_choose_get_panels_and_hints() -> None:
 
 
 def test_choosing_a_matrix_is_no_work_of_each_product() -> None:
-    machine = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
     chosen, plain = plans(layer(3, 40, 512, 640))[1], plans(product(512, 640))[0]
-    works = [group_work(kernel.bound.group, machine)[0] for kernel in (chosen, plain)]
+    works = [group_work(kernel.bound.group, MACHINE)[0] for kernel in (chosen, plain)]
     assert (works[0].ops, works[0].lanes) == (works[1].ops, works[1].lanes)
 
 
@@ -168,3 +174,20 @@ def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth:
 
     known = least(12544)
     assert known / 3 <= least(symbol("n", 1) * 12544) <= known * 3
+
+
+def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Knobs are turned some ten times, and pack the weights in three ways."""
+    built: list[tuple[object, ...]] = []
+
+    def counted(*parts: Any, **options: Any) -> TileGroup:
+        built.append((*map(tuple, parts[1:]), *options.items()))
+        return build_group(*parts, **options)
+
+    monkeypatch.setattr(plan_kernels, "build_group", counted)
+    graph = product(2048, 1000)
+    placed, planner = place_graph(graph), KernelPlanner(Registers(16, 32), Pricer(MACHINE))
+    (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
+    planner.plan(kernel, placed.layouts, graph.constants)
+    assert planner.priced >= 6
+    assert 3 <= len(built) == len(set(built)) <= 5

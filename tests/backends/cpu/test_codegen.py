@@ -1,0 +1,80 @@
+"""Vector functions are optimised once a kernel, not once a call."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import pytest
+from tcc.backends.cpu import codegen
+from tcc.backends.cpu.detect import detect
+from tcc.target import Target, parse_target
+
+HEAD = """target triple = "x86_64-unknown-linux-gnu"
+declare <8 x float> @llvm.fma.v8f32(<8 x float>, <8 x float>, <8 x float>) nounwind
+define internal <8 x float> @tcc.twice.8.float(<8 x float> %x0) alwaysinline #0 {
+entry:
+  %v1 = call <8 x float> @llvm.fma.v8f32(<8 x float> %x0, <8 x float> %x0, <8 x float> %x0)
+  %v2 = fdiv <8 x float> %v1, %x0
+  ret <8 x float> %v2
+}
+define internal <8 x float> @tcc.outer.8.float(<8 x float> %x0, <8 x float> %x1) alwaysinline #0 {
+entry:
+  %v1 = call <8 x float> @tcc.twice.8.float(<8 x float> %x0)
+  %v2 = fadd <8 x float> %v1, %x1
+  ret <8 x float> %v2
+}
+"""
+LIBRARY = """define internal float @tcc.library.1.float(float %x0) alwaysinline #0 {
+entry:
+  %v1 = call float @erff(float %x0)
+  ret float %v1
+}
+"""
+TAIL = "attributes #0 = { nounwind }\n"
+
+
+def target() -> Target:
+    return parse_target("cpu", "x86-64-v3", detect)
+
+
+def kernel(calls: int) -> str:
+    """A function that calls `outer` on its own result so often."""
+    lines = ["  %s0 = load <8 x float>, ptr %p, align 4"]
+    for n in range(calls):
+        call = f"call <8 x float> @tcc.outer.8.float(<8 x float> %s{n}, <8 x float> %s0)"
+        lines.append(f"  %s{n + 1} = {call}")
+    lines.append(f"  store <8 x float> %s{calls}, ptr %p, align 4")
+    body = "\n".join(lines)
+    head = "define void @kernel(ptr noalias %p) #0 {"
+    return f"{HEAD}{head}\n{body}\n  ret void\n}}\n{TAIL}"
+
+
+def test_passes_walk_each_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 calls: what the pipeline is given has 40 calls and one body, not 40 bodies."""
+    sizes: list[int] = []
+    simplified = codegen._simplified
+
+    def counted(text: str, target: object, context: llvm.ContextRef) -> llvm.ModuleRef:
+        sizes.append(text.count(" = fdiv "))
+        return simplified(text, target, context)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(codegen, "_simplified", counted)
+    module = codegen.optimize(kernel(40), target())
+    assert sizes == [0, 1]
+    assert str(module).count(" fdiv ") == 40
+    assert [f.name for f in module.functions if not f.is_declaration] == ["kernel"]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 7])
+def test_what_comes_out_is_what_inlining_first_gives(
+    calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = codegen.compile_object(kernel(calls), target())
+    monkeypatch.setattr(codegen, "_apart", lambda text: (text, ""))
+    assert codegen.compile_object(kernel(calls), target()) == late
+
+
+def test_functions_of_a_library_stay_where_they_are() -> None:
+    """They may have effects, which a declaration without any would hide."""
+    text = kernel(2) + "declare float @erff(float) nounwind\n" + LIBRARY
+    assert codegen._apart(text) == (text, "")
+    assert "fdiv" in str(codegen.optimize(text, target()))
