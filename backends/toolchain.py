@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import os
@@ -24,6 +25,8 @@ RUNTIME_FLAGS = (
     "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wextra",
 )  # fmt: skip
 _TIMEOUT_SECONDS = 300
+# Runtimes of this process alone, by key.
+_OWN: dict[str, Path] = {}
 # By folder: files of two folders may have one name.
 _OBJECT_PREFIX = {"ops": "op_", "gpu": "gpu_"}
 
@@ -116,13 +119,23 @@ def runtime_sources() -> tuple[Path, ...]:
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
     """The runtime compiled by `toolchain`, from the user's cache or made now.
 
-    A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache.
+    A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache; where
+    none can be written the runtime is compiled for this process alone, and stderr says so.
     """
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
     folder = shipped if shipped.is_dir() else _cache_folder() / f"runtime-{key}"
     if not folder.is_dir():
-        _build_runtime(toolchain, folder)
+        folder = _OWN.get(key, folder)
+    if not folder.is_dir():
+        print("compiling tcc's runtime, once for this compiler ...", file=sys.stderr)
+        try:
+            _build_runtime(toolchain, folder)
+        except _UnwritableError as error:
+            print(f"it is not kept: {error.where}: {error.why}", file=sys.stderr)
+            folder = _OWN[key] = Path(tempfile.mkdtemp(prefix="tcc-runtime-")) / key
+            atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+            _build_runtime(toolchain, folder)
     return tuple(folder / _object_name(source) for source in runtime_sources())
 
 
@@ -161,6 +174,10 @@ def _runtime_key(toolchain: Toolchain) -> str:
     return digest.hexdigest()[:32]
 
 
+class _UnwritableError(ToolError):
+    """Nothing can be kept for later processes."""
+
+
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tcc"
@@ -173,7 +190,7 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     except OSError as error:
-        raise ToolError(
+        raise _UnwritableError(
             "the folder for compiled runtimes cannot be written",
             where=str(folder.parent),
             why=error.strerror or str(error),
