@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import os
@@ -26,6 +27,8 @@ RUNTIME_FLAGS = (
     "-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-plt", "-g0", "-Wall", "-Wextra",
 )  # fmt: skip
 _TIMEOUT_SECONDS = 300
+# Runtimes of this process alone, by key.
+_OWN: dict[str, Path] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
     """The runtime compiled by `toolchain` and the C library to link it with, from the user's cache
     or made now.
 
-    A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache.
+    A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache; where
+    none can be written the runtime is compiled for this process alone, and stderr says so.
     Raises ToolError where others could have changed what is in the cache.
     """
     key = _runtime_key(toolchain)
@@ -126,7 +130,16 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
     folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
     if not folder.is_dir():
         make_own(folder.parent)
-        _build_runtime(toolchain, folder)
+        folder = _OWN.get(key, folder)
+    if not folder.is_dir():
+        print("compiling tcc's runtime, once for this compiler ...", file=sys.stderr)
+        try:
+            _build_runtime(toolchain, folder)
+        except _UnwritableError as error:
+            print(f"it is not kept: {error.where}: {error.why}", file=sys.stderr)
+            folder = _OWN[key] = Path(tempfile.mkdtemp(prefix="tcc-runtime-")) / key
+            atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+            _build_runtime(toolchain, folder)
     names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     objects = tuple(folder / name for name in names)
     if folder != shipped:
@@ -177,6 +190,10 @@ def _runtime_key(toolchain: Toolchain) -> str:
     return digest.hexdigest()[:32]
 
 
+class _UnwritableError(ToolError):
+    """Nothing can be kept for later processes."""
+
+
 def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
     """Compiles beside, then renames: another process may be doing the same."""
     source = runtime_folder() / "src"
@@ -184,7 +201,7 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     except OSError as error:
-        raise ToolError(
+        raise _UnwritableError(
             "the folder for compiled runtimes cannot be written",
             where=str(folder.parent),
             why=error.strerror or str(error),

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,9 @@ def decompose_transposed(graph: Graph, *, exact: bool = True) -> Graph:
 
 
 # ---- transposed convolutions --------------------------------------------------------------------
+
+
+_MOST_FILTERS = 1 << 22  # elements of sub-kernels with their zeros
 
 
 class _Span(NamedTuple):
@@ -121,6 +125,9 @@ def _transposed(
         )
         if p is not None and q is not None
     ]
+    filters = prod(weights.shape[:2]) * prod(a.taps * a.stride for a in axes)
+    if filters > max(_MOST_FILTERS, 8 * weights.size):  # strides far beyond the kernel
+        return None
     (y,) = node.op.infer([None if v is None else v.type for v in inputs], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None

@@ -5,8 +5,8 @@
 Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
 except opaque ones, ones that widen large constants of narrow types, ones whose results are much
 larger than their operands (a broadcast weight is cheaper to read than to store) or all together
-much larger than the model's constants, large ones whose reference is slow, and ones the reference
-refuses, which are left to the run.
+much larger than the model's constants, large ones whose reference is slow, ones of much work for
+few results (a pooling window of 2^30), and ones the reference refuses, which are left to the run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, OpSpec, Trait
 from tcc.ir.rewrite import Inputs, rewritten
 from tcc.ir.types import TensorType, element_count
+from tcc.ops.effort import FAST, is_laborious
 from tcc.passes.winograd import constant_bytes
 
 # Results of at most this many bytes are always stored; larger ones if they grow by no more than
@@ -33,7 +34,6 @@ _GROWTH = 4
 _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 # Narrow constants of at least so many elements stay as they are.
 _LARGE = 1 << 14
-_FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 # Ops that read nothing of their operand but its type.
 _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
@@ -61,7 +61,10 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Sequence[
         return None
     if _symbolic(node.attrs) or _widens(node, inputs):
         return None
-    types = node.op.infer([None if v is None else v.type for v in inputs], node.attrs)
+    given = [None if v is None else v.type for v in inputs]
+    if is_laborious(node.op, given, node.attrs):
+        return None
+    types = node.op.infer(given, node.attrs)
     results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays, room) else None
     if results is None:
         return None
@@ -113,7 +116,7 @@ def _worth_storing(
         return False
     if size <= _SMALL:
         return True
-    fast = op.name == "matmul" or (bool(_FAST & op.traits) and op.name not in _SLOW)
+    fast = op.name == "matmul" or (bool(FAST & op.traits) and op.name not in _SLOW)
     return fast and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
 
 

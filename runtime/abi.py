@@ -13,6 +13,7 @@ import numpy as np
 API_VERSION = 1
 POISON = 1
 TIMES = 2
+CANCELLED = 7
 
 # name -> DLPack code and bits, as tcc_dtype of tcc.h states them
 DTYPE_CODES = MappingProxyType(
@@ -83,6 +84,9 @@ ALLOCATE = CFUNCTYPE(
 )
 
 
+POLL = CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
 class Allocator(Structure):
     """tcc_allocator."""
 
@@ -148,6 +152,7 @@ class Api(Structure):
             CFUNCTYPE(_status, _handle, POINTER(POINTER(Time)), POINTER(ctypes.c_int64)),
         ),
         ("model_variant", _count),
+        ("instance_set_poll", CFUNCTYPE(_status, _handle, POLL, ctypes.c_void_p)),
     )
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
@@ -115,6 +115,8 @@ class Module:
     A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
     pickle holds the artifact's bytes; where the file is still at its path, what unpickles it loads
     that.  Modules with state of their own refuse both.
+    A signal ends a run inside a loop of the model with what its handler raises (Ctrl-C:
+    KeyboardInterrupt); what runs outside of loops runs to its end before.
     Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
     imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
@@ -131,6 +133,7 @@ class Module:
         self._path, self._error, self._flags = path.absolute(), error, flags
         self._threads = -1 if threads is None else self._count(threads)
         self._idle: list[int] = []
+        self._polls: dict[int, tuple[Any, list[BaseException]]] = {}
         self._lock = Lock()
         self._handle: int | None = None
         self._image: Image
@@ -365,6 +368,11 @@ class Module:
             if status:
                 self._api.instance_destroy(instance)
                 self._check(status)
+        raised: list[BaseException] = []
+        signals = _signals(raised)
+        next(signals)
+        self._polls[instance] = abi.POLL(signals.send), raised
+        self._check(self._api.instance_set_poll(instance, self._polls[instance][0], None))
         return instance
 
     def _statistics(self, instance: int | None) -> Statistics:
@@ -411,6 +419,17 @@ class Module:
             ) from failure
 
     def _run(self, values: list[Any]) -> list[Any]:
+        try:
+            return self._results_of(values)
+        except MemoryError as failure:
+            raise self._error(
+                "there is not enough memory for the arrays of the run",
+                where=str(self._path),
+                why=str(failure) or "no more is granted to this process",
+                hint="give inputs, or sizes in them, for which results fit",
+            ) from failure
+
+    def _results_of(self, values: list[Any]) -> list[Any]:
         if self._image.overwritten:
             raise self._error(
                 "the artifact was overwritten while it was loaded",
@@ -463,6 +482,9 @@ class Module:
         )  # fmt: skip
         if results.failure is not None:
             raise results.failure
+        if status == abi.CANCELLED:
+            raised = self._polls[instance][1]
+            raise raised.pop() if raised else KeyboardInterrupt
         if status and results.allocator and b"': the allocator " in self._api.last_error():
             # ctypes has printed what a signal's handler raised before the callback's first line
             raise KeyboardInterrupt
@@ -487,6 +509,23 @@ def _unpickled(
             hint="TMPDIR names a folder with room",
         ) from failure
     return Module(found, threads, flags, error)
+
+
+def _signals(raised: list[BaseException]) -> Generator[int, Any, None]:
+    """What a loop of a model polls: 1 where a handler of a signal raised, which goes to `raised`.
+
+    Handlers run where a generator goes on, inside its `try`; in a function they would run before.
+    """
+    stop = 0
+    while True:
+        try:
+            yield stop
+            stop = 0
+        except GeneratorExit:
+            return
+        except BaseException as failure:
+            raised.append(failure)
+            stop = 1
 
 
 _MODULES: WeakSet[Module] = WeakSet()

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import BadZipFile
 
@@ -213,16 +214,20 @@ def _values(array: Array, dtype: DType) -> Array:
 
 
 def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
-    """Writes `NAME.npy` per array, `NAME.0.npy` and on for sequences; characters that a file name
-    cannot have become `_`."""
+    """Writes `NAME.npy` per array, `NAME.0.npy` and on for sequences, each whole or not at all;
+    characters that a file name cannot have become `_`."""
     arrays = dict(_flat(values))
     names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]
     if len(set(names)) != len(names):
         names = [f"{index}-{name}" for index, name in enumerate(names)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, array in zip(names, arrays.values(), strict=True):
-            np.save(folder / f"{name}.npy", array.astype(str) if array.dtype == object else array)
+        with TemporaryDirectory(prefix=".tcc-", dir=folder) as made:
+            for name, array in zip(names, arrays.values(), strict=True):
+                kept = array.astype(str) if array.dtype == object else array
+                np.save(Path(made) / f"{name}.npy", kept)
+            for name in names:
+                (Path(made) / f"{name}.npy").replace(folder / f"{name}.npy")
     except OSError as error:
         raise UserError("cannot write outputs", where=str(folder), why=str(error)) from error
 

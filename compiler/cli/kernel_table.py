@@ -17,8 +17,9 @@ class KernelRow:
 
     `predicted` and `measured` are seconds of one run.  `share` is the limit's part of the measured
     time, else of the predicted one: the least that the operations at the machine's peak (`limit`
-    "flops") or the bytes at its memory bandwidth ("bytes") can take.  A share above one means that
-    the bytes came from a cache.  Where the artifact says what binds a kernel, `limit` is that.
+    "flops") or the bytes at its memory bandwidth ("bytes") can take.  A limit that the measured
+    time is below, for the bytes came from a cache, is none.  Where the artifact says what binds a
+    kernel, `limit` is that.
     What sizes that are open make of a kernel's work is not known: a measured time has no share.
     """
 
@@ -102,10 +103,12 @@ def _row(facts: Facts, kernel: KernelFact, launches: int, measured: float | None
             kernel.symbol, kernel.source, launches, None, None, None, measured, None, None
         )
     least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
-    nearest = max(least, key=lambda name: least[name])
     time = predicted if measured is None else measured
-    share = least[nearest] / time if time else None
-    limit = kernel.limit or nearest
+    # A time below a limit shows that it does not hold here: bytes came from a cache, say.
+    held = [name for name in least if 0 < least[name] <= (measured or float("inf"))]
+    nearest = max(held, key=lambda name: least[name], default=None)
+    share = least[nearest] / time if nearest and time else None
+    limit = None if nearest is None else kernel.limit or nearest
     return KernelRow(
         kernel.symbol, kernel.source, launches, flops, bytes_, predicted, measured, limit, share
     )

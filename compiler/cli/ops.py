@@ -18,9 +18,19 @@ from tcc.passes.lower_calls import BY_KERNELS, CALLS
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
 
 
+# An ONNX operator that no single row stands for.
+_PARTS: dict[str, Any] = {
+    "aten": [],
+    "dtypes": [],
+    "form": "other rows",
+    "gpu": None,
+    "doc": "An operator of ONNX that the import writes as others.",
+}
+
+
 def op_record(op: OpSpec) -> dict[str, Any]:
-    """What is said of one op in lists: name, ONNX names, element types, form, whether GPUs compute
-    it, meaning."""
+    """What is said of one op in lists: name, ONNX and aten names, element types, form, whether GPUs
+    compute it, meaning."""
     if op.expr is not None:
         form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
@@ -30,6 +40,7 @@ def op_record(op: OpSpec) -> dict[str, Any]:
     return {
         "name": op.name,
         "onnx": [f"{b.domain}.{b.name}" if b.domain else b.name for b in op.onnx],
+        "aten": list(op.aten),
         "dtypes": [dtype.name for dtype in op.dtypes],
         "form": form,
         "gpu": op.name not in _HOST_ONLY,
@@ -37,16 +48,26 @@ def op_record(op: OpSpec) -> dict[str, Any]:
     }
 
 
+def _plain(name: str) -> str:
+    """A name as people may write it: without the case, and aten's prefix."""
+    return name.lower().removeprefix("aten.").removeprefix("aten::")
+
+
+def _known_as(record: dict[str, Any]) -> set[str]:
+    names = [record["name"], *record["onnx"], *record["aten"]]
+    return {_plain(name) for name in names}
+
+
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--onnx", "as_onnx", is_flag=True, help="List the ONNX operators that import.")
 @json_flag
 def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
-    """Lists the operators that tcc knows, or says what it knows of NAMES.
+    """Lists the operators that tcc knows, or says what it knows of NAMES (ONNX's and aten's too).
 
     \b
     Example:
-      tcc ops softmax conv
+      tcc ops softmax Conv aten.gelu
       tcc ops --onnx
     """
     if as_onnx:
@@ -54,23 +75,31 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         click.echo(json.dumps(found) if as_json else "\n".join(found))
         return
     records = [op_record(op) for op in OPS.values()]
-    for name in names:
-        if not any(name == record["name"] or name in record["onnx"] for record in records):
-            raise UserError(
-                f"there is no op {name!r}",
-                hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
-            )
     if names:
-        wanted = set(names)
-        records = [r for r in records if r["name"] in wanted or wanted & set(r["onnx"])]
+        imported = {_plain(name.rstrip("*")): name.rstrip("*") for name in onnx_operators()}
+        chosen: dict[str, dict[str, Any]] = {}
+        for name in names:
+            rows = [r for r in records if _plain(name) in _known_as(r)]
+            if not rows and _plain(name) in imported:
+                rows = [
+                    {"name": imported[_plain(name)], "onnx": [imported[_plain(name)]], **_PARTS}
+                ]
+            if not rows:
+                raise UserError(
+                    f"there is no op {name!r}",
+                    hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
+                )
+            chosen |= {row["name"]: row for row in rows}
+        records = list(chosen.values())
     if as_json:
         click.echo(json.dumps(records))
         return
     width = max((len(record["name"]) for record in records), default=0)
     for record in records:
         click.echo(f"{record['name']:{width}}  {record['doc']}")
-        if names:
+        if names and record["dtypes"]:
             click.echo(f"{'':{width}}  ONNX: {', '.join(record['onnx']) or '-'}")
+            click.echo(f"{'':{width}}  aten: {', '.join(record['aten']) or '-'}")
             click.echo(f"{'':{width}}  types: {' '.join(record['dtypes'])}")
             click.echo(f"{'':{width}}  as: {record['form']}")
             place = "kernels" if record["gpu"] else "only the host, with --allow-host"

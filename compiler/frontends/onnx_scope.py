@@ -31,6 +31,7 @@ from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
 from tcc.ops import OPS
+from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import UnequalDimsError
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
@@ -403,6 +404,8 @@ class Scope:
         types = self._types(op, operands, attrs, loc)
         shapes = [t.static_shape for t in types]
         if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
+            return None
+        if is_laborious(OPS[op], [None if o is None else o.type for o in operands], attrs):
             return None
         try:
             with np.errstate(all="ignore"):

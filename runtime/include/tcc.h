@@ -60,7 +60,8 @@ typedef enum tcc_status {
     TCC_UNSUPPORTED = 3, /* this CPU, this GPU or this ABI cannot run the artifact */
     TCC_CORRUPT = 4,     /* the artifact file is damaged, or its weights are missing */
     TCC_INTERNAL = 5,    /* a broken promise inside tcc */
-    TCC_DEVICE = 6       /* the GPU or its driver failed */
+    TCC_DEVICE = 6,      /* the GPU or its driver failed */
+    TCC_CANCELLED = 7    /* the caller's poll function ended the run */
 } tcc_status;
 
 /* Element type as in DLPack: code 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 to 13 float8 (e4m3fn,
@@ -236,6 +237,14 @@ typedef struct tcc_api {
     /* Which of the manifest's "variants" the model runs, counted from 0: the first for a GPU of this
      * machine, else the one for its CPU.  TCC_DEVICE=cpu asks for that one, a number for that GPU. */
     int32_t (*model_variant)(const tcc_model *model);
+
+    /* Calls poll(context) now and then while the instance runs a loop of the model: between two
+     * trips, on the thread that runs, at most fifty times a second and not in the first 20 ms.  Where
+     * it returns anything but 0 the run ends with TCC_CANCELLED.  NULL, as at first: nothing is
+     * called.  Kernels and functions that have begun run to their end, and `call` never polls: that
+     * it does so costs other models and launches nothing.  Not while the instance runs. */
+    tcc_status (*instance_set_poll)(tcc_instance *instance, int (*poll)(void *context),
+                                    void *context);
 } tcc_api;
 
 #ifdef __cplusplus

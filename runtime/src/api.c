@@ -21,6 +21,13 @@ static tcc_status instance_set_threads(tcc_instance *instance, int32_t threads) 
     return TCC_OK;
 }
 
+static tcc_status instance_set_poll(tcc_instance *instance, int (*poll)(void *), void *context) {
+    if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+    instance->poll = poll;
+    instance->poll_context = context;
+    return TCC_OK;
+}
+
 static int32_t input_count(const tcc_model *model) { return model ? model->program.n_inputs : 0; }
 static int32_t output_count(const tcc_model *model) { return model ? model->program.n_outputs : 0; }
 
@@ -101,6 +108,7 @@ const tcc_api *tcc_runtime_api(void) {
         .last_error = tcc_last_error,
         .times = times,
         .model_variant = model_variant,
+        .instance_set_poll = instance_set_poll,
     };
     return &table;
 }

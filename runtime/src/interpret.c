@@ -229,10 +229,29 @@ static bool may_go_on(void) { return tcc_test_trips > 0 && --tcc_test_trips > 0;
 static bool may_go_on(void) { return true; }
 #endif
 
+static int64_t now_on(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static int64_t now(void) { return now_on(CLOCK_MONOTONIC); }
+
+/* Asks the caller whether to go on, 20 ms after it was last asked or the first trip began. */
+static tcc_status poll(tcc_run *run) {
+    const int64_t time = now_on(CLOCK_MONOTONIC_COARSE); /* some ns, where the other takes tens */
+    if (!run->polled) run->polled = time;
+    if (time - run->polled < 20000000) return TCC_OK;
+    run->polled = time;
+    if (!run->instance->poll(run->instance->poll_context)) return TCC_OK;
+    return tcc_fail(TCC_CANCELLED, "the caller ended the run");
+}
+
 static tcc_status loop(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, trip = 0;
     for (; trip < registers[code->as.loop.trips] && may_go_on(); trip++) {
         bool go_on = true;
+        if (run->instance->poll) TCC_RETURN_IF_ERROR(poll(run));
         registers[code->as.loop.counter] = trip;
         if (code->as.loop.condition >= 0) {
             tcc_crew_settle(&run->crew);
@@ -252,12 +271,6 @@ static tcc_status branch(tcc_run *run, const tcc_code *code) {
     else
         TCC_RETURN_IF_ERROR(read_condition(run, code->as.branch.condition, &taken));
     return tcc_interpret(run, taken ? code->as.branch.then : code->as.branch.otherwise);
-}
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
 static tcc_status settle(tcc_run *run) {

@@ -446,6 +446,8 @@ struct tcc_instance {
     tcc_heap heap;        /* of the run in progress */
     tcc_span *handles;    /* by output port: strings or a list as the program wrote them */
     tcc_time *times; /* by step's number; NULL: nobody asked */
+    int (*poll)(void *context); /* NULL: nobody asked */
+    void *poll_context;
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
@@ -459,6 +461,7 @@ typedef struct tcc_run {
     const tcc_allocator *allocator;
     tcc_crew crew;
     bool odd; /* which half of the launch tables is next */
+    int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
 } tcc_run;
 
 /* What instructions do where buffers are not in this process's memory.  The interpreter has checked

@@ -6,15 +6,17 @@ import json
 import os
 import subprocess
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import programs
 import pytest
 from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
+from tcc.backends import toolchain
 from tcc.backends.host import encode_program
 from tcc.backends.link import c_name, link_artifact
-from tcc.backends.toolchain import find_toolchain
+from tcc.backends.toolchain import find_toolchain, runtime_objects
 from tcc.backends.variant import Variant
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.runtime import load
@@ -192,6 +194,30 @@ def test_a_failing_compiler_shows_its_command(
     program, weights = programs.mlp()
     with pytest.raises(ToolError, match="no-such-option"):
         programs.link(program, kernels, tmp_path / "x.so", weights=[weights])
+
+
+def test_a_cache_that_cannot_be_written_costs_one_build_of_the_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler, made = find_toolchain(), []
+
+    def compiled(command: Sequence[str], folder: Path) -> str:
+        made.append(command)
+        Path(command[-1]).write_bytes(b"")
+        return ""
+
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(toolchain, "run_tool", compiled)
+    monkeypatch.setattr(toolchain, "_OWN", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    first = runtime_objects(compiler)
+    assert all(path.is_file() for path in first)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "compiling tcc's runtime, once for this compiler ..."
+    assert said[1].startswith(f"it is not kept: {tmp_path / 'file' / 'tcc'}: ")
+    assert runtime_objects(compiler) == first
+    assert len(made) == len(first)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", ['"', "'cc"])

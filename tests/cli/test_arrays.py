@@ -1,5 +1,7 @@
 """Input arrays from texts."""
 
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +156,21 @@ def test_bad_files_are_the_users_error(tmp_path: Path) -> None:
     for name in ("absent.npy", "text.npy", "many.npz", "objects.npy"):
         with pytest.raises(UserError):
             make_inputs((X,), [f"x=@{tmp_path / name}"], seed=0)
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    write_arrays({"y": np.zeros(3)}, tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    minded = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, before[1]))
+    try:
+        with pytest.raises(UserError, match="cannot write outputs"):
+            write_arrays({"y": np.ones(3), "z": np.ones(1 << 12)}, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, minded)
+    assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+    assert np.load(tmp_path / "y.npy").tolist() == [0, 0, 0]
 
 
 def test_outputs_are_written_one_file_each(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.artifact import find_weights, read_manifest
 from tcc.cli import listing
+from tcc.cli.compare import Difference
+from tcc.cli.verify import _verdict
 from tcc.debug import Trace
 from tcc.driver import load
 from tcc.errors import UserError
@@ -187,6 +189,16 @@ def test_a_model_of_f16_may_round_as_f16(
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert 1e-4 < output["error"] < 2e-3
     assert cli.execute(["verify", str(model), "--tolerance", "1e-4"]) == 1
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "bf16 with int8 weights"])
+def test_what_a_mode_costs_is_not_called_wrong(precision: str) -> None:
+    assert _verdict(Difference("y", 1e-3, True), precision) == "ok"
+    more = _verdict(Difference("y", 0.5, False), precision)
+    assert (more == "WRONG") == (precision == "f32")
+    assert f"more than {precision} may cost" in more or precision == "f32"
+    other = Difference("y", float("inf"), False, "NaN or infinity at other places")
+    assert _verdict(other, precision) == "WRONG NaN or infinity at other places"
 
 
 def test_a_model_of_bf16_runs_on_random_arrays_and_on_its_own_results(

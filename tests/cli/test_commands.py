@@ -140,6 +140,25 @@ def test_ops_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no op 'NoSuchOp'" in capsys.readouterr().err
 
 
+def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("Conv", "CONV", "aten.convolution", "aten::convolution", "conv"):
+        assert cli.execute(["ops", name, "--json"]) == 0
+        (record,) = json.loads(capsys.readouterr().out)
+        assert (record["name"], record["aten"]) == ("conv", ["convolution"])
+    assert cli.execute(["ops", "lstm", "conv"]) == 0
+    shown = capsys.readouterr().out
+    assert "LSTM  An operator of ONNX that the import writes as others." in shown
+    assert "aten: convolution" in shown
+    for name in json.loads(_shown(["ops", "--onnx", "--json"], capsys)):
+        assert cli.execute(["ops", name.rstrip("*"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) != []
+
+
+def _shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert cli.execute(arguments) == 0
+    return capsys.readouterr().out
+
+
 def test_ops_names_the_onnx_operators_that_import(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.execute(["ops", "--onnx", "--json"]) == 0
     found = set(json.loads(capsys.readouterr().out))

@@ -66,6 +66,16 @@ def test_measured_times_decide_order_and_share() -> None:
     assert lines[-1].split()[:4] == ["all", "4", "30.00", "12.00"]
 
 
+def test_a_limit_that_a_time_is_below_is_none() -> None:
+    """k1 streams 400 bytes at 100 MB/s in 4 us, k0 20 bytes in 0.2 us and 2000 flop in 2 us."""
+    seconds = (0.5e-6, 1e-6, 9e-6, 0.5e-6)
+    times = [StepTime(s, 1, t) for s, t in zip(VARIANT["steps"], seconds, strict=True)]
+    rows = {r.name: r for r in kernel_rows(kernel_facts(MANIFEST, PATH), times)}
+    assert (rows["k0"].limit, rows["k0"].share) == ("bytes", pytest.approx(0.2))
+    assert (rows["k1"].limit, rows["k1"].share) == (None, None)
+    assert all(row.share is None or row.share <= 1 for row in rows.values())
+
+
 def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
     facts = kernel_facts(MANIFEST, PATH)
     assert contractions(facts, None) == (1800, pytest.approx(4e-6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import platform
 import shutil
 import subprocess
@@ -49,7 +50,9 @@ def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
 @cache
 def client(compiler: str = COMPILER) -> Path:
     """The program that runs artifacts."""
-    program = Path(mkdtemp(prefix="tcc-client-")) / "client"
+    folder = Path(mkdtemp(prefix="tcc-client-"))
+    atexit.register(shutil.rmtree, folder)
+    program = folder / "client"
     source = Path(__file__).with_name("raw_client.c")
     flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror")
     include = f"-I{runtime_folder() / 'include'}"

@@ -1,0 +1,43 @@
+"""What a row's reference takes: time and memory that neither operands nor results bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from math import prod
+from typing import Any
+
+from tcc.ir.expr import extent
+from tcc.ir.index import Index, as_int
+from tcc.ir.op import OpSpec, Trait
+from tcc.ir.types import TensorType
+
+# References take time and memory with the points of windows, and with numbers of attributes.
+_POINTS, _REACH = 1 << 26, 1 << 18
+# Their references are NumPy's own loops over operands and results.
+FAST = frozenset({Trait.MOVEMENT, Trait.ELEMENTWISE})
+
+
+def is_laborious(op: OpSpec, types: Sequence[TensorType | None], attrs: Any) -> bool:
+    """Whether the reference may take long however small operands and results are, as for a pooling
+    window of 2^30: it is then left to the run."""
+    if FAST & op.traits or op.name == "matmul":
+        return False
+    if _largest(attrs) > _REACH:
+        return True
+    stages = () if op.expr is None else op.expr(types, attrs).stages
+    sizes = [[as_int(extent(v)) for v in (*s.iters, *s.reduce)] for s in stages]
+    return any(prod(n or 0 for n in own) > _POINTS for own in sizes)
+
+
+def _largest(item: Any) -> int:
+    """The largest magnitude of a number in attributes."""
+    if isinstance(item, Index):
+        return abs(as_int(item) or 0)
+    if isinstance(item, int):
+        return abs(item)
+    if isinstance(item, tuple):
+        return max(map(_largest, item), default=0)
+    if is_dataclass(item) and not isinstance(item, type):
+        return max((_largest(getattr(item, f.name)) for f in fields(item)), default=0)
+    return 0

@@ -1,0 +1,157 @@
+"""Runs that would not end: signals, the caller's poll function, and the deadline of `tcc run`."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tcc
+from onnx import helper
+from tcc.errors import UserError
+from tcc.runtime import Module, abi
+
+from .agreement import BOOL, FLOAT, INT64, model_of, value
+
+node = helper.make_node
+ENDLESS = np.array(1 << 62)
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """x + m, by m trips of a loop."""
+    body = helper.make_graph(
+        [node("Identity", ["c"], ["d"]), node("Add", ["a", "one"], ["b"])],
+        "body",
+        [value("i", INT64, []), value("c", BOOL, []), value("a", FLOAT, [])],
+        [value("d", BOOL, []), value("b", FLOAT, [])],
+    )
+    model = model_of(
+        [node("Loop", ["m", "", "x"], ["y"], body=body)],
+        [value("x", FLOAT, []), value("m", INT64, [])],
+        [value("y", FLOAT, [])],
+        {"one": np.array(1, np.float32)},
+    )
+    path = tmp_path_factory.mktemp("loop") / "counting.so"
+    tcc.compile(model, jobs=1).save(path)
+    return path
+
+
+@pytest.fixture
+def module(counting: Path) -> Module:
+    return tcc.load(counting)
+
+
+def inputs(trips: Any = ENDLESS) -> dict[str, Any]:
+    return {"x": np.array(0, np.float32), "m": np.array(trips)}
+
+
+class AlarmError(Exception):
+    """What the handler of this file's signals raises."""
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """A signal arrives in a tenth of a second, and again as long as nobody minds."""
+
+    def ring(*_: Any) -> None:
+        raise AlarmError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_signal_ends_an_endless_loop_with_what_its_handler_raises(
+    module: Module, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AlarmError):
+        module.run(inputs())
+    assert module.run(inputs(7))["y"] == 7
+    assert capfd.readouterr() == ("", "")
+
+
+def test_short_loops_poll_nothing_and_long_ones_the_callers_function(module: Module) -> None:
+    asked: list[int | None] = []
+
+    def poll(context: int | None) -> int:
+        asked.append(context)
+        return len(asked) == 3
+
+    instance, function = module._idle[0], abi.POLL(poll)
+    api = module._api
+    assert api.instance_set_poll(None, function, None) != 0
+    assert api.instance_set_poll(instance, function, 77) == 0
+    module.run(inputs(10))
+    assert asked == []
+    with pytest.raises(KeyboardInterrupt):
+        module.run(inputs())
+    assert asked == [77] * 3
+    assert api.last_error() == b"the caller ended the run"
+    assert api.instance_set_poll(instance, ctypes.cast(None, abi.POLL), None) == 0
+    assert module.run(inputs(100_000))["y"] == 100_000
+    assert asked == [77] * 3
+
+
+def test_other_threads_are_not_disturbed(module: Module) -> None:
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(module.run(inputs(300_000))["y"]))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [300_000] * 2
+
+
+def started(counting: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tcc", "run", str(counting), "-i", "x=f32=0"]
+    return subprocess.Popen(
+        [*command, "-i", f"m=i64={1 << 62}", *more], stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_run_has_a_deadline(counting: Path, tmp_path: Path) -> None:
+    process = started(counting, "--timeout", "0.5", "--output", str(tmp_path / "results"))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said.startswith("error: the run takes longer than it may\n  at: --timeout 0.5\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command(counting: Path, sent: signal.Signals) -> None:
+    with started(counting) as process:
+        task = Path(f"/proc/{process.pid}/task")
+        while process.poll() is None and len(list(task.iterdir())) < 2:
+            threading.Event().wait(0.01)  # until the run has its thread
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip()) == (130, "interrupted")
+
+
+def test_results_larger_than_memory_are_a_sentence(counting: Path) -> None:
+    model = model_of(
+        [node("OneHot", ["x", "depth", "v"], ["y"])],
+        [value("x", INT64, ["n"]), value("depth", INT64, [])],
+        [value("y", FLOAT, ["n", "d"])],
+        {"v": np.array([0, 1], np.float32)},
+    )
+    module = tcc.compile(model, jobs=1)
+    given = {"x": np.zeros(300_000, np.int64), "depth": np.array(999_999_999)}
+    with pytest.raises(UserError, match="not enough memory for the arrays of the run") as caught:
+        module.run(given)
+    assert "Unable to allocate" in caught.value.why
+    assert module.run({**given, "depth": np.array(4)})["y"].shape == (300_000, 4)
