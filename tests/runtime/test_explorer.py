@@ -29,5 +29,7 @@ def test_planted_faults_are_found(fault: Fault, tmp_path: Path) -> None:
     assert "does not hold" in text
 
 
-def test_every_order_has_its_fault() -> None:
+def test_every_order_has_its_fault(tmp_path: Path) -> None:
     assert orders() == len(UNORDERED)
+    for fault in (EARLY_SEATS, *UNORDERED):
+        assert fault.plant(tmp_path / fault.name).is_dir()

@@ -79,7 +79,7 @@ UNORDERED = (
     _relaxed("end of a thief", "threads.c", "CLAIM_THIEF, memory_order_release"),
     _relaxed("wait for thieves", "threads.c",
              "atomic_load_explicit(&seat->claim, memory_order_acquire) & CLAIM_THIEVES"),
-    _relaxed("say a range is done", "threads.c", "at.ticket, memory_order_release"),
+    _relaxed("say a range is done", "threads.c", "at->ticket, memory_order_release"),
     _relaxed("see that a range is done", "threads.c", "&seat->done, memory_order_acquire"),
     _relaxed("see that a range is taken over", "threads.c",
              "uint64_t claim = atomic_load_explicit(&seat->claim, memory_order_acquire)"),
