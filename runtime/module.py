@@ -441,22 +441,15 @@ class Module:
         device = given.device
         maker = None if device is None else self._maker(device)
         stream = None if device is None else stream_of(device)
-        try:
-            results = self._results.start(given.tensors, maker)
-            with self._instance() as instance:
-                self._run_on(instance, given.tensors, len(values), results, stream)
-            results.unpack()
-            kind = None if given.plain or maker else self._kind_of(values)
-            return [
-                values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
-                for array, port in zip(results.arrays, self.outputs, strict=True)
-            ]
-        except MemoryError as failure:
-            raise self._error(
-                "the results need more memory than there is",
-                where=str(self._path),
-                why=str(failure),
-            ) from failure
+        results = self._results.start(given.tensors, maker)
+        with self._instance() as instance:
+            self._run_on(instance, given.tensors, len(values), results, stream)
+        results.unpack()
+        kind = None if given.plain or maker else self._kind_of(values)
+        return [
+            values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
+            for array, port in zip(results.arrays, self.outputs, strict=True)
+        ]
 
     def _kind_of(self, values: list[Any]) -> Callable[[Any, str], Any]:
         given = zip(values, self.inputs, strict=True)

@@ -203,7 +203,7 @@ def test_a_cache_that_cannot_be_written_costs_one_build_of_the_runtime(
 
     def compiled(command: Sequence[str], folder: Path) -> str:
         made.append(command)
-        Path(command[-1]).write_bytes(b"")
+        (folder / command[-1]).write_bytes(b"")
         return ""
 
     (tmp_path / "file").write_text("no folder")

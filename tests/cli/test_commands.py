@@ -87,7 +87,8 @@ def test_output_that_cannot_be_written_is_no_fault_of_ours() -> None:
 
 def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     compiler = tmp_path / "compiler"  # it says that it was asked, and never answers
-    compiler.write_text('#!/bin/sh\necho > "$ASKED"; exec sleep 60\n')
+    asked = tmp_path / "asked"
+    compiler.write_text(f"#!/bin/sh\necho > '{asked}'; exec sleep 60\n")
     compiler.chmod(0o755)
     folder = tmp_path / "made"
     folder.mkdir()
@@ -96,10 +97,9 @@ def test_a_compile_that_is_ended_leaves_nothing(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph([node], "g", ports[:1], ports[1:])
     opset = [onnx.helper.make_opsetid("", 17)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "m.onnx")
-    asked = tmp_path / "asked"
     process = subprocess.Popen(
         [sys.executable, "-m", "tcc", "compile", tmp_path / "m.onnx", "-o", folder / "m.so"],
-        env={**os.environ, "CC": str(compiler), "ASKED": str(asked)},
+        env={**os.environ, "CC": str(compiler)},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while not asked.exists() and process.poll() is None:

@@ -174,7 +174,7 @@ def test_kept_ir_is_shown_and_becomes_assembly(
     ir = inspected(capsys, str(kept), "--ir", "0")
     assert "define void @tcc_kernel_0(" in ir
     assert "tcc_kernel_0:" in inspected(capsys, str(kept), "--asm", "tcc_kernel_0")
-    assert cli.execute(["inspect", str(kept), "--asm", "99"]) == 1
+    assert cli.execute(["inspect", str(kept), "--asm", "99"]) == 2
     assert "no kernel '99'" in capsys.readouterr().err
     # The section is beside the code, not in it.
     compile_model(network(), read_options({}), plain)

@@ -195,7 +195,7 @@ def test_results_that_no_memory_holds_are_refused_in_a_sentence() -> None:
         "{ s = Constant <value = int64[1] {274877906944}> ()  y = Expand (x, s) }"
     )
     model, x = model_of(text), {"x": np.ones(1, np.float32)}
-    with pytest.raises(UserError, match="the results need more memory than there is"):
+    with pytest.raises(UserError, match="there is not enough memory for the arrays of the run"):
         tcc.compile(model).run(x)
     with pytest.raises(UserError, match="expand needs more memory than there is"):
         evaluate_graph(load_model(model), x)
