@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from tcc.passes.lower_node import check_runnable
 from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
 from tcc.runtime import Module, Port
+from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text
 from tcc.variants import check_options, make_variants, optimise, variant_codes
 
@@ -184,7 +184,7 @@ def compile(
     except BaseException:
         shutil.rmtree(folder)
         raise
-    weakref.finalize(module, shutil.rmtree, folder)
+    remove_with(module, folder)
     return module
 
 
