@@ -19,6 +19,7 @@ from tcc.errors import UserError
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_support import operator_names
+from tcc.frontends.torch_converters import converter_of
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
@@ -240,3 +241,9 @@ def float_types(model: Path) -> frozenset[str]:
 def onnx_operators() -> tuple[str, ...]:
     """The ONNX operators that can be imported; a star: by a body that depends on types."""
     return operator_names(CONVERTERS)
+
+
+def aten_converter(name: str) -> str:
+    """The module that writes the ATen operator `name` as rows; empty where it is not imported."""
+    name = name.replace("::", ".")
+    return getattr(converter_of(name) or converter_of(name.lower()), "__module__", "")
