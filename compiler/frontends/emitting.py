@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from types import MappingProxyType, ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,16 @@ from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
 from tcc.ops import OPS
 
 _EXPANDED = "an operand is expanded to another shape"
+
+
+def joined(*families: ModuleType) -> Mapping[Any, Any]:
+    """The converters of several modules, each of an operator that no other has."""
+    table: dict[Any, Any] = {}
+    for family in families:
+        twice = table.keys() & family.CONVERTERS
+        assert not twice, twice
+        table |= family.CONVERTERS
+    return MappingProxyType(table)
 
 
 class Emitter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from tcc.frontends import (
     onnx_attention,
@@ -28,40 +27,29 @@ from tcc.frontends import (
     onnx_strings,
     onnx_window,
 )
+from tcc.frontends.emitting import joined
 from tcc.frontends.onnx_context import Converter
 
-_FAMILIES = (
-    onnx_movement.CONVERTERS,
-    onnx_pointwise.CONVERTERS,
-    onnx_reduce.CONVERTERS,
-    onnx_normalization.CONVERTERS,
-    onnx_selection.CONVERTERS,
-    onnx_window.CONVERTERS,
-    onnx_resize.CONVERTERS,
-    onnx_sampling.CONVERTERS,
-    onnx_signal.CONVERTERS,
-    onnx_quantize.CONVERTERS,
-    onnx_contrib.CONVERTERS,
-    onnx_contrib_bodies.CONVERTERS,
-    onnx_contrib_fused.CONVERTERS,
-    onnx_contrib_quantize.CONVERTERS,
-    onnx_contrib_attention.CONVERTERS,
-    onnx_control.CONVERTERS,
-    onnx_recurrent.CONVERTERS,
-    onnx_attention.CONVERTERS,
-    onnx_lists.CONVERTERS,
-    onnx_strings.CONVERTERS,
-    onnx_moe.CONVERTERS,
+CONVERTERS: Mapping[tuple[str, str], Converter] = joined(
+    onnx_movement,
+    onnx_pointwise,
+    onnx_reduce,
+    onnx_normalization,
+    onnx_selection,
+    onnx_window,
+    onnx_resize,
+    onnx_sampling,
+    onnx_signal,
+    onnx_quantize,
+    onnx_contrib,
+    onnx_contrib_bodies,
+    onnx_contrib_fused,
+    onnx_contrib_quantize,
+    onnx_contrib_attention,
+    onnx_control,
+    onnx_recurrent,
+    onnx_attention,
+    onnx_lists,
+    onnx_strings,
+    onnx_moe,
 )
-
-
-def _join() -> Mapping[tuple[str, str], Converter]:
-    table: dict[tuple[str, str], Converter] = {}
-    for key, converter in (item for family in _FAMILIES for item in family.items()):
-        if key in table:
-            raise ValueError(f"two converters for {key}")
-        table[key] = converter
-    return MappingProxyType(table)
-
-
-CONVERTERS: Mapping[tuple[str, str], Converter] = _join()

@@ -26,9 +26,10 @@ from tcc.frontends import (
     torch_window,
     torch_zeta,
 )
+from tcc.frontends.emitting import joined
 from tcc.frontends.torch_context import Converter
 
-_FAMILIES = (
+CONVERTERS: Mapping[str, Converter] = joined(
     torch_bessel,
     torch_composites,
     torch_contract,
@@ -49,18 +50,6 @@ _FAMILIES = (
     torch_window,
     torch_zeta,
 )
-
-
-def _join() -> Mapping[str, Converter]:
-    table: dict[str, Converter] = {}
-    for family in _FAMILIES:
-        for name, converter in family.CONVERTERS.items():
-            assert name not in table, name
-            table[name] = converter
-    return MappingProxyType(table)
-
-
-CONVERTERS = _join()
 # Other names that torch gives its operators; programs as they were traced have them.
 _ALIASES = MappingProxyType(
     dict(
