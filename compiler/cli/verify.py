@@ -98,7 +98,7 @@ def verify(
     if layers:
         limit = _size(memory)
         manifest = read_manifest(artifact) if artifact else {}
-        ports = model_inputs(model)
+        ports = model_inputs(model, inputs)
         _check_arrays(ports, "given to a part of the model")
         arrays = make_inputs(ports, inputs, seed)
         allowed = _tolerance(manifest, model) if tolerance is None else tolerance
@@ -119,7 +119,7 @@ def verify(
             where="--reproduce, --keep-going",
             hint="add --layers",
         )
-    with opened_artifact(artifact or model) as path:
+    with opened_artifact(artifact or model, inputs) as path:
         module = load(path, threads)
         if artifact is not None:
             _check_same_inputs(artifact, module.inputs, model)
@@ -160,7 +160,8 @@ def _verdict(found: Difference, precision: str) -> str:
 
 def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
     """Raises UserError where the artifact was made of a model with other inputs."""
-    got, expected = ([port.name for port in ports] for ports in (found, model_inputs(model, found)))
+    got = [port.name for port in found]
+    expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
     if got != expected:
         raise UserError(
             "the artifact was compiled from another model",
