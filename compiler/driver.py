@@ -211,7 +211,7 @@ def _with_inputs(model: Path, given: Sequence[str]) -> Graph:
 
 
 def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
-    """The inputs of the ONNX file at `model`, those with a default where a text `NAME=...` gives
+    """The inputs of the ONNX file at `model`; those with a default where a text `NAME=...` gives
     them."""
     return tuple(
         Port(

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import numpy as np
 from tcc.artifact import find_weights, read_manifest, verify_weights
-from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs
+from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import Difference, compare
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
@@ -25,6 +25,7 @@ from tcc.driver import evaluate_model, float_types, load, model_inputs, precisio
 from tcc.errors import UserError
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array
+from tcc.ir.program import Program
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES, read_options
 from tcc.runtime import Port
@@ -100,7 +101,12 @@ def verify(
         manifest = read_manifest(artifact) if artifact else {}
         ports = model_inputs(model, inputs)
         _check_arrays(ports, "given to a part of the model")
-        arrays = make_inputs(ports, inputs, seed)
+
+        def program() -> Program:
+            with opened_artifact(artifact or model, inputs) as path:
+                return program_of(path)
+
+        arrays = make_inputs(ports, inputs, seed, program)
         allowed = _tolerance(manifest, model) if tolerance is None else tolerance
         options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
         with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from types import MappingProxyType, ModuleType
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -18,13 +19,13 @@ from tcc.ops import OPS
 _EXPANDED = "an operand is expanded to another shape"
 
 
-def joined(*families: ModuleType) -> Mapping[Any, Any]:
-    """The converters of several modules, each of an operator that no other has."""
+def joined(framework: str, families: str) -> Mapping[Any, Any]:
+    """The converters of a framework's modules of these names, each of an operator of its own."""
     table: dict[Any, Any] = {}
-    for family in families:
-        twice = table.keys() & family.CONVERTERS
-        assert not twice, twice
-        table |= family.CONVERTERS
+    for family in families.split():
+        own = import_module(f"tcc.frontends.{framework}_{family}").CONVERTERS
+        assert table.keys().isdisjoint(own), family
+        table |= own
     return MappingProxyType(table)
 
 

@@ -89,14 +89,6 @@ _FAMILIES = (
     window,
 )
 
-
-def _join() -> Mapping[str, OpSpec]:
-    table: dict[str, OpSpec] = {}
-    for row in (row for family in _FAMILIES for row in family.OPS):
-        if row.name in table:
-            raise ValueError(f"two ops are called {row.name}")
-        table[row.name] = row
-    return MappingProxyType(table)
-
-
-OPS: Mapping[str, OpSpec] = _join()
+_ROWS = [row for family in _FAMILIES for row in family.OPS]
+OPS: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})
+assert len(OPS) == len(_ROWS), "two ops of one name"
