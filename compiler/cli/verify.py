@@ -13,6 +13,7 @@ from typing import Any
 import click
 import numpy as np
 from tcc.artifact import find_weights, read_manifest, verify_weights
+from tcc.budgets import read_count
 from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import Difference, compare
@@ -97,7 +98,10 @@ def verify(
             "no reference reads .pt2 archives", where=str(model), hint="compare with torch itself"
         )
     if layers:
-        limit = _size(memory)
+        try:
+            limit = read_count(memory, f"--memory {memory}")
+        except ValueError as error:
+            raise UserError("bad option", why=str(error)) from error
         manifest = read_manifest(artifact) if artifact else {}
         ports = model_inputs(model, inputs)
         _check_arrays(ports, "given to a part of the model")
@@ -222,22 +226,6 @@ def _reason(found: Finding) -> str:
     if found.why:
         return f"{found.verdict}, {found.why}"
     return f"error {found.error:.2e} of the largest value, {found.allowed:.1e} allowed"
-
-
-def _size(text: str) -> int:
-    """`2GiB` in bytes; raises UserError for what is no size."""
-    number = text.rstrip("KMGTiB ")
-    unit = text[len(number) :].strip()
-    powers = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
-    try:
-        size = float(number) * 1024.0 ** powers[unit]
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"{text!r} is not a size", where="--memory", hint="write 512MiB or 2GiB"
-        ) from error
-    if not 1 <= size < 2**63:
-        raise UserError(f"{text!r} is not a size in memory", where="--memory")
-    return int(size)
 
 
 def _tolerance(manifest: Mapping[str, Any], model: Path, outputs: Sequence[Port] = ()) -> float:
