@@ -51,7 +51,7 @@ def _known_as(record: dict[str, Any]) -> set[str]:
 
 def _imported(name: str, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What is said of an operator that no row stands for: an importer writes it as others."""
-    parts = {"dtypes": [], "form": "other rows", "gpu": None}
+    parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [found for known in operators if _plain(found := known.rstrip("*")) == _plain(name)]
     module = aten_converter(name)
     if onnx:
