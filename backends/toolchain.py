@@ -138,13 +138,18 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
         except _UnwritableError as error:
             print(f"it is not kept: {error.where}: {error.why}", file=sys.stderr)
             folder = _OWN[key] = Path(tempfile.mkdtemp(prefix="tcc-runtime-")) / key
-            atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+            atexit.register(_remove_own, folder.parent, os.getpid())
             _build_runtime(toolchain, folder)
     names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     objects = tuple(folder / name for name in names)
     if folder != shipped:
         check_own(objects)
     return objects
+
+
+def _remove_own(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a fork ends before its parent
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def c_library(arch: str) -> dict[str, dict[str, list[str]]]:

@@ -70,6 +70,14 @@ class WorkerFailedError(Exception):
         self.over = why if isinstance(why, UserError) else None
 
 
+def kept(text: str, name: str) -> str:
+    """The path of a new file NAME with this text: an error names it, so it outlives the process."""
+    handle, path = tempfile.mkstemp(f"-{name}", "tcc-kernel-", text=True)
+    with open(handle, "w") as file:
+        file.write(text)
+    return path
+
+
 class WorkerPool:
     """Processes of the module `module`, each driven by a thread that takes the next request.
 
@@ -148,9 +156,11 @@ class WorkerPool:
             return all(worker.process.poll() is None for worker in self._workers)
 
     def abandon(self) -> None:
-        """Ends the processes; requests not yet begun are dropped."""
+        """Ends the processes, whatever they are doing; requests not yet begun are dropped."""
         with self._change:
             self._next = len(self._requests)
+            for worker in self._workers:
+                worker.process.kill()
         self._finish()
 
     def _finish(self) -> None:

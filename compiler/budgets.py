@@ -24,7 +24,7 @@ _NO_MEMORY = re.compile(
     r"(?i)(out of|not enough|allocate|virtual) memory|MemoryError|bad_alloc|allocation failed|"
     r"failed to map segment|can't start new thread"
 )
-_NUMBER = re.compile(r"([0-9]+)([KMGT]?)")
+_NUMBER = re.compile(r"([0-9]+)([KMGT]?)(?:iB|B)?")
 
 
 def _budget(default: int, meaning: str) -> Any:
@@ -84,11 +84,16 @@ def read_budgets(given: Mapping[str, int | str] | Sequence[str]) -> Budgets:
     for name, value in pairs:
         if name not in known:
             raise ValueError(f"there is no budget {name!r}, but {', '.join(known)}")
-        match = _NUMBER.fullmatch(str(value))
-        if match is None or int(match[1]) < 1:
-            raise ValueError(f"{name}={value} is not a count of at least 1, as in 64, 100K or 4G")
-        found[name] = int(match[1]) << _UNITS[match[2]]
+        found[name] = read_count(value, f"{name}={value}")
     return Budgets(**found)
+
+
+def read_count(value: int | str, where: str) -> int:
+    """`4G` or `4GiB` as a number; raises ValueError, which names `where`, for what is no count."""
+    match = _NUMBER.fullmatch(str(value))
+    if match is None or int(match[1]) < 1:
+        raise ValueError(f"{where} is not a count of at least 1, as in 64, 100K or 4G")
+    return int(match[1]) << _UNITS[match[2]]
 
 
 @contextmanager

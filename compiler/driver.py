@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +18,22 @@ from tcc.debug import Timing, Trace
 from tcc.errors import UserError
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx_converters import CONVERTERS
+from tcc.frontends.onnx_inputs import with_defaults
+from tcc.frontends.onnx_reader import read_model
 from tcc.frontends.onnx_support import operator_names
+from tcc.frontends.torch_converters import converter_of
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, walk_nodes
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
 from tcc.ir.text import graph_text
 from tcc.ir.types import Kind, TensorType
-from tcc.options import Options, read_options
+from tcc.options import OpenShape, Options, read_options
 from tcc.passes.lower_node import check_runnable
 from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
 from tcc.runtime import Module, Port
+from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text
 from tcc.variants import check_options, make_variants, optimise, variant_codes
 
@@ -184,7 +187,7 @@ def compile(
     except BaseException:
         shutil.rmtree(folder)
         raise
-    weakref.finalize(module, shutil.rmtree, folder)
+    remove_with(module, folder)
     return module
 
 
@@ -200,25 +203,16 @@ def load(path: str | Path, threads: int | None = None) -> Module:
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
-    shapes = {name: getattr(array, "shape", ()) for name, array in inputs.items()}
-    return evaluate_graph(_with_inputs(model, shapes), inputs)
+    return evaluate_graph(_with_inputs(model, [f"{name}=" for name in inputs]), inputs)
 
 
-def _with_inputs(model: Path, shapes: Mapping[str, Sequence[int | None]]) -> Graph:
-    """The model; inputs in `shapes` replace initialisers where it lets them."""
-    graph = load_model(model)
-    known = {value.name for value in graph.inputs}
-    extra = {n: [s or 0 for s in shape] for n, shape in shapes.items() if n not in known}
-    try:
-        return load_model(model, extra) if extra else graph
-    except UserError:  # it has no such input
-        return graph
+def _with_inputs(model: Path, given: Sequence[str]) -> Graph:
+    return load_model(model, dict(optional_inputs(model, given)))
 
 
-def model_inputs(model: Path, ports: Sequence[Port] = ()) -> tuple[Port, ...]:
-    """The inputs of the ONNX file at `model`, as those of an artifact compiled from it whose inputs
-    are `ports`."""
-    graph = _with_inputs(model, {port.name: port.shape for port in ports})
+def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
+    """The inputs of the ONNX file at `model`; those with a default where a text `NAME=...` gives
+    them."""
     return tuple(
         Port(
             value.name,
@@ -226,7 +220,27 @@ def model_inputs(model: Path, ports: Sequence[Port] = ()) -> tuple[Port, ...]:
             tuple(map(as_int, value.type.shape)),
             "x".join(dim.key for dim in value.type.shape),
         )
-        for value in graph.inputs
+        for value in _with_inputs(model, given).inputs
+    )
+
+
+def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, OpenShape], ...]:
+    """The shapes of the inputs of the ONNX file at `model` that have a default and that one of the
+    texts `NAME=...` gives, as `Options.inputs`; none of another file."""
+    if not given or model.suffix == ".pt2":
+        return ()
+    graph = read_model(model).proto.graph
+    defaults = with_defaults(graph)
+    return tuple(
+        (
+            value.name,
+            tuple(
+                dim.dim_value if dim.dim_value > 0 else dim.dim_param or f"open_{number}_{axis}"
+                for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+            ),
+        )
+        for number, value in enumerate(graph.input)
+        if value.name in defaults and any(text.startswith(f"{value.name}=") for text in given)
     )
 
 
@@ -240,3 +254,9 @@ def float_types(model: Path) -> frozenset[str]:
 def onnx_operators() -> tuple[str, ...]:
     """The ONNX operators that can be imported; a star: by a body that depends on types."""
     return operator_names(CONVERTERS)
+
+
+def aten_converter(name: str) -> str:
+    """The module that writes the ATen operator `name` as rows; empty where it is not imported."""
+    name = name.replace("::", ".")
+    return getattr(converter_of(name) or converter_of(name.lower()), "__module__", "")

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tcc.errors import UserError
+from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, Var, const, free_vars, var_of
 from tcc.ir.rewrite import with_sizes
+from tcc.passes.settle_sizes import settle_sizes
 
 Sizes = Mapping[str, int]
 
@@ -21,7 +22,7 @@ Sizes = Mapping[str, int]
 def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     """`graph` with each symbol named in `sizes` replaced by its size.
 
-    Raises UserError for a name that is no open size of an input, and for a size that the model
+    Raises UserError for a name that is no open size of an input, and for sizes that the model
     excludes.
     """
     symbols = input_symbols(graph)
@@ -35,7 +36,15 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
             )
         _check_size(symbols[name], size)
         bound[symbols[name]] = const(size)
-    return with_sizes(graph, bound)
+    try:
+        return settle_sizes(with_sizes(graph, bound))
+    except InternalError as error:  # of a node that refuses its operands
+        raise UserError(
+            "the model does not take these sizes",
+            where=" ".join(f"--bucket {name}={size}" for name, size in sizes.items()),
+            why=f"{error.where}: {error.why}",
+            hint="give sizes that have to be equal one name with --input",
+        ) from None
 
 
 def input_symbols(graph: Graph) -> dict[str, Var]:

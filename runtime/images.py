@@ -8,13 +8,13 @@ is opened as a copy.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import hashlib
 import os
 import platform
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,12 +172,18 @@ def _open_copy(path: Path) -> Image:
 
 
 def _folder() -> Path:
-    """A new folder that is gone once this process ends; its forks leave it alone."""
-    made, owner = Path(tempfile.mkdtemp(prefix="tcc-")), os.getpid()
+    """A new folder that is gone once this process ends."""
+    made = Path(tempfile.mkdtemp(prefix="tcc-"))
+    remove_with(_folder, made)
+    return made
+
+
+def remove_with(owner: object, folder: Path) -> None:
+    """Removes `folder` when `owner` is collected or this process ends; its forks leave it alone."""
+    process = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:
-            shutil.rmtree(made, ignore_errors=True)
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(remove)
-    return made
+    weakref.finalize(owner, remove)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
+from pathlib import Path
+
+import pytest
 
 # Tests run one to a core: a product whose threads wait for one another takes three times as long.
 # NumPy and torch read these when they are imported.
@@ -14,3 +18,10 @@ def pytest_collection_finish() -> None:
     """Collected tests live to the end, all 20,000: later collections need not walk over them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files in this process: errors leave there what they point to."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path

@@ -46,7 +46,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_texts_and_mappings_agree() -> None:
-    texts = read_options({"budgets": ("nodes=100K", "kernel_bytes=2G")}, python=False)
+    texts = read_options({"budgets": ("nodes=100K", "kernel_bytes=2GiB")}, python=False)
     python = read_options({"budgets": {"nodes": 100 << 10, "kernel_bytes": "2G"}})
     assert texts.budgets == python.budgets == Budgets(nodes=102400, kernel_bytes=1 << 31)
     assert read_options({}).budgets == BUDGETS

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tcc.backends.cpu.emit import KernelText, emit_kernel
 from tcc.backends.resting import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once
+from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
@@ -78,7 +76,5 @@ def kernel_assembly(llvm: str, target: Target) -> str:
 
 
 def _failure(text: KernelText, why: str) -> InternalError:
-    folder = Path(tempfile.mkdtemp(prefix="tcc-kernel-"))
-    path = folder / f"{text.name}.ll"
-    path.write_text(text.llvm)
-    return InternalError(f"LLVM cannot compile the kernel {text.name}", where=str(path), why=why)
+    path = kept(text.llvm, f"{text.name}.ll")
+    return InternalError(f"LLVM cannot compile the kernel {text.name}", where=path, why=why)

@@ -7,12 +7,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.resting import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool
+from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
@@ -118,10 +117,8 @@ def compile_kernels(
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:
-    path = Path(tempfile.mkdtemp(prefix="tcc-kernel-")) / f"{source.name}.py"
-    path.write_text(source.text)
     return ToolError(
         f"Triton cannot compile the kernel {source.name} for {profile.text}",
-        where=str(path),
+        where=kept(source.text, f"{source.name}.py"),
         why=why,
     )

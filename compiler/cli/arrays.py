@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,17 +33,24 @@ _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # of .npy and .npz
 
 def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
     """`make_inputs` for the artifact at `path`, as a module takes them."""
-    program = decode_program(read_program(path))
-    return as_taken(make_inputs(ports, given, seed, program), ports)
+    return as_taken(make_inputs(ports, given, seed, lambda: program_of(path)), ports)
+
+
+def program_of(path: Path) -> Program:
+    """The program of the artifact at `path`."""
+    return decode_program(read_program(path))
 
 
 def make_inputs(
-    ports: Sequence[Port], given: Iterable[str], seed: int, program: Program | None = None
+    ports: Sequence[Port],
+    given: Iterable[str],
+    seed: int,
+    program: Callable[[], Program] | None = None,
 ) -> dict[str, Any]:
     """One array per port: the `given` texts, else seeded random values, which one line on stderr
     names; a sequence is what files hold, or empty, an optional what one holds, or absent.
 
-    Sizes that are open and not given are those that the checks of `program` hold with, or 1.
+    Sizes that are open and not given are those that the checks of `program()` hold with, or 1.
     Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
     be read.
     """
@@ -72,7 +79,7 @@ def make_inputs(
     made = {n: value(n, port) for n, port in enumerate(ports) if port.name in texts}
     left = {n: port for n, port in enumerate(ports) if n not in made}
     if program is not None and any(None in port.shape for port in left.values()):
-        shapes = fitting_shapes(program, {n: np.shape(a) for n, a in made.items()})
+        shapes = fitting_shapes(program(), {n: np.shape(a) for n, a in made.items()})
         left = {n: replace(port, shape=shapes[n]) for n, port in left.items()}
     made |= {n: value(n, port) for n, port in left.items()}
     random = [

@@ -71,7 +71,7 @@ def bench(
     """
     kinds = _kinds(peers, model)
     count = threads or len(os.sched_getaffinity(0))
-    with opened_artifact(artifact or model) as compiled, ExitStack() as stack:
+    with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         arrays = inputs_of(compiled, load(compiled).inputs, inputs, seed)
         files = {"tcc": compiled}
         stage = stack.enter_context(progress("timing"))

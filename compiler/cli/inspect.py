@@ -19,7 +19,6 @@ from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
 from tcc.cli.steps import StepTime, measure_steps, running_variant
 from tcc.errors import UserError
-from tcc.options import Options
 
 
 @click.command()
@@ -65,7 +64,7 @@ def inspect(
     """
     if ir is not None and asm is not None:
         raise UserError("a kernel is shown as LLVM IR or as assembly", where="--ir --asm")
-    with opened_artifact(artifact, Options(keep_ir=True)) as path:
+    with opened_artifact(artifact, inputs, keep_ir=True) as path:
         if ir is not None or asm is not None:
             click.echo(kernel_listing(path, ir or asm or "", assembly=asm is not None))
             return

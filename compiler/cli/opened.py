@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tcc.cli.show import progress, say, summary_line
-from tcc.driver import compile_model
+from tcc.driver import compile_model, optional_inputs
 from tcc.options import Options
 
 
 @contextmanager
-def opened_artifact(model: Path, options: Options | None = None) -> Iterator[Path]:
+def opened_artifact(
+    model: Path, given: Sequence[str] = (), *, keep_ir: bool = False
+) -> Iterator[Path]:
     """`model` itself if it is a shared library, else the artifact compiled from it for this
-    machine (with `options`), which is removed afterwards."""
+    machine, which is removed afterwards; its inputs are also those with a default that `given`,
+    the texts of `--input`, give."""
     if model.suffix == ".so":
         yield model
         return
+    options = Options(inputs=optional_inputs(model, given), keep_ir=keep_ir)
     with TemporaryDirectory(prefix="tcc-") as folder:
         with progress(f"compiling {model.name}") as stage:
             output = Path(folder) / f"{model.stem}.so"
-            compiled = compile_model(model, options or Options(), output, stage)
+            compiled = compile_model(model, options, output, stage)
         say(summary_line(compiled), err=True)
         yield compiled.path

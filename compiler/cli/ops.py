@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 from tcc.cli.choices import json_flag
-from tcc.driver import onnx_operators
+from tcc.driver import aten_converter, onnx_operators
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
@@ -16,16 +17,6 @@ from tcc.passes.lower_calls import BY_KERNELS, CALLS
 
 # What devices have no kernels for.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
-
-
-# An ONNX operator that no single row stands for.
-_PARTS: dict[str, Any] = {
-    "aten": [],
-    "dtypes": [],
-    "form": "other rows",
-    "gpu": None,
-    "doc": "An operator of ONNX that the import writes as others.",
-}
 
 
 def op_record(op: OpSpec) -> dict[str, Any]:
@@ -58,6 +49,19 @@ def _known_as(record: dict[str, Any]) -> set[str]:
     return {_plain(name) for name in names}
 
 
+def _imported(name: str, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What is said of an operator that no row stands for: an importer writes it as others."""
+    parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
+    onnx = [found for known in operators if _plain(found := known.rstrip("*")) == _plain(name)]
+    module = aten_converter(name)
+    if onnx:
+        doc = "An operator of ONNX that the import writes as others."
+        yield {"name": onnx[0], "onnx": onnx, "aten": [], **parts, "doc": doc}
+    elif module:
+        doc = f"An operator of ATen that {module} writes as others."
+        yield {"name": _plain(name), "onnx": [], "aten": [_plain(name)], **parts, "doc": doc}
+
+
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--onnx", "as_onnx", is_flag=True, help="List the ONNX operators that import.")
@@ -76,14 +80,11 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         return
     records = [op_record(op) for op in OPS.values()]
     if names:
-        imported = {_plain(name.rstrip("*")): name.rstrip("*") for name in onnx_operators()}
+        operators = onnx_operators()
         chosen: dict[str, dict[str, Any]] = {}
         for name in names:
             rows = [r for r in records if _plain(name) in _known_as(r)]
-            if not rows and _plain(name) in imported:
-                rows = [
-                    {"name": imported[_plain(name)], "onnx": [imported[_plain(name)]], **_PARTS}
-                ]
+            rows = rows or list(_imported(name, operators))
             if not rows:
                 raise UserError(
                     f"there is no op {name!r}",

@@ -40,7 +40,7 @@ def run(
     Example:
       tcc run model.so --input image=@cat.npy --output results
     """
-    with opened_artifact(model) as artifact:
+    with opened_artifact(model, inputs) as artifact:
         module = load(artifact, threads)
         arrays = inputs_of(artifact, module.inputs, inputs, seed)
         results = _within(timeout, lambda: module.run(arrays))

@@ -13,7 +13,8 @@ from typing import Any
 import click
 import numpy as np
 from tcc.artifact import find_weights, read_manifest, verify_weights
-from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs
+from tcc.budgets import read_count
+from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import Difference, compare
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
@@ -25,6 +26,7 @@ from tcc.driver import evaluate_model, float_types, load, model_inputs, precisio
 from tcc.errors import UserError
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array
+from tcc.ir.program import Program
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES, read_options
 from tcc.runtime import Port
@@ -96,11 +98,19 @@ def verify(
             "no reference reads .pt2 archives", where=str(model), hint="compare with torch itself"
         )
     if layers:
-        limit = _size(memory)
+        try:
+            limit = read_count(memory, f"--memory {memory}")
+        except ValueError as error:
+            raise UserError("bad option", why=str(error)) from error
         manifest = read_manifest(artifact) if artifact else {}
-        ports = model_inputs(model)
+        ports = model_inputs(model, inputs)
         _check_arrays(ports, "given to a part of the model")
-        arrays = make_inputs(ports, inputs, seed)
+
+        def program() -> Program:
+            with opened_artifact(artifact or model, inputs) as path:
+                return program_of(path)
+
+        arrays = make_inputs(ports, inputs, seed, program)
         allowed = _tolerance(manifest, model) if tolerance is None else tolerance
         options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
         with TemporaryDirectory(prefix="tcc-") as folder, progress(f"{model.name}") as stage:
@@ -119,7 +129,7 @@ def verify(
             where="--reproduce, --keep-going",
             hint="add --layers",
         )
-    with opened_artifact(artifact or model) as path:
+    with opened_artifact(artifact or model, inputs) as path:
         module = load(path, threads)
         if artifact is not None:
             _check_same_inputs(artifact, module.inputs, model)
@@ -160,7 +170,8 @@ def _verdict(found: Difference, precision: str) -> str:
 
 def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
     """Raises UserError where the artifact was made of a model with other inputs."""
-    got, expected = ([port.name for port in ports] for ports in (found, model_inputs(model, found)))
+    got = [port.name for port in found]
+    expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
     if got != expected:
         raise UserError(
             "the artifact was compiled from another model",
@@ -215,22 +226,6 @@ def _reason(found: Finding) -> str:
     if found.why:
         return f"{found.verdict}, {found.why}"
     return f"error {found.error:.2e} of the largest value, {found.allowed:.1e} allowed"
-
-
-def _size(text: str) -> int:
-    """`2GiB` in bytes; raises UserError for what is no size."""
-    number = text.rstrip("KMGTiB ")
-    unit = text[len(number) :].strip()
-    powers = {"": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
-    try:
-        size = float(number) * 1024.0 ** powers[unit]
-    except (ValueError, KeyError) as error:
-        raise UserError(
-            f"{text!r} is not a size", where="--memory", hint="write 512MiB or 2GiB"
-        ) from error
-    if not 1 <= size < 2**63:
-        raise UserError(f"{text!r} is not a size in memory", where="--memory")
-    return int(size)
 
 
 def _tolerance(manifest: Mapping[str, Any], model: Path, outputs: Sequence[Port] = ()) -> float:

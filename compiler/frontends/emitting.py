@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +17,16 @@ from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
 from tcc.ops import OPS
 
 _EXPANDED = "an operand is expanded to another shape"
+
+
+def joined(framework: str, families: str) -> Mapping[Any, Any]:
+    """The converters of a framework's modules of these names, each of an operator of its own."""
+    table: dict[Any, Any] = {}
+    for family in families.split():
+        own = import_module(f"tcc.frontends.{framework}_{family}").CONVERTERS
+        assert table.keys().isdisjoint(own), family
+        table |= own
+    return MappingProxyType(table)
 
 
 class Emitter:

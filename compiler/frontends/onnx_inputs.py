@@ -18,6 +18,11 @@ _LONGEST_NAME = 1 << 16
 Shapes = Mapping[str, Sequence[int | str]]
 
 
+def with_defaults(graph: onnx.GraphProto) -> set[str]:
+    """The names of the initialisers, some of which may be inputs."""
+    return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+
+
 def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
     """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
     which replace theirs.
@@ -26,8 +31,8 @@ def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
     (as Paddle writes them), are symbols of their own.  `shapes` replaces dimensions by sizes or
     names; a size given to a named dimension holds for that name everywhere.
     """
-    fixed = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    inputs = [value for value in graph.input if value.name not in fixed - set(shapes)]
+    left = with_defaults(graph) - set(shapes)
+    inputs = [value for value in graph.input if value.name not in left]
     unknown = sorted(set(shapes) - {value.name for value in inputs})
     if unknown:
         raise UserError(

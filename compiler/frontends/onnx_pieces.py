@@ -53,7 +53,8 @@ class PieceModel:
         nodes are in no order."""
         self._source = read_model(path)
         self._graph = self._source.proto.graph
-        self._constants = {held.name: number for number, held in enumerate(self._graph.initializer)}
+        initializers = enumerate(self._graph.initializer)
+        self._constants = {held.name: n for n, held in initializers if held.name not in sizes}
         self._sparse = {held.values.name: held for held in self._graph.sparse_initializer}
         self.layers = tuple(self._layer(node) for node in self._graph.node)
         self.outputs = tuple(value.name for value in self._graph.output)

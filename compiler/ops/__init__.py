@@ -50,53 +50,45 @@ from tcc.ops import (
 )
 
 _FAMILIES = (
-    activation.OPS,
-    arithmetic.OPS,
-    attention.OPS,
-    bits.OPS,
-    blocks.OPS,
-    contract.OPS,
-    control.OPS,
-    create.OPS,
-    data_dependent.OPS,
-    diagonal.OPS,
-    expression.OPS,
-    grid.OPS,
-    indexing.OPS,
-    lists.OPS,
-    levels.OPS,
-    linalg.OPS,
-    loss.OPS,
-    magnitude.OPS,
-    movement.OPS,
-    narrow.OPS,
-    normalization.OPS,
-    pad.OPS,
-    phases.OPS,
-    pool.OPS,
-    quantize.OPS,
-    quantized.OPS,
-    reduce.OPS,
-    resize.OPS,
-    roi.OPS,
-    scan.OPS,
-    signal.OPS,
-    sizes.OPS,
-    softmax.OPS,
-    strings.OPS,
-    tfidf.OPS,
-    unary.OPS,
-    window.OPS,
+    activation,
+    arithmetic,
+    attention,
+    bits,
+    blocks,
+    contract,
+    control,
+    create,
+    data_dependent,
+    diagonal,
+    expression,
+    grid,
+    indexing,
+    lists,
+    levels,
+    linalg,
+    loss,
+    magnitude,
+    movement,
+    narrow,
+    normalization,
+    pad,
+    phases,
+    pool,
+    quantize,
+    quantized,
+    reduce,
+    resize,
+    roi,
+    scan,
+    signal,
+    sizes,
+    softmax,
+    strings,
+    tfidf,
+    unary,
+    window,
 )
 
-
-def _join() -> Mapping[str, OpSpec]:
-    table: dict[str, OpSpec] = {}
-    for row in (row for family in _FAMILIES for row in family):
-        if row.name in table:
-            raise ValueError(f"two ops are called {row.name}")
-        table[row.name] = row
-    return MappingProxyType(table)
-
-
-OPS: Mapping[str, OpSpec] = _join()
+_ROWS = [row for family in _FAMILIES for row in family.OPS]
+OPS: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})
+assert len(OPS) == len(_ROWS), "two ops of one name"

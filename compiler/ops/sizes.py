@@ -44,7 +44,7 @@ def _require_types(
     types: Sequence[TensorType | None], attrs: RequireAttrs
 ) -> tuple[TensorType, ...]:
     if as_int(attrs.left - attrs.due) not in (0, None):
-        raise ValueError(f"{attrs.left.key} is never {attrs.right.key}")
+        raise ValueError(f"{attrs.left.key} is not {attrs.right.key} ({attrs.reason})")
     return ()
 
 

@@ -12,6 +12,7 @@ import onnx
 import pytest
 from tcc import cli
 from tcc.errors import InternalError, ToolError, UserError
+from tcc.frontends.torch_converters import CONVERTERS
 from tcc.ops import OPS
 
 COMMANDS = sorted(cli.cli.commands)
@@ -149,6 +150,12 @@ def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "LSTM  An operator of ONNX that the import writes as others." in shown
     assert "aten: convolution" in shown
+    for name in ("conv2d", "aten.conv2d", "aten::conv2d.padding", "CONV2D"):
+        (record,) = json.loads(_shown(["ops", name, "--json"], capsys))
+        assert record["doc"] == (
+            "An operator of ATen that tcc.frontends.torch_window writes as others."
+        )
+    assert json.loads(_shown(["ops", *CONVERTERS, "--json"], capsys)) != []
     for name in json.loads(_shown(["ops", "--onnx", "--json"], capsys)):
         assert cli.execute(["ops", name.rstrip("*"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) != []

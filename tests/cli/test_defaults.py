@@ -1,9 +1,10 @@
-"""`tcc verify` of an artifact whose runs give an input that the model has an initialiser for."""
+"""Runs that give an input for which the model has an initialiser."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -24,3 +25,31 @@ def test_verify_gives_both_the_same_array(
         monkeypatch.setattr("tcc.cli.verify.find_spec", lambda name: None)
     assert cli.execute(["verify", str(model), str(artifact)]) == 0
     assert "1 of 1 outputs agree" in "".join(capsys.readouterr())
+
+
+# The second input has sizes of its own that are open; the third keeps its default.
+OPEN = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2] x, float[n, 2] w, float[1] b) => (float[n, 2] y)
+<float[1, 2] w = {3, 4}, float[1] b = {100}> { s = Mul (x, w)  y = Add (s, b) }"""
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["run"], "y: float32 3x2, least 120.0, largest 120.0"),
+        (["verify"], "1 of 1 outputs agree with ONNX Runtime"),
+        (["verify", "--layers"], "all 2 nodes agree with ONNX Runtime"),
+        (["bench", "--rounds", "1", "--seconds", "0.01"], "m.onnx, threads: "),
+        (["inspect", "--kernels"], "open sizes"),
+    ],
+)
+def test_a_model_takes_the_inputs_that_replace_defaults(
+    command: list[str], shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(OPEN), model)
+    np.save(tmp_path / "w.npy", np.full((3, 2), 10, np.float32))
+    inputs = ["-i", f"w=@{tmp_path / 'w.npy'}", "-i", "x=2xf32=2"]
+    assert cli.execute([*command, str(model), *inputs]) == 0
+    assert shown in capsys.readouterr().out
+    assert cli.execute([*command, str(model), "-i", "v=1"]) == 2 or command[0] == "inspect"

@@ -274,3 +274,17 @@ def test_open_sizes_are_those_of_the_run(
     found = json.loads(capsys.readouterr().out)
     assert found["first_wrong"]["op"] == "Mul"
     assert [row["verdict"] for row in found["values"]] == ["ok", "ok", "ok", "wrong"]
+
+
+def test_open_sizes_are_ones_that_the_model_takes(
+    tmp_path: Path, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]> g (float[1, 1, n] x) => (float[1, 1, k] y)
+        <float[1, 1, 5] w = {1, 2, 3, 4, 5}> { y = Conv(x, w) }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    assert cli.execute(["verify", str(tmp_path / "m.onnx"), "--layers"]) == 0
+    out, err = capsys.readouterr()
+    assert "all 1 nodes agree" in out
+    assert "x=1x1x8xf32" in err

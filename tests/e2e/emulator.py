@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import platform
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -49,14 +48,17 @@ def compile_emulated(model: Any, path: Path, **options: Any) -> Path:
 
 @cache
 def client(compiler: str = COMPILER) -> Path:
-    """The program that runs artifacts."""
-    folder = Path(mkdtemp(prefix="tcc-client-"))
-    atexit.register(shutil.rmtree, folder)
-    program = folder / "client"
+    """The program that runs artifacts; it stays in `build`, as test workers may end without their
+    exit handlers."""
+    program = Path(__file__).parents[2] / "build" / f"raw_client-{compiler}"
+    program.parent.mkdir(exist_ok=True)
     source = Path(__file__).with_name("raw_client.c")
     flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror")
     include = f"-I{runtime_folder() / 'include'}"
-    subprocess.run((compiler, *flags, include, source, "-o", program, "-ldl"), check=True)
+    with TemporaryDirectory(dir=program.parent) as folder:
+        made = Path(folder) / "client"
+        subprocess.run((compiler, *flags, include, source, "-o", made, "-ldl"), check=True)
+        made.replace(program)  # another worker may be running the one that was there
     return program
 
 

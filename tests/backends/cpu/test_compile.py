@@ -59,7 +59,7 @@ def test_no_kernels():
     assert compile_kernels([], [], TARGETS[0], 2).objects == ()
 
 
-def test_a_fatal_error_of_llvm_names_the_kernel():
+def test_a_fatal_error_of_llvm_names_the_kernel(own_tempdir):
     # LLVM ends the process that asks for code of a CPU without 64-bit mode.
     broken = replace(TARGETS[0], profile=replace(TARGETS[0].profile, cpu="i386"))
     with pytest.raises(InternalError) as caught:
@@ -68,3 +68,6 @@ def test_a_fatal_error_of_llvm_names_the_kernel():
     assert "64-bit" in caught.value.why
     with open(caught.value.where) as text:
         assert "@first" in text.read()
+    (left,) = own_tempdir.iterdir()
+    assert caught.value.where == str(left)
+    assert left.name.endswith("-first.ll")

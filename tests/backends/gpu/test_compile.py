@@ -199,19 +199,21 @@ def test_equal_sources_give_equal_bytes_wherever_they_are_compiled() -> None:
     assert all(b"kernel.py" not in k.image for k in second[0])
 
 
-def test_an_error_names_the_kernel_and_leaves_its_text() -> None:
+def test_an_error_names_the_kernel_and_leaves_its_text(own_tempdir: Path) -> None:
     broken = replace(source("odd", TEXTS["pointwise"]), text=ODD)
     with pytest.raises(ToolError, match="Triton cannot compile the kernel odd for cuda:sm_80") as e:
         compile_kernels([broken], [GPUS["cuda:sm_80"]], 1)
     assert "power of 2" in e.value.why
     assert Path(e.value.where).read_text() == ODD
+    assert [str(left) for left in own_tempdir.iterdir()] == [e.value.where]
 
 
-def test_a_crash_of_the_compiler_is_an_error_here() -> None:
+def test_a_crash_of_the_compiler_is_an_error_here(own_tempdir: Path) -> None:
     fatal = replace(source("fatal", TEXTS["pointwise"]), text="import os\nos.abort()\n")
     with pytest.raises(ToolError, match="fatal") as error:
         compile_kernels([fatal], [GPUS["cuda:sm_80"]], 1)
     assert "exit status -6" in error.value.why
+    assert [str(left) for left in own_tempdir.iterdir()] == [error.value.where]
 
 
 def test_stages_that_shared_memory_has_no_room_for_are_left_out() -> None:

@@ -109,7 +109,7 @@ def test_text_that_no_version_has_is_refused(made: list[CompiledKernel]) -> None
         assembled(wrong)
 
 
-def test_what_ptxas_refuses_names_the_kernel() -> None:
+def test_what_ptxas_refuses_names_the_kernel(own_tempdir: Path) -> None:
     """In a worker, whose standard output is for answers: what Triton prints there is not lost."""
     source = kernel_source(parse_kernel(TEXTS["pointwise"]), "k", warps=4, stages=1, dot="ieee")
     lines = source.text.splitlines()
@@ -120,3 +120,4 @@ def test_what_ptxas_refuses_names_the_kernel() -> None:
     with pytest.raises(ToolError, match=r"Triton cannot compile the kernel k for cuda:sm_80") as e:
         compile_kernels([replace(source, text=noisy)], [GPUS["cuda:sm_80"]], 1)
     assert "instruction: 'no'" in str(e.value)
+    assert [str(left) for left in own_tempdir.iterdir()] == [e.value.where]

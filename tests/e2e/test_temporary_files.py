@@ -1,0 +1,111 @@
+"""No process leaves temporary files, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+from onnx import helper, save
+
+from .agreement import FLOAT, model_of, value
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """One Relu of open size."""
+    ports = [[value(name, FLOAT, ["n"])] for name in "xy"]
+    save(model_of([helper.make_node("Relu", ["x"], ["y"])], *ports), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """TMPDIR of the processes that a test starts."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+FORK = """
+import os, sys, tempfile
+from pathlib import Path
+import tcc
+module = tcc.compile(sys.argv[1], jobs=1)
+(folder,) = Path(tempfile.gettempdir()).iterdir()
+if os.fork() == 0:
+    del module
+    sys.exit()
+os.wait()
+assert (folder / "model.so").exists()
+module.save(sys.argv[2])
+"""
+
+
+def test_a_fork_leaves_its_parents_artifact_which_goes_with_the_parent(
+    model: Path, temporary: Path
+) -> None:
+    saved = model.with_name("saved.so")
+    subprocess.run([sys.executable, "-c", FORK, model, saved], check=True)
+    assert saved.exists()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("made", "arguments"),
+    [
+        pytest.param("tcc-*", ["run"], id="cpu"),
+        pytest.param(
+            "tcc-triton-*/*",
+            ["compile", "--target", "cuda:sm_80", "--output", "m.so"],
+            id="cuda",
+            marks=pytest.mark.gpu,
+        ),
+    ],
+)
+def test_a_signal_in_a_compile_leaves_nothing(
+    model: Path, temporary: Path, made: str, arguments: list[str], sent: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "tcc", *arguments, str(model)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=model.parent) as process:
+        while process.poll() is None and not list(temporary.glob(made)):
+            threading.Event().wait(0.001)
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert list(temporary.iterdir()) == []
+    assert sorted(path.name for path in model.parent.iterdir()) == ["m.onnx", "temporary"]
+
+
+def test_the_test_script_names_what_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setenv("TMPDIR", os.environ.get("TMPDIR", "/tmp"))  # the script sets it anew
+    loader = SourceFileLoader("script", str(ROOT / "scripts" / "test"))
+    spec = spec_from_loader("script", loader)
+    assert spec is not None
+    script = module_from_spec(spec)
+    loader.exec_module(script)
+    failed: list[str] = []
+    with script.own_temporary_files(failed):
+        folder = Path(os.environ["TMPDIR"])
+        (folder / "pytest-of-me").mkdir()
+    assert (failed, folder.exists()) == ([], False)
+    with script.own_temporary_files(failed):
+        folder = Path(os.environ["TMPDIR"])
+        (folder / "tcc-kernel-1").mkdir()
+        (folder / "tcc-kernel-1" / "k.ll").touch()
+        (folder / "odd").touch()
+    assert (failed, folder.exists()) == (["temporary files"], False)
+    assert capsys.readouterr().out == "left behind: odd, tcc-kernel-1 (k.ll)\n"
