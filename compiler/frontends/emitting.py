@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from importlib import import_module
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -19,13 +18,12 @@ from tcc.ops import OPS
 _EXPANDED = "an operand is expanded to another shape"
 
 
-def joined(framework: str, families: str) -> Mapping[Any, Any]:
-    """The converters of a framework's modules of these names, each of an operator of its own."""
+def joined(*families: ModuleType) -> Mapping[Any, Any]:
+    """The converters of these modules, each of an operator of its own."""
     table: dict[Any, Any] = {}
-    for family in families.split():
-        own = import_module(f"tcc.frontends.{framework}_{family}").CONVERTERS
-        assert table.keys().isdisjoint(own), family
-        table |= own
+    for family in families:
+        assert table.keys().isdisjoint(family.CONVERTERS), family
+        table |= family.CONVERTERS
     return MappingProxyType(table)
 
 

@@ -4,12 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tcc.frontends import (
+    onnx_attention,
+    onnx_contrib,
+    onnx_contrib_attention,
+    onnx_contrib_bodies,
+    onnx_contrib_fused,
+    onnx_contrib_quantize,
+    onnx_control,
+    onnx_lists,
+    onnx_moe,
+    onnx_movement,
+    onnx_normalization,
+    onnx_pointwise,
+    onnx_quantize,
+    onnx_recurrent,
+    onnx_reduce,
+    onnx_resize,
+    onnx_sampling,
+    onnx_selection,
+    onnx_signal,
+    onnx_strings,
+    onnx_window,
+)
 from tcc.frontends.emitting import joined
 from tcc.frontends.onnx_context import Converter
 
 CONVERTERS: Mapping[tuple[str, str], Converter] = joined(
-    "onnx",
-    "movement pointwise reduce normalization selection window resize sampling signal "
-    "quantize contrib contrib_bodies contrib_fused contrib_quantize contrib_attention "
-    "control recurrent attention lists strings moe",
+    onnx_movement,
+    onnx_pointwise,
+    onnx_reduce,
+    onnx_normalization,
+    onnx_selection,
+    onnx_window,
+    onnx_resize,
+    onnx_sampling,
+    onnx_signal,
+    onnx_quantize,
+    onnx_contrib,
+    onnx_contrib_bodies,
+    onnx_contrib_fused,
+    onnx_contrib_quantize,
+    onnx_contrib_attention,
+    onnx_control,
+    onnx_recurrent,
+    onnx_attention,
+    onnx_lists,
+    onnx_strings,
+    onnx_moe,
 )

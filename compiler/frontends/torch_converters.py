@@ -5,15 +5,50 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tcc.frontends import torch_composites, torch_losses
+from tcc.frontends import (
+    torch_bessel,
+    torch_composites,
+    torch_contract,
+    torch_create,
+    torch_indexing,
+    torch_linalg,
+    torch_losses,
+    torch_movement,
+    torch_normalization,
+    torch_pointwise,
+    torch_polynomials,
+    torch_recurrent,
+    torch_reduce,
+    torch_resize,
+    torch_scalar_functions,
+    torch_scatter,
+    torch_special,
+    torch_window,
+    torch_zeta,
+)
 from tcc.frontends.emitting import joined
 from tcc.frontends.torch_context import Converter
 
 CONVERTERS: Mapping[str, Converter] = joined(
-    "torch",
-    "bessel composites contract create indexing linalg losses movement normalization "
-    "pointwise polynomials recurrent reduce resize scalar_functions scatter special "
-    "window zeta",
+    torch_bessel,
+    torch_composites,
+    torch_contract,
+    torch_create,
+    torch_indexing,
+    torch_linalg,
+    torch_losses,
+    torch_movement,
+    torch_normalization,
+    torch_pointwise,
+    torch_polynomials,
+    torch_recurrent,
+    torch_reduce,
+    torch_resize,
+    torch_scalar_functions,
+    torch_scatter,
+    torch_special,
+    torch_window,
+    torch_zeta,
 )
 # Other names that torch gives its operators; programs as they were traced have them.
 _ALIASES = MappingProxyType(
