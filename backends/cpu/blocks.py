@@ -111,12 +111,12 @@ def _place(value: Value, row: int, lane: int) -> tuple[Reg, int]:
     """The register of an element, and which lane of it."""
     number, chunk = _chunk_of(value, lane)
     if not chunk.start <= lane < chunk.start + chunk.count:
-        raise IndexError(f"lane {lane} of a block of shape {value.shape}")
+        raise IndexError(lane)
     return value.at(row, number), lane - chunk.start
 
 
 def _chunk_of(value: Value, lane: int) -> tuple[int, Chunk]:
-    number = max(bisect_right(value.chunks, lane, key=lambda chunk: chunk.start) - 1, 0)
+    number = bisect_right(value.chunks, lane, key=lambda chunk: chunk.start) - 1
     return number, value.chunks[number]
 
 
