@@ -8,6 +8,7 @@ which are LLVM scalars; they are repeated over lanes where a use asks for it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,10 +109,15 @@ def element(code: Code, value: Value, row: int, lane: int) -> Reg:
 
 def _place(value: Value, row: int, lane: int) -> tuple[Reg, int]:
     """The register of an element, and which lane of it."""
-    for number, chunk in enumerate(value.chunks):
-        if chunk.start <= lane < chunk.start + chunk.count:
-            return value.at(row, number), lane - chunk.start
-    raise IndexError(f"lane {lane} of a block of shape {value.shape}")
+    number, chunk = _chunk_of(value, lane)
+    if not chunk.start <= lane < chunk.start + chunk.count:
+        raise IndexError(lane)
+    return value.at(row, number), lane - chunk.start
+
+
+def _chunk_of(value: Value, lane: int) -> tuple[int, Chunk]:
+    number = bisect_right(value.chunks, lane, key=lambda chunk: chunk.start) - 1
+    return number, value.chunks[number]
 
 
 def splat_element(code: Code, value: Value, row: int, lane: int, width: int) -> Reg:
@@ -138,9 +144,9 @@ def part(code: Code, value: Value, row: int, chunk: Chunk) -> Reg:
     """The elements of `chunk` of a row; a last axis of size one is repeated over it."""
     if last_axis(value.shape) == 1:
         return code.splat(value.at(row, 0), chunk.width)
-    for number, own in enumerate(value.chunks):
-        if (own.start, own.count) == (chunk.start, chunk.count):
-            return _resized(code, value.at(row, number), chunk.width)
+    number, own = _chunk_of(value, chunk.start)
+    if (own.start, own.count) == (chunk.start, chunk.count):
+        return _resized(code, value.at(row, number), chunk.width)
     lanes = [element(code, value, row, chunk.start + n) for n in range(chunk.count)]
     gathered: Reg = code.remember(
         ("gather", tuple(lanes), chunk.width), lambda: code.gather(lanes, chunk.width)

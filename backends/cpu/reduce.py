@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tcc.backends.cpu.blocks import Value, part, row_number, row_positions, scalar_chunks
 from tcc.backends.cpu.compute import combine
@@ -56,12 +57,13 @@ def _same_chunks(code: Code, values: Sequence[Value]) -> Sequence[Value]:
     first = values[0]
     if any(v.shape != first.shape for v in values):
         raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
-    return [v if v.chunks == first.chunks else _cut_like(code, v, first) for v in values]
+    cuts = first.chunks
 
+    def cut(v: Value) -> Value:
+        regs = tuple(part(code, v, row, c) for row in range(v.rows) for c in cuts)
+        return replace(v, chunks=cuts, regs=regs)
 
-def _cut_like(code: Code, value: Value, other: Value) -> Value:
-    regs = tuple(part(code, value, row, c) for row in range(value.rows) for c in other.chunks)
-    return Value(value.dtype, value.shape, other.chunks, regs)
+    return [v if v.chunks == cuts else cut(v) for v in values]
 
 
 class _Tree:

@@ -98,7 +98,7 @@ class Code:
         self.lines: list[str] = []
         self.label = "entry"
         self._count = 0
-        self._known: list[dict[Hashable, Any]] = [{}]
+        self._known: dict[Hashable, Any] = {}
 
     # ---- instructions --------------------------------------------------------------------------
 
@@ -247,19 +247,18 @@ class Code:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Values remembered inside are forgotten after."""
-        self._known.append({})
+        before = len(self._known)
         try:
             yield
         finally:
-            self._known.pop()
+            while len(self._known) > before:
+                self._known.popitem()
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value under `key`, made here if no dominating place made it."""
-        for known in self._known:
-            if key in known:
-                found: _T = known[key]
-                return found
-        value = self._known[-1][key] = make()
+        if key not in self._known:
+            self._known[key] = make()
+        value: _T = self._known[key]
         return value
 
 

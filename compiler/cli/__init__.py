@@ -7,6 +7,7 @@ tcc, 130 interrupted (also by the reader of its output, who went).
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -92,6 +93,8 @@ def execute(args: Sequence[str] | None = None) -> int:
 def main() -> None:
     """The console command `tcc`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
+    gc.freeze()
+    gc.set_threshold(100_000)  # graphs are large and have few cycles
     sys.exit(execute())
 
 
