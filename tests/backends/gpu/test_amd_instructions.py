@@ -288,6 +288,83 @@ def test_one_lane(arch: str) -> None:
     assert (lanes(arch, code, x) == want).all()
 
 
+def test_the_other_row(arch: str) -> None:
+    if arch == "gfx942":  # which has no such instruction
+        return
+    x = words(arch)
+    code = """v_mov_b32 v32, 0x4d
+    s_mov_b32 s20, 0x76543210
+    s_mov_b32 s21, 0x0edcba98
+    v_permlanex16_b32 v32, v8, s20, s21"""
+    want = [int(x[(n // 16 ^ 1) * 16 + (n % 16 if n % 16 < 15 else 0)]) for n in range(32)]
+    assert lanes(arch, code, x).tolist() == want
+    only_low = code.replace("v_permlanex16", "s_mov_b32 exec_lo, 0x0000ffff\nv_permlanex16")
+    after = f"{only_low}\ns_mov_b32 exec_lo, -1"
+    assert lanes(arch, after, x).tolist() == [77] * 32  # nobody takes part whom they could read
+    both = after.replace("v8, s20, s21", "v8, s20, s21 op_sel:[1,0]")
+    assert lanes(arch, both, x).tolist() == [*want[:16], *[77] * 16]
+
+
+# ---- two at once, and parts of registers --------------------------------------------------------
+
+
+def test_dual_instructions_read_first(arch: str) -> None:
+    if arch == "gfx942":  # which has no such instructions
+        return
+    x, y = words(arch, 1), words(arch, 2)
+    code = """v_dual_mov_b32 v8, v17 :: v_dual_mov_b32 v17, v8
+    v_mov_b32 v16, v17"""
+    code = f"v_mov_b32 v17, v16\n{code}\nv_mov_b32 v32, v8\nv_mov_b32 v33, v16"
+    got = lanes(arch, code, x, y, made=np.uint64)
+    assert (got == x.astype(np.uint64) << np.uint64(32) | y).all()
+    a, b = numbers(arch, 1), numbers(arch, 2)
+    code = """v_mov_b32 v11, v16
+    v_dual_fmaak_f32 v32, v8, v11, 0x40400000 :: v_dual_mul_f32 v33, 2.0, v11"""
+    pairs = lanes(arch, code, a, b, made=np.uint64).view(np.float32).reshape(-1, 2)
+    exact = [
+        nearest(Fraction(float(p)) * Fraction(float(q)) + 3) for p, q in zip(a, b, strict=True)
+    ]
+    assert pairs[:, 0].tolist() == exact
+    assert (pairs[:, 1] == 2 * b).all()
+
+
+def test_packed_numbers(arch: str) -> None:
+    if arch == "gfx1100":  # which has no such instructions
+        return
+    x, y = (np.stack([numbers(arch, n), numbers(arch, n + 5)], 1) for n in (1, 2))
+    wide = [each.view(np.uint64)[:, 0] for each in (x, y)]
+    for code, want in {
+        "v_pk_add_f32 v[32:33], v[8:9], v[16:17]": x + y,
+        "v_pk_mul_f32 v[32:33], v[8:9], v[16:17] neg_lo:[1,0] neg_hi:[0,0]": x * y * [-1, 1],
+        "v_pk_mul_f32 v[32:33], v[8:9], v[16:17] op_sel:[1,0] op_sel_hi:[0,1]": x[:, ::-1] * y,
+        "v_pk_mul_f32 v[32:33], v[8:9], 0.5 op_sel_hi:[1,0]": x / 2,
+    }.items():
+        got = lanes(arch, code, *wide, made=np.uint64).view(np.float32).reshape(-1, 2)
+        assert (got == want.astype(np.float32)).all(), code
+
+
+def test_bytes_of_registers(arch: str) -> None:
+    if arch == "gfx1100":  # which has no such operands
+        return
+    x, y = words(arch, 1), words(arch, 2)
+    byte, half = x >> np.uint32(16) & np.uint32(255), y >> np.uint32(16)
+    signed = byte.astype(np.uint8).astype(np.int8).astype(np.int32).astype(np.uint32)
+    start = "v_mov_b32 v32, -1\nv_add_u32_sdwa v32, v8, v16"
+    for code, want in {
+        "dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1": byte + half,
+        "dst_sel:BYTE_1 dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1": (
+            (byte + half & np.uint32(255)) << np.uint32(8)
+        ),
+        "dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_2 src1_sel:WORD_1": (
+            byte + half << np.uint32(16) | np.uint32(0xFFFF)
+        ),
+    }.items():
+        assert (lanes(arch, f"{start} {code}", x, y) == want).all(), code
+    code = "dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1"
+    text = f"{start} {code}".replace(", v8,", ", sext(v8),")
+    assert (lanes(arch, text, x, y) == signed + half).all()
+
+
 # ---- matrices -----------------------------------------------------------------------------------
 
 KINDS: dict[str, Any] = {
@@ -407,6 +484,29 @@ def test_shared_memory_that_nobody_wrote(arch: str) -> None:
     out = np.zeros(count(arch), np.uint32)
     with pytest.raises(Fault, match="nobody wrote it"):
         execute(arch, body(arch, code, [4]), [out], shared=4 * count(arch))
+
+
+def test_loads_of_halves(arch: str) -> None:
+    """What is not loaded stays; a signed byte is extended."""
+    code = """v_lshlrev_b32 v3, 2, v0
+    v_mov_b32 v32, -1
+    ds_write_b32 v3, v8
+    s_waitcnt lgkmcnt(0)
+    {load}
+    s_waitcnt lgkmcnt(0)"""
+    x = words(arch)
+    high, low = x >> np.uint32(16), x & np.uint32(0xFFFF)
+    byte = (x >> np.uint32(8)).astype(np.uint8).astype(np.int8).astype(np.int32).astype(np.uint32)
+    for load, want in {
+        "ds_read_u16_d16_hi v32, v3": low << np.uint32(16) | np.uint32(0xFFFF),
+        "ds_read_u16_d16 v32, v3 offset:2": high | np.uint32(0xFFFF0000),
+        "ds_read_u16 v32, v3 offset:2": high,
+        "ds_read_i8 v32, v3 offset:1": byte,
+    }.items():
+        out = np.zeros(count(arch), np.uint32)
+        text = body(arch, code.replace("{load}", load), [4, 4])
+        execute(arch, text, [x, out], shared=4 * count(arch))
+        assert (out == want).all(), load
 
 
 def test_two_at_once(arch: str) -> None:

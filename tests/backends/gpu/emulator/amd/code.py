@@ -22,7 +22,11 @@ _OTHER_USER_REGISTERS = 0b1110111  # what else could be there; no kernel asks fo
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's descriptor: `entry` is a byte of `image`; `parameters` are offsets and widths."""
+    """A kernel's descriptor: `entry` is a byte of `image`; `parameters` are offsets and widths.
+
+    `preloaded` are the first and the number of the words of parameters that a device with newer
+    firmware puts into registers; it starts 256 bytes behind `entry` then.
+    """
 
     arch: str
     name: str
@@ -33,6 +37,7 @@ class Kernel:
     parameters: tuple[tuple[int, int], ...]
     user_registers: int
     most_threads: int
+    preloaded: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class CodeObject:
         shared, private, parameter_bytes = struct.unpack_from("<III", self.image, at)
         (entry,) = struct.unpack_from("<q", self.image, at + 16)
         floats, resources = struct.unpack_from("<II", self.image, at + 48)
-        (properties,) = struct.unpack_from("<H", self.image, at + 56)
+        properties, early = struct.unpack_from("<HH", self.image, at + 56)
         if private or not properties & _POINTER_TO_PARAMETERS or properties & _OTHER_USER_REGISTERS:
             raise Unknown(f"scratch memory or registers that {name} asks the driver for")
         if floats >> 12 & 0xFF != _NEAREST_WITH_DENORMALS:
@@ -64,7 +69,7 @@ class CodeObject:
             raise Unknown(f"hidden parameters of {name}")
         return Kernel(
             self.arch, name, self.image, at + entry, shared, parameter_bytes, rows,
-            resources >> 1 & 31, int(about[".max_flat_workgroup_size"]),
+            resources >> 1 & 31, int(about[".max_flat_workgroup_size"]), (early >> 7, early & 127),
         )  # fmt: skip
 
 

@@ -19,8 +19,9 @@ class AmdEngine:
     """`archs` says for which architectures code came.
 
     Without a seed, waves that stand at the same instruction go together; with one, each wave of a
-    workgroup goes alone from barrier to barrier, in an order that the seed chooses.  `edit` changes
-    kernels, to see whether mistakes are found.
+    workgroup goes alone from barrier to barrier, in an order that the seed chooses, and starts with
+    its parameters in registers, where the kernel knows both ways.  `edit` changes kernels, to see
+    whether mistakes are found.
     """
 
     def __init__(self, seed: int | None = None, edit: Edit = lambda kernel: kernel) -> None:

@@ -83,7 +83,7 @@ def _dual(o: Operands) -> Step:
     pairs = [_half(o, part) for part in "xy"]
 
     def step(m: Any, s: Strand) -> None:
-        made = [value(s) for value, _ in pairs]
+        made = [np.array(value(s)) for value, _ in pairs]  # not views of what is written
         for (_, write), value in zip(pairs, made, strict=True):
             write(s, value)
 

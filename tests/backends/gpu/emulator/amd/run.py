@@ -55,7 +55,8 @@ def program(kernel: Kernel) -> Program:
 
 class Machine:
     """Some workgroups.  Of the strands that can run the one furthest behind does, so that waves
-    that parted meet again; `rng` starts the waves of a workgroup apart, in any order."""
+    that parted meet again; `rng` starts the waves of a workgroup apart, in any order, and with
+    parameters in registers where the kernel takes them so."""
 
     def __init__(
         self, found: Program, launch: Launch, blocks: list[int], parameters: int,
@@ -75,10 +76,18 @@ class Machine:
         whole.scalars[kernel.user_registers] = np.array(blocks, np.uint32)[whole.groups]
         lane = np.arange(arch.lanes, dtype=np.uint32)
         whole.vectors[0] = lane + arch.lanes * whole.members[:, None].astype(np.uint32)
+        if rng is not None and kernel.preloaded[1]:
+            self._preload(whole, kernel, launch.parameters)
         self._ready = [whole]
         self._parked: list[Strand] = []
         if rng is not None:
             self._ready = [whole.take(whole.members == n) for n in range(self._per_group)]
+
+    def _preload(self, s: Strand, kernel: Kernel, parameters: bytes) -> None:
+        first, count = kernel.preloaded
+        words = np.frombuffer(parameters[4 * first : 4 * (first + count)], np.uint32)
+        s.scalars[2 : 2 + count] = words[:, None]
+        s.pc = self.program.places[kernel.entry + 256]
 
     # ---- what steps ask for ----------
 
