@@ -319,7 +319,8 @@ def test_dual_instructions_read_first(arch: str) -> None:
     assert (got == x.astype(np.uint64) << np.uint64(32) | y).all()
     a, b = numbers(arch, 1), numbers(arch, 2)
     code = """v_mov_b32 v11, v16
-    v_dual_fmaak_f32 v32, v8, v11, 0x40400000 :: v_dual_mul_f32 v33, 2.0, v11"""
+    v_mov_b32 v12, v16
+    v_dual_fmaak_f32 v32, v8, v11, 0x40400000 :: v_dual_mul_f32 v33, 2.0, v12"""
     pairs = lanes(arch, code, a, b, made=np.uint64).view(np.float32).reshape(-1, 2)
     exact = [
         nearest(Fraction(float(p)) * Fraction(float(q)) + 3) for p, q in zip(a, b, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from .emulator.faults import Fault
 from .emulator.models import MODELS, Small
 from .running import NEEDS_TRITON
 
+Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = NEEDS_TRITON
 DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
 # Triton has no tf32 for RDNA3.
@@ -65,7 +67,7 @@ def test_no_tf32_on_rdna3(name: str, tmp_path: Path) -> None:
 # ---- numbers at the edge ------------------------------------------------------------------------
 
 
-def unary(operator: str, values: np.ndarray) -> Small:
+def unary(operator: str, values: Array) -> Small:
     size = len(values)
     return Small(f"(float[{size}] x) => (float[{size}] y) {{ y = {operator}(x) }}", {"x": values})
 
@@ -81,7 +83,27 @@ def test_exp_of_denormal_results(arch: str, driver: Path, tmp_path: Path) -> Non
     in_child(lambda: results_near(made, arch, driver, want, 2.0**-148))
 
 
-def results_near(made: Made, arch: str, driver: Path, want: np.ndarray, within: float) -> None:
+DENORMALS = 2.0 ** np.linspace(-148.9, -126.1, 200)
+FUNCTIONS = {
+    "Sqrt": (DENORMALS, np.sqrt),
+    "Log": (DENORMALS, np.log),
+    "Reciprocal": (2.0 ** np.linspace(126.1, 127.9, 200), np.reciprocal),
+}
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("operator", FUNCTIONS)
+def test_functions_at_denormals(arch: str, operator: str, driver: Path, tmp_path: Path) -> None:
+    """Within four units in the last place; the instructions alone take and make zeros."""
+    values, function = FUNCTIONS[operator]
+    x = values.astype(np.float32)
+    want = function(x.astype(np.float64))
+    within = 4 * np.maximum(np.abs(want) * 2.0**-24, 2.0**-149)
+    made = compiled(unary(operator, x), f"rocm:{arch}", tmp_path / "m.so")
+    in_child(lambda: results_near(made, arch, driver, want, within))
+
+
+def results_near(made: Made, arch: str, driver: Path, want: Array, within: Any) -> None:
     import tcc
 
     device = Device(driver, Platform.HIP, AmdEngine())
