@@ -30,6 +30,12 @@ class GlobalMemory:
         self._starts = np.array([a for a, _ in rows], np.int64)
         self._ends = np.array([a + n for a, n in rows], np.int64)
 
+    def with_span(self, address: int, size: int) -> GlobalMemory:
+        """This memory and one more allocation."""
+        sizes = (self._ends - self._starts).tolist()
+        rows = zip(self._starts.tolist(), sizes, strict=True)
+        return GlobalMemory([*rows, (address, size)])
+
     def check(self, addresses: Array, width: int, aligned: int) -> None:
         """Fault where `width` bytes at one of the addresses are not allocated, or not `aligned`."""
         if (addresses % aligned).any():

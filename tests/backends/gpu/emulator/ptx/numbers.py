@@ -78,13 +78,18 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     """
     if a.dtype == np.float64:
         return _fused_doubles(a, b, c)
+    return np.asarray(fused_to_odd(a, b, c).astype(a.dtype))
+
+
+def fused_to_odd(a: Array, b: Array, c: Array) -> Array:
+    """a b + c of f32 or f16 in f64, rounded to odd: a second rounding makes it the nearest."""
     product = a.astype(np.float64) * b.astype(np.float64)
     total, rest = _two_sum(product, c.astype(np.float64))
     bits = np.atleast_1d(total).view(np.int64)
     inexact = (rest != 0) & np.isfinite(total) & (bits & 1 == 0)
     away = (rest > 0) == (total > 0)
     odd = np.where(inexact, bits + np.where(away, 1, -1), bits)
-    return np.asarray(odd.view(np.float64).astype(a.dtype))
+    return np.asarray(odd.view(np.float64))
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:

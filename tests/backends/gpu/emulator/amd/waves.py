@@ -1,0 +1,129 @@
+"""Waves: their registers, and strands of waves that stand at the same instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SCALARS, VECTORS = 128, 512  # of gfx942 the upper half of the vectors are the accumulators
+VCC, EXEC = 106, 126
+_GARBAGE = 0x7FA5A5A5  # what registers hold at first: a NaN, a large number, no address
+
+
+@dataclass(frozen=True)
+class Arch:
+    """What differs between the two architectures: `null` is -1 where there is no such register."""
+
+    name: str
+    lanes: int
+    null: int
+    m0: int
+
+    @property
+    def mask_words(self) -> int:
+        return self.lanes // 32
+
+
+ARCHS = {"gfx1100": Arch("gfx1100", 32, 124, 125), "gfx942": Arch("gfx942", 64, -1, 124)}
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request under way: what counts it, the registers that it will write, whether it is one that
+    writes to the workgroup's memory, and whether it may overtake others."""
+
+    counter: str
+    registers: frozenset[int]
+    shared_write: bool = False
+    any_order: bool = False
+
+
+class Strand:
+    """Waves at one program counter.  `scalars` are [number, wave], `vectors` [number, wave, lane];
+    `rows` are the waves' numbers in the launch, `groups` their workgroups, `members` their numbers
+    in these, `epochs` the barriers that they have passed."""
+
+    def __init__(self, arch: Arch, rows: Array, per_group: int) -> None:
+        self.arch, self.rows = arch, rows
+        self.groups, self.members = rows // per_group, rows % per_group
+        self.epochs = np.zeros(len(rows), np.int64)
+        self.scalars = np.full((SCALARS, len(rows)), _GARBAGE, np.uint32)
+        self.vectors = np.full((VECTORS, len(rows), arch.lanes), _GARBAGE, np.uint32)
+        self.scc = np.zeros(len(rows), np.bool_)
+        self.pending: list[Pending] = []
+        self.pc = 0
+        self._mask: Array | None = None
+        self.put_lanes(EXEC, np.ones((len(rows), arch.lanes), np.bool_))
+
+    def take(self, which: Array) -> Strand:
+        """Some of the waves, as a strand of their own."""
+        made = object.__new__(Strand)
+        made.arch, made.pc, made.pending = self.arch, self.pc, list(self.pending)
+        for name in ("rows", "groups", "members", "epochs", "scc"):
+            setattr(made, name, getattr(self, name)[which])
+        made.scalars, made.vectors = self.scalars[:, which], self.vectors[:, which]
+        made._refresh()
+        return made
+
+    @staticmethod
+    def joined(parts: list[Strand]) -> Strand:
+        """Strands that stand at the same place, with the same requests under way."""
+        made = object.__new__(Strand)
+        made.arch, made.pc = parts[0].arch, parts[0].pc
+        made.pending = list(parts[0].pending)
+        for name in ("rows", "groups", "members", "epochs", "scc"):
+            setattr(made, name, np.concatenate([getattr(p, name) for p in parts]))
+        made.scalars = np.concatenate([p.scalars for p in parts], 1)
+        made.vectors = np.concatenate([p.vectors for p in parts], 1)
+        made._refresh()
+        return made
+
+    # ---- lanes that take part ------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        lanes = self.lanes_of(EXEC)
+        self._mask = None if lanes.all() else lanes
+
+    @property
+    def active(self) -> Array | None:
+        """Of each wave's lanes; None: all."""
+        return self._mask
+
+    def active_lanes(self) -> Array:
+        if self._mask is None:
+            return np.ones((len(self.rows), self.arch.lanes), np.bool_)
+        return self._mask
+
+    def lanes_of(self, number: int) -> Array:
+        """The lanes whose bits a scalar register (a pair, where waves have 64 lanes) has."""
+        words = self.scalars[number : number + self.arch.mask_words]
+        octets = np.ascontiguousarray(words.T).view(np.uint8)
+        return np.unpackbits(octets, axis=1, bitorder="little").view(np.bool_)
+
+    def put_lanes(self, number: int, lanes: Array) -> None:
+        """The opposite."""
+        if number == self.arch.null:
+            return
+        words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
+        for n in range(self.arch.mask_words):
+            self.put_scalar(number + n, words[:, n])
+
+    def put_scalar(self, number: int, value: Any) -> None:
+        if number == self.arch.null:
+            return
+        self.scalars[number] = value
+        if number >= EXEC:
+            self._refresh()
+
+    def put_vector(self, number: int, value: Any, where: Array | None) -> None:
+        if where is None:
+            self.vectors[number] = value
+        else:
+            np.copyto(self.vectors[number], value, where=where)
+
+
+Step: TypeAlias = Callable[[Any, Strand], Any]  # of a machine; True: the strand is to be left

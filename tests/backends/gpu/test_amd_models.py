@@ -1,0 +1,185 @@
+"""Small models, executed from the machine code in their artifacts, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.backends.images import Platform
+from tcc.errors import ToolError
+
+from tests.runtime.gpu.fakes import Fakes, in_child
+
+from .emulator.amd.code import Kernel
+from .emulator.amd.decode import Instruction, instructions
+from .emulator.amd.engine import AmdEngine
+from .emulator.artifacts import Made, assert_runs, compiled
+from .emulator.device import Device
+from .emulator.faults import Fault
+from .emulator.models import MODELS, Small
+from .running import NEEDS_TRITON
+
+Array = np.ndarray[Any, np.dtype[Any]]
+pytestmark = NEEDS_TRITON
+DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
+# Triton has no tf32 for RDNA3, and says so only when it compiles.
+TF32 = {"product of tf32", "pipelined tf32"}
+CASES = [(a, n) for a in DEVICES for n in MODELS if a == "gfx942" or n not in TF32]
+_NOTHING = (0xBF800000).to_bytes(4, "little")  # s_nop 0
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Fakes(tmp_path_factory.mktemp("driver")).driver(Platform.HIP)
+
+
+def agrees(made: Made, arch: str, driver: Path, engine: AmdEngine) -> None:
+    device = Device(driver, Platform.HIP, engine)
+    device.configure(DEVICES[arch], shared=65536)
+    assert_runs(made, device)
+    assert engine.archs == {arch}
+
+
+@pytest.mark.parametrize(("arch", "name"), CASES)
+def test_model_agrees(arch: str, name: str, driver: Path, tmp_path: Path) -> None:
+    """With waves side by side; with each alone, in some order, where waves share memory; and with
+    parameters in memory and in registers, where there are both ways."""
+    made = compiled(MODELS[name](), f"rocm:{arch}", tmp_path / "m.so")
+    shares = any("s_barrier" in each.assembly for each in made.kernels)
+
+    def run() -> None:
+        for seed in (None, 1) if shares or arch == "gfx942" else (None,):
+            agrees(made, arch, driver, AmdEngine(seed))
+
+    in_child(run)
+
+
+@pytest.mark.parametrize("name", sorted(TF32))
+def test_no_tf32_on_rdna3(name: str, tmp_path: Path) -> None:
+    """An expected failure: the model would have to be refused, or be multiplied in f32."""
+    with pytest.raises(ToolError, match="input_precision"):
+        compiled(MODELS[name](), "rocm:gfx1100", tmp_path / "m.so")
+
+
+# ---- numbers at the edge ------------------------------------------------------------------------
+
+
+def unary(operator: str, values: Array) -> Small:
+    size = len(values)
+    return Small(f"(float[{size}] x) => (float[{size}] y) {{ y = {operator}(x) }}", {"x": values})
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+def test_exp_of_denormal_results(arch: str, driver: Path, tmp_path: Path) -> None:
+    """`v_exp_f32` alone makes zeros of them."""
+    x = np.linspace(-103.5, -87.4, 256, dtype=np.float32)
+    want = np.exp(x.astype(np.float64))
+    assert ((want > 0) & (want < 2.0**-126)).sum() > 200
+    made = compiled(unary("Exp", x), f"rocm:{arch}", tmp_path / "m.so")
+    assert any("v_exp_f32" in each.assembly for each in made.kernels)
+    in_child(lambda: results_near(made, arch, driver, want, 2.0**-148))
+
+
+DENORMALS = 2.0 ** np.linspace(-148.9, -126.1, 200)
+FUNCTIONS = {
+    "Sqrt": (DENORMALS, np.sqrt),
+    "Log": (DENORMALS, np.log),
+    "Reciprocal": (2.0 ** np.linspace(126.1, 127.9, 200), np.reciprocal),
+}
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("operator", FUNCTIONS)
+def test_functions_at_denormals(arch: str, operator: str, driver: Path, tmp_path: Path) -> None:
+    """Within four units in the last place; the instructions alone take and make zeros."""
+    values, function = FUNCTIONS[operator]
+    x = values.astype(np.float32)
+    want = function(x.astype(np.float64))
+    within = 4 * np.maximum(np.abs(want) * 2.0**-24, 2.0**-149)
+    made = compiled(unary(operator, x), f"rocm:{arch}", tmp_path / "m.so")
+    in_child(lambda: results_near(made, arch, driver, want, within))
+
+
+def results_near(made: Made, arch: str, driver: Path, want: Array, within: Any) -> None:
+    import tcc
+
+    device = Device(driver, Platform.HIP, AmdEngine())
+    device.configure(DEVICES[arch], shared=65536)
+    with device.blamed():
+        got = tcc.load(made.path).run(dict(made.small.inputs))
+    found = np.asarray(got["y"]).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        right = (np.abs(found - want) <= within) | (found == want)
+    right |= np.isnan(found) & np.isnan(want)
+    wrong = [(x[~right], found[~right], want[~right]) for x in made.small.inputs.values()]
+    assert right.all(), wrong
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+def test_quotients_are_the_nearest(arch: str, driver: Path, tmp_path: Path) -> None:
+    """Of all sizes: both are scaled on the way, and scaled back."""
+    rng = np.random.default_rng(5)
+    shape = (2, 600)
+    numbers = rng.uniform(1, 2, shape) * 2.0 ** rng.integers(-140, 127, shape)
+    special = np.array([0, np.inf, 1, 2.0**-149, 3.4e38, -0.0, 2.0**127, -5], np.float64)
+    x, y = np.concatenate([numbers, np.stack([special, special[::-1]])], 1).astype(np.float32)
+    small = Small(
+        f"(float[{len(x)}] x, float[{len(x)}] z) => (float[{len(x)}] y) {{ y = Div(x, z) }}",
+        {"x": x, "z": y},
+    )
+    made = compiled(small, f"rocm:{arch}", tmp_path / "m.so")
+    assert any("v_div_scale_f32" in each.assembly for each in made.kernels)
+    with np.errstate(all="ignore"):
+        want = (x / y).astype(np.float64)
+    in_child(lambda: results_near(made, arch, driver, want, 0))
+
+
+# ---- mistakes in real kernels -------------------------------------------------------------------
+
+
+def without(found: Callable[[Instruction], bool]) -> Callable[[Kernel], Kernel]:
+    """Kernels with one word's instructions taken out."""
+
+    def edit(kernel: Kernel) -> Kernel:
+        image = bytearray(kernel.image)
+        for i in instructions(kernel.image, kernel.entry, kernel.arch):
+            if found(i):
+                assert i.size == 4
+                image[i.at : i.at + 4] = _NOTHING
+        return replace(kernel, image=bytes(image))
+
+    return edit
+
+
+def counter_of_shared(i: Instruction) -> bool:
+    """A wait for shared memory and scalars."""
+    return i.name == "s_waitcnt" and i.get("simm16") in (0xFC07, 0xC07F)
+
+
+def counter_of_loads(i: Instruction) -> bool:
+    return i.name == "s_waitcnt" and i.get("simm16") in (0x03F7, 0x0F70)
+
+
+MISTAKES = {
+    "no barriers": (lambda i: i.name == "s_barrier", "a race|nobody wrote it|is read and was"),
+    "no waits for shared memory": (counter_of_shared, "before the load|no s_waitcnt"),
+    "no waits for loads": (counter_of_loads, "is used before the load that writes it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found(arch: str, mistake: str, driver: Path, tmp_path: Path) -> None:
+    """In kernels of which each is right as it is (above)."""
+    chosen, words = MISTAKES[mistake]
+    made = compiled(MODELS["attention"](), f"rocm:{arch}", tmp_path / "m.so")
+
+    def run() -> None:
+        with pytest.raises(Fault, match=words):
+            agrees(made, arch, driver, AmdEngine(edit=without(chosen)))
+
+    in_child(run)
