@@ -50,6 +50,7 @@ def environment() -> dict[str, str]:
         "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(ROOT / "build" / "devtree"),
         "ORT_DISABLE_TELEMETRY": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(ROOT / "build" / "inductor"),
     }
 
 

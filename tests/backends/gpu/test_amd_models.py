@@ -58,6 +58,7 @@ def test_model_agrees(arch: str, name: str, driver: Path, tmp_path: Path) -> Non
     in_child(run)
 
 
+@pytest.mark.usefixtures("own_tempdir")
 @pytest.mark.parametrize("name", sorted(TF32))
 def test_no_tf32_on_rdna3(name: str, tmp_path: Path) -> None:
     """An expected failure: the model would have to be refused, or be multiplied in f32."""
