@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, prod
+from typing import TypeAlias
 
 from tcc.ir.expr import MONOIDS
 from tcc.ir.group import GroupStage, TileGroup
@@ -40,6 +42,12 @@ from tcc.passes.fuse.spans import (
 )
 from tcc.schedule.nest import Product, depends, product, reads_here
 from tcc.schedule.schedule import Nest
+
+# Terms of a floating-point sum that share an accumulator: the rounding error of a sum in blocks
+# grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
+# point summation", 1993), that of one accumulator with the root of the whole, and faster where the
+# terms have one sign.
+TERMS = 256
 
 
 def shape_of(spans: Sequence[Span]) -> tuple[int, ...]:
@@ -89,15 +97,20 @@ class Surroundings:
         )
 
 
+_Result: TypeAlias = tuple[list[Stmt], tuple[Block, ...]]
+
+
 class StageLowering:
     """Computes one stage on one block of the nest's loops."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, blocks: Regions | None = None) -> None:
+        """`blocks` are the parts of reductions that one accumulator sums."""
         self.around, self.stage, self.nest = around, around.stage, around.nest
+        self.blocks = blocks or {}
         self.outer = list(around.outer)
         self.factors = product(around.stage)
 
-    def run(self) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def run(self) -> _Result:
         """Statements and the blocks of the stage's components."""
         if self.stage.monoid is None:
             emitter = BodyEmitter(self.around, self.outer)
@@ -120,8 +133,10 @@ class StageLowering:
                 stmts.append(Store(buffer, (offset,), block, guards_at(target, mapping)))
         return stmts
 
-    def continued(self, start: tuple[Block, ...]) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def continued(self, start: tuple[Block, ...]) -> _Result:
         """The reduction over the runs at hand, on top of sums so far."""
+        if self._rounds():
+            return self._added(self._reduce_order(), [], start)
         return self._reduce_loops(self._reduce_order(), [], start)
 
     def _reduce_order(self) -> list[Var]:
@@ -129,12 +144,15 @@ class StageLowering:
         return sorted(self.stage.reduce, key=lambda v: v.name == self.nest.vector)
 
     def _region(self, var: Var) -> Region:
-        return self.around.runs.get(var) or everything(var)
+        return self.blocks.get(var) or self.around.runs.get(var) or everything(var)
 
     # ---- reductions ---------------------------------------------------------------------------
 
-    def _reduction(self) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _reduction(self) -> _Result:
         """Accumulators start at the identity and are carried through the reduction's loops."""
+        return self._sums(self._reduce_order(), [])
+
+    def _sums(self, loops: list[Var], done: list[Span]) -> _Result:
         assert self.stage.monoid is not None
         dtypes = tuple(s.dtype for s in self.stage.body)
         stmts: list[Stmt] = []
@@ -143,14 +161,70 @@ class StageLowering:
             block = self.around.fresh(scalar.dtype, shape_of(self.outer))
             stmts.append(Compute(block, scalar, ()))
             start.append(block)
-        more, blocks = self._reduce_loops(self._reduce_order(), [], tuple(start))
+        more, blocks = self._reduce_loops(loops, done, tuple(start))
         return stmts + more, blocks
+
+    def _added(self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]) -> _Result:
+        """Sums of their own over `loops`, combined with what was carried so far."""
+        stmts, sums = self._sums(loops, done)
+        more, out = self._combine(carried, sums)
+        return stmts + more, out
+
+    def _rounds(self) -> bool:
+        """Whether the reduction is a sum of floating-point terms."""
+        return self.stage.monoid == "sum" and all(s.dtype.is_float for s in self.stage.body)
+
+    def _part(self, loops: Sequence[Var]) -> int:
+        """Elements of the first loop whose terms one accumulator sums; 0 where it sums all."""
+        sizes = [as_int(self._region(v).size) for v in loops]
+        if loops[0] in self.blocks or not self._rounds() or None in sizes:
+            return 0
+        step, lanes = self.nest.block(loops[0].name), 1
+        if loops[-1].name == self.nest.vector:
+            lanes = self.nest.block(self.nest.vector)
+        size, terms = sizes[0] or 0, prod(n or 0 for n in sizes)
+        if terms <= TERMS * lanes or terms > TERMS * lanes * size:
+            return 0
+        count = ceil(terms / (TERMS * lanes))
+        equal = (n for n in range(count, 2 * count) if size % (n * step) == 0)
+        return ceil(size / next(equal, count) / step) * step
+
+    def _in_parts(
+        self, part: int, loops: list[Var], done: list[Span], carried: tuple[Block, ...]
+    ) -> _Result:
+        """Parts of the first loop, each with accumulators of its own."""
+        var, region = loops[0], self._region(loops[0])
+        size = as_int(region.size)
+        assert size is not None
+        whole = size - size % part
+
+        def added(base: Index, count: int, old: tuple[Block, ...]) -> _Result:
+            inner = StageLowering(
+                self.around, {**self.blocks, var: Region(var, base, const(count))}
+            )
+            return inner._added(loops, done, old)
+
+        counter = self.around.counter(region.size)
+        (loop,) = free_vars(counter)
+        args, results = (
+            tuple(self.around.fresh(b.dtype, b.shape) for b in carried) for _ in range(2)
+        )
+        body, yields = added(region.base + counter, part, args)
+        stmts: list[Stmt] = [
+            Loop(loop, const(0), const(whole), part, carried, args, tuple(body), yields, results)
+        ]
+        if not size % part:
+            return stmts, results
+        more, out = added(region.base + whole, size % part, results)
+        return stmts + more, out
 
     def _reduce_loops(
         self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+    ) -> _Result:
         if not loops:
             return self._accumulate(done, carried)
+        if part := self._part(loops):
+            return self._in_parts(part, loops, done, carried)
         var, rest = loops[0], loops[1:]
         block = self.nest.block(var.name)
         lanes_kept = block > 1 and var.name == self.nest.vector
@@ -190,7 +264,7 @@ class StageLowering:
         done: list[Span],
         carried: tuple[Block, ...],
         lanes_kept: bool,
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+    ) -> _Result:
         counter = self.around.counter(region.size)
         (loop,) = free_vars(counter)
         tiled = self.nest.block(region.var.name) > 1
@@ -215,7 +289,7 @@ class StageLowering:
         done: list[Span],
         span: Span,
         carried: tuple[Block, ...],
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+    ) -> _Result:
         """One block of a reduction loop that needs no loop."""
         if not lanes_kept:
             return self._reduce_loops(rest, [*done, span], carried)
@@ -224,7 +298,7 @@ class StageLowering:
         more, folded = self._fold_lanes(lanes_done, carried)
         return stmts + body + more, folded
 
-    def _identity_lanes(self, size: int) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _identity_lanes(self, size: int) -> _Result:
         """Accumulators with an axis for the lanes of the vector loop."""
         assert self.stage.monoid is not None
         dtypes = tuple(s.dtype for s in self.stage.body)
@@ -236,9 +310,7 @@ class StageLowering:
             blocks.append(block)
         return stmts, tuple(blocks)
 
-    def _fold_lanes(
-        self, blocks: tuple[Block, ...], carried: tuple[Block, ...]
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _fold_lanes(self, blocks: tuple[Block, ...], carried: tuple[Block, ...]) -> _Result:
         """Reduces the lane axis and combines the result with what was carried so far."""
         assert self.stage.monoid is not None
         shape = shape_of(self.outer)
@@ -250,18 +322,14 @@ class StageLowering:
         more, combined = self._combine(carried, flat)
         return stmts + more, combined
 
-    def _combine(
-        self, old: tuple[Block, ...], new: tuple[Block, ...]
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _combine(self, old: tuple[Block, ...], new: tuple[Block, ...]) -> _Result:
         assert self.stage.monoid is not None
         dtypes = tuple(s.dtype for s in self.stage.body)
         bodies = MONOIDS[self.stage.monoid].combine(dtypes)
         outs = tuple(self.around.fresh(b.dtype, b.shape) for b in old)
         return [Compute(o, b, (*old, *new)) for o, b in zip(outs, bodies, strict=True)], outs
 
-    def _accumulate(
-        self, reduce: list[Span], carried: tuple[Block, ...]
-    ) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _accumulate(self, reduce: list[Span], carried: tuple[Block, ...]) -> _Result:
         if self.factors is not None:
             return self._contract(reduce, carried[0])
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
@@ -318,7 +386,7 @@ class StageLowering:
 
         return next_run(self.around, self.outer, reduce, chosen)
 
-    def _contract(self, reduce: list[Span], acc: Block) -> tuple[list[Stmt], tuple[Block, ...]]:
+    def _contract(self, reduce: list[Span], acc: Block) -> _Result:
         """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
         assert self.factors is not None
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
