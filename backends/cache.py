@@ -37,8 +37,10 @@ def check_own(paths: Iterable[Path]) -> None:
     """Raises ToolError if another user than root could have put something else at one of the paths,
     which are absolute: by its owner and mode, and by those of each folder above it; and where there
     is nothing."""
-    trusted = _trusted()
-    for place in sorted({above for path in paths for above in (path, *path.parents)}):
+    trusted, paths = _trusted(), {*paths}
+    folders = {path.parent for path in paths}
+    above = {place for folder in folders for place in (folder, *folder.parents)}
+    for place in sorted(paths | above):
         try:
             found = place.lstat()
         except OSError as error:

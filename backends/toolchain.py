@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -110,6 +111,7 @@ def runtime_folder() -> Path:
     return Path(spec.origin).parent
 
 
+@cache
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
@@ -152,6 +154,7 @@ def _remove_own(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@cache
 def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
     """Functions by library and by version, as runtime/glibc.txt lists them."""
     libraries: dict[str, dict[str, list[str]]] = {}
@@ -182,6 +185,7 @@ def _object_name(source: Path) -> str:
     return f"{source.parent.name}_{source.stem}.o"
 
 
+@cache
 def _runtime_key(toolchain: Toolchain) -> str:
     digest = hashlib.sha256()
     base = runtime_folder()

@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tcc.driver import compile, load
+    from tcc.artifact import load
+    from tcc.driver import compile
     from tcc.dynamo import torch_backend
     from tcc.errors import InternalError, TccError, ToolError, UserError
     from tcc.runtime import Module
@@ -27,7 +28,7 @@ _HOME = {
     "ToolError": "tcc.errors",
     "UserError": "tcc.errors",
     "compile": "tcc.driver",
-    "load": "tcc.driver",
+    "load": "tcc.artifact",
     "torch_backend": "tcc.dynamo",
 }
 __all__ = [

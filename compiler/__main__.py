@@ -1,5 +1,5 @@
 """`python -m tcc`, for machines where another program is called tcc."""
 
-from tcc.cli import main
+from tcc.cli.commands import main
 
 main()

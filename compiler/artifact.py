@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tcc import runtime
 from tcc.errors import UserError
 from tcc.ir.container import (
     ABI_VERSION,
@@ -30,6 +31,7 @@ from tcc.ir.container import (
     TRAILER_MAGIC,
     TRAILER_VERSION,
 )
+from tcc.runtime import Module
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -46,6 +48,16 @@ class WeightRange:
     offset: int
     size: int
     sha256: str
+
+
+def load(path: str | Path, threads: int | None = None) -> Module:
+    """Loads an artifact; `threads` bounds its kernels' threads (None: all CPUs it may use).
+
+    Raises UserError for a file that is no artifact, or one that this machine cannot run.
+    """
+    read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    verify_image(Path(path))
+    return runtime.load(path, threads, error=UserError)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

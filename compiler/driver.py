@@ -9,13 +9,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from tcc import __version__, runtime
-from tcc.artifact import needed_glibc, read_manifest, verify_image
+from tcc import __version__
+from tcc.artifact import load, needed_glibc
 from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.compile import Compilers
 from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
-from tcc.errors import UserError
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx_converters import CONVERTERS
 from tcc.frontends.onnx_inputs import with_defaults
@@ -189,16 +188,6 @@ def compile(
         raise
     remove_with(module, folder)
     return module
-
-
-def load(path: str | Path, threads: int | None = None) -> Module:
-    """Loads an artifact; `threads` bounds its kernels' threads (None: all CPUs it may use).
-
-    Raises UserError for a file that is no artifact, or one that this machine cannot run.
-    """
-    read_manifest(Path(path))  # says more of a damaged file than the system's loader
-    verify_image(Path(path))
-    return runtime.load(path, threads, error=UserError)
 
 
 def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:

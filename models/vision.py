@@ -1,9 +1,8 @@
-"""Image classifiers and dense predictors: ResNet-50, MobileNetV2, U-Net, CSRNet, ViT-B/16."""
+"""Image classifiers and dense predictors: ResNet-50, MobileNetV2, U-Net, CSRNet."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import ViTConfig, ViTForImageClassification
 
 from models.export import Recipe
 from models.inputs import random_image
@@ -11,9 +10,7 @@ from models.seeding import (
     calibrate_batch_norms,
     calibrate_convolutions,
     generator,
-    scale_,
     seed_convolutions,
-    seed_transformer,
 )
 
 
@@ -229,28 +226,4 @@ def csrnet() -> Recipe:
     model = CSRNet()
     seed_convolutions(model, generator(16))
     calibrate_convolutions(model, _batch(16, 2, 3, 224, 224))
-    return Recipe(model, "dynamo", 18)
-
-
-class ViT(nn.Module):
-    """Positional face of the library's classifier: pixels in, logits out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.vit = ViTForImageClassification(
-            ViTConfig(id2label={label: str(label) for label in range(1000)})
-        )
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        logits: Tensor = self.vit(pixel_values=pixel_values).logits
-        return logits
-
-
-def vit_b16() -> Recipe:
-    """ViT-B/16 at 224x224, 1000 classes, with query and key gains that spread the attention."""
-    model = ViT()
-    seed_transformer(model, generator(86), embedding_std=1.0)
-    for name, parameter in model.named_parameters():
-        if name.endswith(("query.weight", "key.weight")):
-            scale_(parameter, 1.5)
     return Recipe(model, "dynamo", 18)

@@ -14,9 +14,12 @@ import pytest
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
+gc.disable()  # what is imported and collected lives to the end
+
+
 def pytest_collection_finish() -> None:
-    """Collected tests live to the end, all 20,000: later collections need not walk over them."""
-    gc.collect()
+    """Collections of garbage need not walk over the tests, all 20,000."""
+    gc.enable()
     gc.freeze()
 
 

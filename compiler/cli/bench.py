@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from tcc.artifact import load
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import CAP, PEERS, Peer
 from tcc.cli.rounds import Times, interleaved
 from tcc.cli.show import progress, say
-from tcc.driver import load
 from tcc.errors import UserError
 
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tcc.artifact import load
 from tcc.cli.worker import Array, read_arrays, serve
-from tcc.driver import load
 
 
 def prepare(artifact: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:

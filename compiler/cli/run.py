@@ -9,11 +9,11 @@ from threading import Thread
 from typing import Any
 
 import click
+from tcc.artifact import load
 from tcc.cli.arrays import inputs_of, write_arrays
 from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import array_lines, say, shape_record
-from tcc.driver import load
 from tcc.errors import UserError
 
 

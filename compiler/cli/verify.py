@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import numpy as np
-from tcc.artifact import find_weights, read_manifest, verify_weights
+from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
@@ -22,7 +22,7 @@ from tcc.cli.layers import check_layers
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import Peer
 from tcc.cli.show import progress, say
-from tcc.driver import evaluate_model, float_types, load, model_inputs, precision_text
+from tcc.driver import evaluate_model, float_types, model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from .syntax import statements
+
+pytestmark = pytest.mark.xdist_group("dependencies")  # one worker reads all files, once
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ("compiler", "passes", "backends", "runtime")
@@ -46,6 +49,8 @@ ON_REQUEST = {
     "jax": "a source of models where it is installed",
     "tvm": "a peer that scripts/bench runs where it is installed",
 }
+# Functions that look for a module.
+LOOKING = ("importorskip", "find_spec", "import_module")
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -71,15 +76,22 @@ def is_script(path: Path) -> bool:
 
 
 @cache
+def folder_imports(folder: str) -> tuple[set[str], set[str]]:
+    """The names of a folder's modules and their folders; the top modules that its files import."""
+    own, found = set[str](), set[str]()
+    for path in python_files([folder]):
+        own |= {path.stem, path.parent.name}
+        text = path.read_text(encoding="utf-8")
+        looks = any(f"{function}(" in text for function in LOOKING)
+        for node in (ast.walk if looks else statements)(ast.parse(text)):
+            found |= {name.partition(".")[0] for name in named(node)}
+    return own, found
+
+
 def imported(folders: tuple[str, ...]) -> set[str]:
     """The top modules that files import, but for Python's own and the repository's."""
-    found: set[str] = set()
-    own = {"tcc", *REST}
-    for path in python_files(folders):
-        own |= {path.stem, path.parent.name}
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            found |= {name.partition(".")[0] for name in named(node)}
-    return found - own - sys.stdlib_module_names
+    names, found = zip(*map(folder_imports, folders), strict=True)
+    return set().union(*found).difference(*names, {"tcc", *REST}, sys.stdlib_module_names)
 
 
 def named(node: ast.AST) -> list[str]:
@@ -90,7 +102,7 @@ def named(node: ast.AST) -> list[str]:
         case ast.ImportFrom(module=str(module), level=0):
             return [module]
         case ast.Call(func=ast.Attribute(attr=function), args=[ast.Constant(value=str(text)), *_]):
-            return [text] if function in ("importorskip", "find_spec", "import_module") else []
+            return [text] if function in LOOKING else []
         case _:
             return []
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .syntax import statements
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")
 MODULES = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -35,10 +37,9 @@ def test_layers_hold() -> None:
 
 def faults(path: Path) -> Iterator[str]:
     """Imports inside functions, relative ones, and those that name a source folder."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            inner = (n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom))
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = (n for n in statements(node) if isinstance(n, ast.Import | ast.ImportFrom))
             yield from (f"{path}:{n.lineno} is in a function" for n in inner)
         names = []
         if isinstance(node, ast.Import):

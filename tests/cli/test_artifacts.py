@@ -9,12 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
-from tcc.artifact import find_weights, read_manifest
+from tcc.artifact import find_weights, load, read_manifest
 from tcc.cli import listing
 from tcc.cli.compare import Difference
 from tcc.cli.verify import _verdict
 from tcc.debug import Trace
-from tcc.driver import load
 from tcc.errors import UserError
 
 

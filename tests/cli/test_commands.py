@@ -175,6 +175,8 @@ def test_ops_names_the_onnx_operators_that_import(capsys: pytest.CaptureFixture[
 
 def test_a_command_does_not_search_its_graphs_for_cycles_all_the_time() -> None:
     asked = "print(gc.get_threshold()[0] >= 100_000, gc.get_freeze_count() > 10_000)"
-    program = f"import gc; from tcc import cli; cli.execute = lambda: {asked}; cli.main()"
+    program = (
+        f"import gc; from tcc.cli import commands as cli; cli.execute = lambda: {asked}; cli.main()"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("True True\n", "")

@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from tcc import cli
+from tcc.artifact import load
 from tcc.cli import layers
-from tcc.driver import compile_model, load
+from tcc.driver import compile_model
 from tcc.frontends.onnx_pieces import PieceModel
 from tcc.ops import OPS
 

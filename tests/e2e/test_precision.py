@@ -15,6 +15,7 @@ from tcc import cli
 from tcc.options import TOLERANCES
 
 from tests.e2e.agreement import model_of, value
+from tests.processors import distinct
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -82,7 +83,7 @@ def weight_bytes(mode: dict[str, str]) -> float:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: "-".join(m.values()))
-@pytest.mark.parametrize("cpu", ["host", "x86-64-v3"])
+@pytest.mark.parametrize("cpu", distinct("host", "x86-64-v3"))
 def test_results_stay_near_f32_and_are_rounded(mode: dict[str, str], cpu: str) -> None:
     module = tcc.compile(language_model(), cpu=cpu, **mode)
     for count in (1, 7):

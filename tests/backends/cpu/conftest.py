@@ -20,6 +20,8 @@ from tcc.ir.tile import Scope, TileKernel
 from tcc.ir.types import BF16, DType
 from tcc.target import Target, parse_target
 
+from tests.processors import distinct
+
 _ENTRY = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
@@ -79,7 +81,7 @@ class Compiled:
 Check = Callable[..., list[np.ndarray]]
 
 
-@pytest.fixture(params=["host", "x86-64-v3"])
+@pytest.fixture(params=distinct("host", "x86-64-v3"))
 def target(request: pytest.FixtureRequest) -> Target:
     return parse_target("cpu", request.param, detect)
 

@@ -15,10 +15,12 @@ from tcc.backends.cpu.inprocess import LoadedCode
 from tcc.schedule.machine_file import machine_text, read_machine
 from tcc.target import Target, parse_target
 
+from tests.processors import distinct
+
 _VOID_PTR, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-@pytest.fixture(scope="module", params=["host", "x86-64-v3", "x86-64-v2"])
+@pytest.fixture(scope="module", params=distinct("host", "x86-64-v3", "x86-64-v2"))
 def target(request: pytest.FixtureRequest) -> Target:
     return parse_target("cpu", request.param, detect)
 

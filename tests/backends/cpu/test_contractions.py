@@ -29,6 +29,7 @@ from tests.backends.cpu.kernels import (
     var,
     zeros,
 )
+from tests.processors import distinct
 
 
 def gemm(m_tile: int, n_tile: int, step: int, depth: int, rows: int, cols: int) -> TileKernel:
@@ -120,7 +121,7 @@ def contraction(axes, shapes, dtype: DType, narrow: DType) -> TileKernel:
     return TileKernel((*buffers, out_buf), (), (), (var(iterator("u", 1)),), body)
 
 
-@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64-v2"], indirect=True)
+@pytest.mark.parametrize("target", distinct("host", "x86-64-v3", "x86-64-v2"), indirect=True)
 @pytest.mark.parametrize("narrow", [BF16, F16], ids=str)
 def test_contraction_of_narrow_operands_sums_in_f32(check, narrow):
     axes = (("m", "n"), ("m", "k"), ("k", "n"))

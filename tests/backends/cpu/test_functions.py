@@ -14,6 +14,8 @@ from tcc.ir.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I32, DType
 
+from tests.processors import distinct
+
 RNG = np.random.default_rng(11)
 WIDTH = 19  # a whole vector and a tail
 TYPES = [t for t in DTYPES.values() if not t.is_handle]
@@ -143,7 +145,7 @@ def test_integer_power(check, dtype: DType):
     check(kernel, [base, exponent, np.zeros_like(base)])
 
 
-@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64-v2"], indirect=True)
+@pytest.mark.parametrize("target", distinct("host", "x86-64-v3", "x86-64-v2"), indirect=True)
 @pytest.mark.parametrize("source", TYPES, ids=str)
 def test_casts(check, source: DType):
     bodies: list[Scalar] = [cast(argument(0, source), t) for t in targets_of(source)]

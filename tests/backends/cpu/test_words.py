@@ -34,6 +34,8 @@ from tcc.ir.tile import (
 from tcc.ir.types import BF16, F32, I8, I32, U8, DType, integer_limits
 from tcc.target import Target, parse_target
 
+from tests.processors import distinct
+
 from . import conftest
 from .conftest import Compiled
 
@@ -232,7 +234,7 @@ def extreme_bytes(kernel: TileKernel) -> list[np.ndarray]:
 KINDS = {"u8i8": (U8, I8), "i8u8": (I8, U8), "i8i8": (I8, I8), "u8u8": (U8, U8)}
 
 
-@pytest.mark.parametrize("cpu", ["host", "skylake-avx512", "x86-64-v3", "x86-64-v2"])
+@pytest.mark.parametrize("cpu", distinct("host", "skylake-avx512", "x86-64-v3", "x86-64-v2"))
 @pytest.mark.parametrize("kinds", list(KINDS))
 def test_bytes_are_multiplied_exactly(cpu: str, kinds: str) -> None:
     host = parse_target("cpu", "host", detect)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,13 @@ pytestmark = NEEDS_TRITON
 DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
 # Triton has no tf32 for RDNA3, and says so only when it compiles.
 TF32 = {"product of tf32", "pipelined tf32"}
-CASES = [(a, n) for a in DEVICES for n in MODELS if a == "gfx942" or n not in TF32]
+ATTENTION = pytest.mark.xdist_group("amd-attention")  # compiled once for its mistakes too
+CASES = [
+    pytest.param(a, n, marks=ATTENTION if n == "attention" else (), id=f"{a}-{n}")
+    for a in DEVICES
+    for n in MODELS
+    if a == "gfx942" or n not in TF32
+]
 _NOTHING = (0xBF800000).to_bytes(4, "little")  # s_nop 0
 
 
@@ -37,23 +44,43 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Fakes(tmp_path_factory.mktemp("driver")).driver(Platform.HIP)
 
 
-def agrees(made: Made, arch: str, driver: Path, engine: AmdEngine) -> None:
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    """Compiles it when it is asked for, once."""
+
+    @cache
+    def of(arch: str) -> Made:
+        return compiled(
+            MODELS["attention"](), f"rocm:{arch}", tmp_path_factory.mktemp("a") / "m.so"
+        )
+
+    return of
+
+
+def agrees(
+    made: Made, arch: str, driver: Path, engine: AmdEngine, seeds: Sequence[int | None]
+) -> None:
     device = Device(driver, Platform.HIP, engine)
     device.configure(DEVICES[arch], shared=65536)
-    assert_runs(made, device)
+    assert_runs(made, device, seeds)
     assert engine.archs == {arch}
 
 
 @pytest.mark.parametrize(("arch", "name"), CASES)
-def test_model_agrees(arch: str, name: str, driver: Path, tmp_path: Path) -> None:
+def test_model_agrees(
+    arch: str, name: str, driver: Path, tmp_path: Path, attention: Callable[[str], Made]
+) -> None:
     """With waves side by side; with each alone, in some order, where waves share memory; and with
     parameters in memory and in registers, where there are both ways."""
-    made = compiled(MODELS[name](), f"rocm:{arch}", tmp_path / "m.so")
+    if name == "attention":
+        made = attention(arch)
+    else:
+        made = compiled(MODELS[name](), f"rocm:{arch}", tmp_path / "m.so")
     shares = any("s_barrier" in each.assembly for each in made.kernels)
 
     def run() -> None:
-        for seed in (None, 1) if shares or arch == "gfx942" else (None,):
-            agrees(made, arch, driver, AmdEngine(seed))
+        seeds = (None, 1) if shares or arch == "gfx942" else (None, None)
+        agrees(made, arch, driver, AmdEngine(), seeds)
 
     in_child(run)
 
@@ -172,15 +199,18 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@ATTENTION
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_found(arch: str, mistake: str, driver: Path, tmp_path: Path) -> None:
+def test_mistakes_are_found(
+    arch: str, mistake: str, driver: Path, attention: Callable[[str], Made]
+) -> None:
     """In kernels of which each is right as it is (above)."""
     chosen, words = MISTAKES[mistake]
-    made = compiled(MODELS["attention"](), f"rocm:{arch}", tmp_path / "m.so")
+    made = attention(arch)
 
     def run() -> None:
         with pytest.raises(Fault, match=words):
-            agrees(made, arch, driver, AmdEngine(edit=without(chosen)))
+            agrees(made, arch, driver, AmdEngine(edit=without(chosen)), (None,))
 
     in_child(run)

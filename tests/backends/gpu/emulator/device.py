@@ -39,7 +39,9 @@ class Launch:
 
 
 class Engine(Protocol):
-    """What executes the code of a vendor."""
+    """What executes the code of a vendor; `seed` orders what comes next."""
+
+    seed: int | None
 
     def load(self, address: int) -> Any:
         """The module whose image lies there; None: it is none that this engine takes."""
@@ -72,7 +74,7 @@ class Device(Driver):
 
     def __init__(self, path: Path, platform: Platform, engine: Engine) -> None:
         super().__init__(path, platform)
-        self._engine = engine
+        self.engine = engine
         self._things: list[Any] = [None]  # modules, kernels and launches, by their numbers
         self.launches = 0
         self.error: BaseException | None = None
@@ -103,10 +105,10 @@ class Device(Driver):
         return len(self._things) - 1
 
     def _load(self, image: int) -> int:
-        return self._numbered(self._engine.load(image))
+        return self._numbered(self.engine.load(image))
 
     def _find(self, module: int, name: bytes) -> int:
-        return self._numbered(self._engine.find(self._things[module], name.decode()))
+        return self._numbered(self.engine.find(self._things[module], name.decode()))
 
     def _launch(self, kernel: int, blocks: int, threads: int, shared: int, pointers: Any) -> int:
         found = self._things[kernel]
@@ -116,14 +118,14 @@ class Device(Driver):
             tagged = width == 8 and raw[7] == _TAG
             return raw[:7] + b"\0" if tagged else raw
 
-        given = self._engine.parameters(found, value)
+        given = self.engine.parameters(found, value)
         return self._numbered((found, blocks, threads, shared, given))
 
     def _perform(self, number: int) -> int:
         kernel, blocks, threads, shared, parameters = self._things[number]
         launch = Launch(blocks, threads, shared, parameters, GlobalMemory(self.allocations()))
         self.launches += 1
-        self._engine.run(kernel, launch)
+        self.engine.run(kernel, launch)
         return 0
 
     @contextmanager

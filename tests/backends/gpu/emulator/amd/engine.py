@@ -25,7 +25,7 @@ class AmdEngine:
     """
 
     def __init__(self, seed: int | None = None, edit: Edit = lambda kernel: kernel) -> None:
-        self._seed, self._edit = seed, edit
+        self.seed, self._edit = seed, edit
         self.archs: set[str] = set()
 
     def load(self, address: int) -> CodeObject | None:
@@ -46,4 +46,4 @@ class AmdEngine:
         return bytes(made)
 
     def run(self, kernel: Kernel, launch: Launch) -> None:
-        run(kernel, launch, self._seed)
+        run(kernel, launch, self.seed)

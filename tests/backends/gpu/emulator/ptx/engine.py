@@ -32,10 +32,10 @@ class PtxEngine:
     """
 
     def __init__(
-        self, compiled: Sequence[CompiledKernel] = (), seed: int = 0, edit: Edit = str
+        self, compiled: Sequence[CompiledKernel] = (), seed: int | None = 0, edit: Edit = str
     ) -> None:
         self._texts = {each.image: each.assembly for each in compiled}
-        self._seed, self._edit = seed, edit
+        self.seed, self._edit = seed, edit
         self.forms: set[str] = set()
 
     def load(self, address: int) -> str | None:
@@ -63,4 +63,4 @@ class PtxEngine:
         return bytes(made)
 
     def run(self, kernel: Entry, launch: Launch) -> None:
-        run(kernel.program, launch, self._seed)
+        run(kernel.program, launch, self.seed or 0)
