@@ -17,6 +17,7 @@ from tcc.budgets import read_count
 from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.compare import Difference, compare
+from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import check_layers
 from tcc.cli.opened import opened_artifact
@@ -69,6 +70,7 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
     help="With --layers: write the smallest model that shows the fault here, with its inputs.",
 )
 @json_flag
+@timeout_flag
 def verify(
     model: Path,
     artifact: Path | None,
@@ -90,7 +92,7 @@ def verify(
 
     \b
     Example:
-      tcc verify model.onnx model.so
+      tcc verify model.onnx model.so --timeout 600
       tcc verify model.onnx --layers --reproduce fault/
     """
     if model.suffix == ".pt2":
@@ -140,7 +142,7 @@ def verify(
         arrays = inputs_of(path, module.inputs, inputs, seed)
         values = as_values(arrays, module.inputs)
         given = _as_the_model_takes(values, module.manifest)
-        got = as_values(module.run(arrays), module.outputs)
+        got = as_values(interruptible(lambda: module.run(arrays)), module.outputs)
     own = any(is_carried(port) for port in (*module.inputs, *module.outputs))
     oracle, want = _expected(model, given, own)
     allowed = _tolerance(module.manifest, model, module.outputs) if tolerance is None else tolerance
