@@ -57,7 +57,8 @@ class Job:
     """Kernels that become code under `names` for each of the target's GPUs.
 
     `alignments` are those of the kernels' buffers.  Products of f32 are those of `precision`
-    where all of the GPUs have units for it, else exact.  `gluon`: Hopper's products of halves may be in Gluon.
+    where all of the GPUs have units for it, else exact.  `gluon`: Hopper's products of halves may
+    be in Gluon.
     """
 
     kernels: Sequence[TileKernel]
