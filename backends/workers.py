@@ -273,17 +273,18 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
         status = f"the compiler process ended: exit status {process.wait()}"
         if late.is_set():
             return None, worker.budgets.over("kernel_seconds")
-        return None, _judged(worker, "; ".join([status, *_last_words(worker)]))
+        return None, _judged(worker, "; ".join([status, *_last_words(worker)]), ended=True)
     finally:
         clock.cancel()
     return answer, error and _judged(worker, "\n".join([error, *_last_words(worker)]))
 
 
-def _judged(worker: _Worker, error: str) -> str | UserError:
-    """`error`, or that of the budget that was too small for the process."""
+def _judged(worker: _Worker, error: str, *, ended: bool = False) -> str | UserError:
+    """`error`, or that of the budget that was too small for the process, which it may have `ended`
+    without a word."""
     budgets = worker.budgets
     name = "bytes" if budgets.bytes < budgets.kernel_bytes else "kernel_bytes"
-    if lacks_memory(error) or getattr(budgets, name) < _LEAST_BYTES:
+    if lacks_memory(error) or (ended and getattr(budgets, name) < _LEAST_BYTES):
         return budgets.over(name, why=error.splitlines()[-1])
     return error
 

@@ -95,10 +95,10 @@ def verify_image(path: Path) -> None:
         )
 
 
-def read_program(path: Path) -> bytes:
-    """The encoded program of the artifact's first variant.  Raises UserError as `read_manifest`."""
+def read_program(path: Path, variant: int = 0) -> bytes:
+    """The encoded program of a variant.  Raises UserError as `read_manifest`."""
     with _opened(path, "artifact") as file:
-        return _read_section(file, path, f"{PROGRAM_SECTION}0")[:-1]
+        return _read_section(file, path, f"{PROGRAM_SECTION}{variant}")[:-1]
 
 
 def read_listings(path: Path) -> dict[str, str]:

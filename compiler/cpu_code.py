@@ -34,7 +34,7 @@ from tcc.schedule.machine import Machine, machine_for
 from tcc.schedule.machine_file import machine_digest, read_machine
 from tcc.schedule.schedule import Schedule
 from tcc.schedule.storage import most_uses
-from tcc.schedule.work import contraction_flops, has_open_sizes
+from tcc.schedule.work import work_facts
 from tcc.target import Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
@@ -173,9 +173,6 @@ def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
     assert isinstance(bound.schedule, Schedule)
     price = pricer.price(bound.group, bound.schedule)
     return {
-        "flops": price.flops,
-        "contraction_flops": contraction_flops(bound.group),
-        "bytes": price.bytes,
+        **work_facts(bound.group, bound.kernel.sizes),
         "seconds": float(f"{price.seconds:.4g}"),
-        "open_sizes": has_open_sizes(bound.group),
     }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
+from types import MappingProxyType
 from typing import Any
 
 from tcc import __version__
@@ -29,6 +30,7 @@ from tcc.ir.text import graph_text
 from tcc.ir.types import Kind, TensorType
 from tcc.options import OpenShape, Options, read_options
 from tcc.passes.lower_node import check_runnable
+from tcc.passes.narrow_weights import as_stored
 from tcc.passes.state import appended_rows
 from tcc.passes.winograd import constant_bytes
 from tcc.runtime import Module, Port
@@ -190,9 +192,29 @@ def compile(
     return module
 
 
-def evaluate_model(model: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
-    return evaluate_graph(_with_inputs(model, [f"{name}=" for name in inputs]), inputs)
+def evaluate_model(
+    model: Path, inputs: Mapping[str, Array], weights: Mapping[str, Array] = MappingProxyType({})
+) -> Mapping[str, Array]:
+    """The model's outputs by the reference evaluator: slow, obvious, no generated code; `weights`
+    take the place of constants of these names."""
+    graph = _with_inputs(model, [f"{name}=" for name in inputs])
+    changed = {
+        value: graph.store.put(weights[name], value.type.dtype)
+        for value, handle in graph.constants.items()
+        for name in graph.store.sources(handle)
+        if name in weights
+    }
+    return evaluate_graph(replace(graph, constants={**graph.constants, **changed}), inputs)
+
+
+def rounded_weights(model: Path, manifest: Mapping[str, Any], variant: int) -> dict[str, Array]:
+    """The constants of the ONNX file at `model` that a variant's code has in fewer bits, by name,
+    and rounded so."""
+    store = load_model(model).store
+    listed = manifest["variants"][variant].get("rounded", ())
+    types = {name: entry["type"] for entry in listed for name in entry["weights"]}
+    found = ((name, handle) for handle in store.handles() for name in store.sources(handle))
+    return {n: as_stored(store.get(handle), types[n]) for n, handle in found if n in types}
 
 
 def _with_inputs(model: Path, given: Sequence[str]) -> Graph:

@@ -31,7 +31,7 @@ from tcc.passes.plan_kernels import Bound
 from tcc.passes.precision import Precision
 from tcc.schedule.block_cost import BlockPricer, Usage
 from tcc.schedule.blocks import FLOAT8_NAME, BlockProfile, BlockSchedule
-from tcc.schedule.work import contraction_flops, group_bytes, group_flops, has_open_sizes
+from tcc.schedule.work import work_facts
 from tcc.target import GpuProfile, Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
@@ -153,7 +153,7 @@ class GpuCode:
                 {
                     "symbol": name,
                     "source": loc,
-                    **_work(bound),
+                    **work_facts(bound.group, bound.kernel.sizes),
                     **_price(first, bound, kernel, self.options.precision),
                     **_blocks(block_schedule(bound)),
                 }
@@ -259,16 +259,6 @@ def _peak(gpu: GpuProfile, precision: str) -> float:
     peak = gpu.peak(precision) or gpu.peak("f32")
     assert peak is not None
     return peak
-
-
-def _work(bound: Bound) -> dict[str, Any]:
-    """What one launch does; open sizes count as typical ones."""
-    return {
-        "flops": group_flops(bound.group),
-        "contraction_flops": contraction_flops(bound.group),
-        "bytes": group_bytes(bound.group),
-        "open_sizes": has_open_sizes(bound.group),
-    }
 
 
 def _price(gpu: GpuProfile, bound: Bound, made: CompiledKernel, precision: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def lower(
             code.begin(each, _names(each))
         for n, (known, first) in enumerate(found):
             # only GPUs have several parts of one kind
-            alike = known.target.kind == code.target.kind
+            alike = known.target.kind == code.target.kind and _multiply_alike(known, code)
             if alike and all(map(Lowered.same_as, first, lowered)):
                 found[n] = _joined(known, code), first
                 break
@@ -136,6 +136,12 @@ def make_variants(
 def _names(lowered: Lowered) -> tuple[str, ...]:
     """Of its kernels."""
     return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
+
+
+def _multiply_alike(one: Code, other: Code) -> bool:
+    """Whether all of their GPUs or none have matrix units for the precision."""
+    precision = one.options.precision
+    return len({gpu.peak(precision) is None for gpu in one.target.gpus + other.target.gpus}) < 2
 
 
 def _joined(one: Code, other: Code) -> Code:

@@ -38,12 +38,15 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
         bound[symbols[name]] = const(size)
     try:
         return settle_sizes(with_sizes(graph, bound))
-    except InternalError as error:  # of a node that refuses its operands
+    except InternalError as error:
+        if not isinstance(error.__cause__, ValueError):  # not of a node that refuses its operands
+            raise
+        equal = ", or those that have to be equal one name with --input" if len(sizes) > 1 else ""
         raise UserError(
             "the model does not take these sizes",
             where=" ".join(f"--bucket {name}={size}" for name, size in sizes.items()),
             why=f"{error.where}: {error.why}",
-            hint="give sizes that have to be equal one name with --input",
+            hint=f"give sizes that all nodes take{equal}",
         ) from None
 
 

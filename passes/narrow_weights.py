@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 from tcc.ir.graph import carrier
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, F16, DType
+from tcc.ir.types import BF16, DTYPES, F16, DType
+from tcc.options import WEIGHTS
 
 # The elements that share a scale, best first; a length that none divides is one group.
 _GROUPS = (32, 16)
@@ -55,6 +56,16 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
     levels = np.rint(parts / np.expand_dims(divisors, axis + 1))
     least, most = (-8, 7) if bits == 4 else (-127, 127)
     return np.clip(levels, least, most).astype(np.int8).reshape(array.shape), scales
+
+
+def as_stored(array: Array, type: str) -> Array:
+    """What `array` (f32) means once it is stored in `type`, with groups of integers along the last
+    axis; as it is where it cannot be."""
+    if type not in WEIGHTS:
+        narrow = rounded(array, DTYPES[type])
+        return array if narrow is None else narrow.astype(np.float32)
+    found = quantized(array, array.ndim - 1, WEIGHTS[type])
+    return array if found is None else found[0] * found[1].repeat(group_size(array.shape[-1]), -1)
 
 
 def _away_from_zero(values: Array) -> Array:

@@ -9,10 +9,11 @@ import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from onnx import parser
-from tcc.backends.workers import WorkerFailedError, WorkerPool
+from tcc.backends.workers import WorkerFailedError, WorkerPool, _judged, _Worker
 from tcc.budgets import BUDGETS, Budgets, budgets_help, meaning_of, memory_of, read_budgets
 from tcc.cli import execute
 from tcc.errors import ToolError, UserError
@@ -104,6 +105,15 @@ def test_a_worker_gets_no_more_memory_than_its_budget(worker: str) -> None:
     with pytest.raises(WorkerFailedError, match="--budget kernel_bytes=2147483648"):
         pool.answers([pool.submit(1 << 30)])
     pool.abandon()
+
+
+def test_a_worker_of_a_small_budget_that_says_what_is_wrong_is_believed() -> None:
+    process, complaints = MagicMock(), MagicMock()
+    worker = _Worker(process, complaints, Budgets(kernel_bytes=1 << 20))
+    assert _judged(worker, "this is no kernel") == "this is no kernel"
+    for over in (_judged(worker, "killed", ended=True), _judged(worker, "out of memory")):
+        assert isinstance(over, UserError)
+        assert "kernel_bytes" in over.hint
 
 
 @pytest.mark.parametrize(

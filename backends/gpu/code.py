@@ -56,8 +56,9 @@ class GpuCode:
 class Job:
     """Kernels that become code under `names` for each of the target's GPUs.
 
-    `alignments` are those of the kernels' buffers.  Products of f32 are exact where `precision` is
-    f32, else its own.  `gluon`: Hopper's products of halves may be in Gluon.
+    `alignments` are those of the kernels' buffers.  Products of f32 are those of `precision`
+    where all of the GPUs have units for it, else exact.  `gluon`: Hopper's products of halves may
+    be in Gluon.
     """
 
     kernels: Sequence[TileKernel]
@@ -71,7 +72,8 @@ class Job:
     def sources(self) -> list[KernelSource]:
         """What is compiled, in order."""
         gpus = self.target.gpus
-        dot = "ieee" if self.precision == "f32" else self.precision
+        units = self.precision != "f32" and all(gpu.peak(self.precision) for gpu in gpus)
+        dot = self.precision if units else "ieee"
         room = max((gpu.shared for gpu in gpus if self.gluon and gpu.arch == HOPPER), default=0)
         rows = zip(self.kernels, self.names, self.schedules, self.alignments, strict=True)
         return [

@@ -36,9 +36,9 @@ def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int
     return as_taken(make_inputs(ports, given, seed, lambda: program_of(path)), ports)
 
 
-def program_of(path: Path) -> Program:
-    """The program of the artifact at `path`."""
-    return decode_program(read_program(path))
+def program_of(path: Path, variant: int = 0) -> Program:
+    """The program of a variant of the artifact at `path`."""
+    return decode_program(read_program(path, variant))
 
 
 def make_inputs(

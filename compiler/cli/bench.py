@@ -13,6 +13,7 @@ import click
 from tcc.artifact import load
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.deadline import timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.peer import CAP, PEERS, Peer
 from tcc.cli.rounds import Times, interleaved
@@ -49,6 +50,7 @@ from tcc.errors import UserError
     help="Time this artifact of MODEL instead of compiling MODEL with the default choices.",
 )
 @json_flag
+@timeout_flag
 def bench(
     model: Path,
     inputs: tuple[str, ...],
@@ -67,7 +69,7 @@ def bench(
 
     \b
     Example:
-      tcc bench model.onnx --peers ort,openvino --threads 2
+      tcc bench model.onnx --peers ort,openvino --threads 2 --timeout 600
     """
     kinds = _kinds(peers, model)
     count = threads or len(os.sched_getaffinity(0))

@@ -11,6 +11,7 @@ import click
 from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
+from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.gpu_builds import build_lines
 from tcc.cli.kernel_facts import Facts, kernel_facts
 from tcc.cli.kernel_table import contraction_line, kernel_rows, open_sizes_line, table_lines
@@ -42,6 +43,7 @@ from tcc.errors import UserError
 )
 @click.option("--asm", metavar="KERNEL", help="Prints a kernel's assembly; needs --keep-ir.")
 @json_flag
+@timeout_flag
 def inspect(
     artifact: Path,
     kernels: bool,
@@ -60,7 +62,7 @@ def inspect(
 
     \b
     Example:
-      tcc inspect model.so --measure --threads 2
+      tcc inspect model.so --measure --threads 2 --timeout 60
     """
     if ir is not None and asm is not None:
         raise UserError("a kernel is shown as LLVM IR or as assembly", where="--ir --asm")
@@ -78,12 +80,14 @@ def inspect(
         facts = [kernel_facts(manifest, path, number) for number in shown]
         times = None
         if measure:
-            times = measure_steps(
-                path,
-                facts[0].steps,
-                lambda module: inputs_of(path, module.inputs, inputs, seed),
-                runs,
-                threads,
+            times = interruptible(
+                lambda: measure_steps(
+                    path,
+                    facts[0].steps,
+                    lambda module: inputs_of(path, module.inputs, inputs, seed),
+                    runs,
+                    threads,
+                )
             )
     named = [(manifest["variants"][number], own) for number, own in zip(shown, facts, strict=True)]
     if as_json:

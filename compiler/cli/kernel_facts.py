@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.ir.index import evaluate, symbol
+from tcc.ir.parse_expr import parse_index
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
-    it waits for, where that is in the manifest.  With `open_sizes` all this is of typical sizes."""
+    it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
+    bytes, over `sizes`) all this is of typical sizes."""
 
     symbol: str
     source: str
@@ -22,7 +26,24 @@ class KernelFact:
     bytes: int
     seconds: float
     limit: str | None = None
-    open_sizes: bool = False
+    sizes: tuple[str, ...] = ()
+    formulas: tuple[str, ...] = ()
+
+    def at(self, sizes: Sequence[int | None]) -> KernelFact | None:
+        """With the work of a launch at these `sizes`, None where it is not known; a predicted time
+        stays that of typical sizes.  Raises UserError for formulas that are none."""
+        if not self.formulas:
+            return self
+        if None in sizes or len(sizes) != len(self.sizes):
+            return None
+        symbols = {name: symbol(name) for name in self.sizes}
+        known = dict(zip(self.sizes, sizes, strict=True))
+        try:
+            found = [int(evaluate(parse_index(f, symbols), known)) for f in self.formulas]
+            flops, products, bytes_ = found
+        except (ValueError, ZeroDivisionError, RecursionError):
+            return None
+        return replace(self, flops=flops, contraction_flops=products, bytes=bytes_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +72,8 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Fact
                 _typed(row["bytes"], int),
                 float(_typed(row["seconds"], float, int)),
                 None if row.get("limit") is None else _typed(row["limit"], str),
-                _typed(row.get("open_sizes", False), bool),
+                _texts(row.get("sizes", [])),
+                _texts(row.get("formulas", [])),
             )
             for row in rows
         )
@@ -72,6 +94,10 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Fact
             hint="compile the model again",
         ) from error
     return Facts(kernels, steps, *rates)
+
+
+def _texts(items: Any) -> tuple[str, ...]:
+    return tuple(_typed(item, str) for item in _typed(items, list))
 
 
 def _typed(value: Any, *kinds: type) -> Any:

@@ -18,9 +18,9 @@ class KernelRow:
     `predicted` and `measured` are seconds of one run.  `share` is the limit's part of the measured
     time, else of the predicted one: the least that the operations at the machine's peak (`limit`
     "flops") or the bytes at its memory bandwidth ("bytes") can take.  A limit that the measured
-    time is below, for the bytes came from a cache, is none.  Where the artifact says what binds a
-    kernel, `limit` is that.
-    What sizes that are open make of a kernel's work is not known: a measured time has no share.
+    time is below is none; the one of bytes, if no other is left, is "cache", without a share: they
+    came from there.  Where the artifact says what binds a kernel, `limit` is that.
+    With open sizes the work is that of the sizes of the run, None where only its data tell these.
     """
 
     name: str
@@ -47,29 +47,33 @@ def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRo
         measured = None if times is None else sum(t.seconds for t in own)
         if isinstance(step, str):
             rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
-        else:
-            rows.append(_row(facts, facts.kernels[step], launches, measured))
+            continue
+        kernel = facts.kernels[step]
+        done = (
+            [(kernel, launches)] if times is None else [(kernel.at(t.sizes), t.times) for t in own]
+        )
+        rows.append(_row(facts, kernel, done, measured))
     return sorted(rows, key=lambda row: -_time(row))
 
 
 def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, float]:
     """Multiply-adds (two each) of a run's contractions, and seconds of the kernels that hold them,
-    with all else that is fused into those: measured, but for kernels of open sizes, or without
-    `times` predicted."""
+    with all else that is fused into those: measured, where the work is known, or without `times`
+    predicted."""
     flops, seconds = 0, 0.0
-    steps = [(step, 1, None) for step in facts.steps]
-    for step, count, measured in steps if times is None else map(_measured, times):
-        kernel = None if isinstance(step, str) else facts.kernels[step]
-        if kernel is None or (kernel.open_sizes and measured is not None):
+    for number, step in enumerate(facts.steps):
+        if isinstance(step, str):
             continue
-        if kernel.contraction_flops:
+        kernel: KernelFact | None = facts.kernels[step]
+        assert kernel is not None
+        count, spent = 1, kernel.seconds
+        if times is not None:
+            count, spent = times[number].times, times[number].seconds
+            kernel = kernel.at(times[number].sizes)
+        if kernel is not None and kernel.contraction_flops:
             flops += kernel.contraction_flops * count
-            seconds += kernel.seconds if measured is None else measured
+            seconds += spent
     return flops, seconds
-
-
-def _measured(time: StepTime) -> tuple[int | str, int, float]:
-    return time.step, time.times, time.seconds
 
 
 def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | None:
@@ -84,10 +88,10 @@ def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | No
 
 def open_sizes_line(facts: Facts, measured: bool) -> str | None:
     """What the table says of kernels whose sizes are open; None without any."""
-    if not any(k.open_sizes for k in facts.kernels):
+    if not any(k.formulas for k in facts.kernels):
         return None
     if measured:
-        return "open sizes: the work of a kernel without numbers depends on the input"
+        return "open sizes: work is that of this run; there is none where its data decide"
     return f"open sizes: counted as {TYPICAL}, or as the most that they may be"
 
 
@@ -95,20 +99,31 @@ def _time(row: KernelRow) -> float:
     return (row.predicted or 0.0) if row.measured is None else row.measured
 
 
-def _row(facts: Facts, kernel: KernelFact, launches: int, measured: float | None) -> KernelRow:
-    flops, bytes_ = kernel.flops * launches, kernel.bytes * launches
-    predicted = kernel.seconds * launches
-    if kernel.open_sizes and measured is not None:
+def _row(
+    facts: Facts,
+    kernel: KernelFact,
+    done: Sequence[tuple[KernelFact | None, int]],
+    measured: float | None,
+) -> KernelRow:
+    """`done`: the work of launches, None where it is not known, and how many did so much."""
+    launches = sum(count for _, count in done)
+    typical = measured is None or not kernel.formulas
+    predicted = kernel.seconds * launches if typical else None
+    known = [(each, count) for each, count in done if each is not None]
+    if sum(count for _, count in known) < launches:
         return KernelRow(
-            kernel.symbol, kernel.source, launches, None, None, None, measured, None, None
+            kernel.symbol, kernel.source, launches, None, None, predicted, measured, None, None
         )
+    flops = sum(each.flops * count for each, count in known)
+    bytes_ = sum(each.bytes * count for each, count in known)
     least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
     time = predicted if measured is None else measured
-    # A time below a limit shows that it does not hold here: bytes came from a cache, say.
     held = [name for name in least if 0 < least[name] <= (measured or float("inf"))]
     nearest = max(held, key=lambda name: least[name], default=None)
     share = least[nearest] / time if nearest and time else None
-    limit = None if nearest is None else kernel.limit or nearest
+    limit = "cache" if bytes_ else None
+    if nearest is not None:
+        limit = kernel.limit or nearest
     return KernelRow(
         kernel.symbol, kernel.source, launches, flops, bytes_, predicted, measured, limit, share
     )
@@ -130,6 +145,7 @@ def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
 
 def _cells(row: KernelRow) -> tuple[str, ...]:
     share = "" if row.share is None else f"{row.share:.0%} {row.limit}"
+    share = "data in cache" if row.limit == "cache" else share
     return (
         row.name,
         str(row.launches),

@@ -1,20 +1,24 @@
-"""Sizes that a model can take, for inputs that are made up: its program's own checks say so."""
+"""Sizes of runs by the program's own arithmetic: of inputs that are made up, and of kernels."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tcc.ir.evaluate_program import INTEGER, holds
 from tcc.ir.program import (
     Branch,
+    CallOp,
     Check,
     Instr,
     IntOp,
+    Launch,
     Let,
     Loop,
     Program,
     Register,
     constant_registers,
+    walk_instructions,
 )
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
@@ -56,6 +60,24 @@ def fitting_shapes(
         best = min(best, mended(equal), key=missed)
     found = trial(best)[1]
     return {number: tuple(found.get(dim, 1) for dim in port.dims) for number, port in ports}
+
+
+def step_sizes(
+    program: Program, shapes: Mapping[int, Sequence[int]]
+) -> list[tuple[int | None, ...]]:
+    """What each step of the program is told, of kernels: None for what the `shapes` of inputs do
+    not decide, as numbers of data and of a trip are not."""
+    registers: dict[Register, int] = {}
+    dims = {(port, axis): n for port, own in shapes.items() for axis, n in enumerate(own)}
+    _missed(program.body, registers, dims)
+    written = Counter(i.target for i in walk_instructions(program.body) if isinstance(i, Let))
+    return [
+        tuple(registers.get(r) if written[r] == 1 else None for r in step.ints)
+        if isinstance(step, Launch)
+        else ()
+        for step in walk_instructions(program.body)
+        if isinstance(step, Launch | CallOp)
+    ]
 
 
 def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> int:

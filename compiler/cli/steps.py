@@ -8,7 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 from tcc import runtime
+from tcc.cli.arrays import program_of
+from tcc.cli.sizes import step_sizes
 from tcc.errors import UserError
 from tcc.ir.op import Array
 from tcc.runtime import Module
@@ -17,11 +20,12 @@ from tcc.runtime import Module
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """What one step of the program takes in a run, in which it runs `times` times; `step` is a
-    kernel's number or a function's name."""
+    kernel's number or a function's name, `sizes` what the kernel is told (None: not known)."""
 
     step: int | str
     times: int
     seconds: float
+    sizes: tuple[int | None, ...] = ()
 
 
 def running_variant(path: Path) -> int:
@@ -53,9 +57,16 @@ def measure_steps(
         raise UserError(
             "the artifact's manifest does not name its program's steps", where=str(path)
         )
+    program = program_of(path, module.variant)
+    shapes = {
+        number: np.shape(arrays[port.name])
+        for number, port in enumerate(module.inputs)
+        if port.kind == "tensor"
+    }
+    told = step_sizes(program, shapes)
     for number, step in enumerate(steps):
         own = [times[number] for times in sums]
         seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
         count = (own[-1].count - own[0].count) // runs
-        found.append(StepTime(step, count, median(seconds)))
+        found.append(StepTime(step, count, median(seconds), told[number]))
     return tuple(found)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.group import Access, GroupStage, TileGroup
-from tcc.ir.index import Var, as_int, free_vars
+from tcc.ir.index import Index, Var, as_index, as_int, const, free_vars, maximum, minimum
 from tcc.ir.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.tile import Scope
 from tcc.schedule.machine import Machine
@@ -38,25 +38,35 @@ def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
     return tuple(_stage_work(group, n, stage, machine) for n, stage in enumerate(group.stages))
 
 
-def has_open_sizes(group: TileGroup) -> bool:
-    """Whether some loop's trips are known only when the kernel runs."""
+def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
+    """What one launch does, as manifests have it: with open sizes that of typical ones, and the
+    three formulas of the kernel's `sizes`."""
+    found = {
+        "flops": group_flops(group),
+        "contraction_flops": contraction_flops(group),
+        "bytes": group_bytes(group),
+    }
     loops = (v for stage in group.stages for v in (*stage.iters, *stage.reduce))
-    return any(as_int(extent(v)) is None for v in loops)
+    if all(as_int(extent(v)) is not None for v in loops):
+        return found
+    flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
+    formulas = [formula.key for formula in (*flops, _bytes_formula(group))]
+    return {**found, "sizes": [v.name for v in sizes], "formulas": formulas}
 
 
-def group_flops(group: TileGroup) -> int:
+def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """Floating-point operations; a multiply-add is two, any function one.  Open sizes count as
-    `TYPICAL`."""
+    `TYPICAL`; as themselves, in an `Index`, where `count` is `extent`."""
     return sum(
-        _flops(stage) * prod(trips(v) for v in (*stage.iters, *stage.reduce))
+        _flops(stage) * prod(count(v) for v in (*stage.iters, *stage.reduce))
         for stage in group.stages
     )
 
 
-def contraction_flops(group: TileGroup) -> int:
+def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
     """The multiply-adds among them, two each, of the stages that are sums of products."""
     return sum(
-        2 * prod(trips(v) for v in (*stage.iters, *stage.reduce))
+        2 * prod(count(v) for v in (*stage.iters, *stage.reduce))
         for stage in group.stages
         if product(stage)
     )
@@ -67,11 +77,29 @@ def group_bytes(group: TileGroup) -> int:
     found: dict[int, float] = {}
     for number, stage in enumerate(group.stages):
         whole = {v: trips(v) for v in (*stage.iters, *stage.reduce)}
-        for item in stage_touches(group, number, stage):
-            if isinstance(item.source, int) and _is_global(group, item.source):
-                bytes_ = item.bytes_in(whole, 1)
-                found[item.source] = max(found.get(item.source, 0), bytes_)
+        for source, item in _global_touches(group, number, stage):
+            found[source] = max(found.get(source, 0), item.bytes_in(whole, 1))
     return round(sum(found.values()))
+
+
+def _bytes_formula(group: TileGroup) -> Index:
+    """`group_bytes` for all sizes; loops that step over one another's elements count as apart, up
+    to all that there are."""
+    found: dict[int, Index] = {}
+    for number, stage in enumerate(group.stages):
+        for source, item in _global_touches(group, number, stage):
+            own = prod((extent(v) for v in item.loops), start=const(item.times))
+            own = minimum(own, group.buffers[source].size) * item.size
+            found[source] = maximum(found.get(source, own), own)
+    return sum(found.values(), start=const(0))
+
+
+def _global_touches(
+    group: TileGroup, number: int, stage: GroupStage
+) -> Iterator[tuple[int, Touch]]:
+    for item in stage_touches(group, number, stage):
+        if isinstance(item.source, int) and _is_global(group, item.source):
+            yield item.source, item
 
 
 # ---- touches ------------------------------------------------------------------------------------

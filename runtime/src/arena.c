@@ -9,14 +9,16 @@
 enum { LINE = 64 };
 static const size_t huge_page = (size_t)2 << 20;
 static const size_t huge_from = (size_t)1 << 20;
+static const size_t filled_to = (size_t)1 << 30; /* about a second, on the slowest machines */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Page faults come now, not in the middle of a run; but a size that may be nonsense takes no more
- * than half of what is free. */
+/* Page faults of as much as most models need come now, not in the middle of a run; but a size that
+ * may be nonsense takes no more than half of what is free. */
 static void populate(void *memory, size_t size) {
+    if (size > filled_to) size = filled_to;
     long free_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (free_pages > 0 && page > 0 && size / (size_t)page <= (size_t)free_pages / 2)
         (void)madvise(memory, size, MADV_POPULATE_WRITE); /* before Linux 5.14: faults as it goes */

@@ -72,8 +72,11 @@ def test_a_limit_that_a_time_is_below_is_none() -> None:
     times = [StepTime(s, 1, t) for s, t in zip(VARIANT["steps"], seconds, strict=True)]
     rows = {r.name: r for r in kernel_rows(kernel_facts(MANIFEST, PATH), times)}
     assert (rows["k0"].limit, rows["k0"].share) == ("bytes", pytest.approx(0.2))
-    assert (rows["k1"].limit, rows["k1"].share) == (None, None)
-    assert all(row.share is None or row.share <= 1 for row in rows.values())
+    assert (rows["k1"].limit, rows["k1"].share) == ("cache", None)
+    assert (rows["sort"].limit, rows["sort"].share) == (None, None)
+    lines = {line.split()[0]: line for line in table_lines(list(rows.values()))}
+    assert lines["k1"].endswith("data in cache  b")
+    assert "cache" not in lines["k0"] + lines["sort"]
 
 
 def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
@@ -87,17 +90,51 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
     assert contraction_line(replace(facts, steps=(1,)), None) is None
 
 
-def test_open_sizes_give_a_measured_kernel_no_work() -> None:
+def with_formulas(*formulas: str) -> dict[str, Any]:
     manifest = copy.deepcopy(MANIFEST)
-    manifest["variants"][0]["kernels"][0]["open_sizes"] = True
-    facts = kernel_facts(manifest, PATH)
-    times = [StepTime(s, 1, 3e-6) for s in VARIANT["steps"]]
+    manifest["variants"][0]["kernels"][0] |= {"sizes": ["n", "m"], "formulas": list(formulas)}
+    return manifest
+
+
+def test_work_of_open_sizes_is_that_of_the_run() -> None:
+    """Two launches, at n = 3, m = 10 and at n = 100, m = 1, the second one twice."""
+    facts = kernel_facts(with_formulas("8*n*m", "2*n*m", "4*min(n,5)+(m+1)//2"), PATH)
+    times = [
+        StepTime(0, 1, 3e-6, (3, 10)),
+        StepTime(1, 1, 3e-6),
+        StepTime("sort", 1, 3e-6),
+        StepTime(0, 2, 5e-6, (100, 1)),
+    ]
+    rows = {row.name: row for row in kernel_rows(facts, times)}
+    assert (rows["k0"].flops, rows["k0"].bytes) == (240 + 2 * 800, 17 + 2 * 21)
+    assert (rows["k0"].predicted, rows["k0"].launches) == (None, 3)
+    assert rows["k0"].share == pytest.approx(1840e-9 / 8e-6)
+    assert contractions(facts, times) == (60 + 2 * 200, pytest.approx(8e-6))
+    assert "this run" in str(open_sizes_line(facts, measured=True))
+    assert "128" in str(open_sizes_line(facts, measured=False))
+    assert open_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
+
+
+@pytest.mark.parametrize("sizes", [(3, None), ()])
+def test_open_sizes_that_data_decide_give_a_measured_kernel_no_work(sizes: Any) -> None:
+    facts = kernel_facts(with_formulas("n", "n", "m"), PATH)
+    times = [StepTime(s, 1, 3e-6, sizes) for s in VARIANT["steps"]]
     rows = {row.name: row for row in kernel_rows(facts, times)}
     assert (rows["k0"].flops, rows["k0"].share, rows["k1"].bytes) == (None, None, 400)
     assert contraction_line(facts, times) is None
-    assert "input" in str(open_sizes_line(facts, measured=True))
-    assert "128" in str(open_sizes_line(facts, measured=False))
-    assert open_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
+
+
+@pytest.mark.parametrize("formula", ["n//m", "(" * 100_000])
+def test_formulas_without_a_value(formula: str) -> None:
+    (kernel, _) = kernel_facts(with_formulas(formula, "n", "n"), PATH).kernels
+    assert kernel.at((3, 0)) is None
+
+
+@pytest.mark.parametrize("formula", ["n+", "k", "n!", "n//0"])
+def test_formulas_that_are_none(formula: str) -> None:
+    (kernel, _) = kernel_facts(with_formulas(formula, "n", "n"), PATH).kernels
+    with pytest.raises(UserError):
+        kernel.at((3, 4))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +150,8 @@ def test_open_sizes_give_a_measured_kernel_no_work() -> None:
         lambda m: m["variants"][0]["machine"].update(flops_per_second=0),
         lambda m: m["variants"][0]["kernels"][0].update(flops="many"),
         lambda m: m["variants"][0]["kernels"][0].pop("source"),
-        lambda m: m["variants"][0]["kernels"][0].update(open_sizes=1),
+        lambda m: m["variants"][0]["kernels"][0].update(sizes=1),
+        lambda m: m["variants"][0]["kernels"][0].update(formulas=[1]),
         lambda m: m["variants"][0].update(kernels=[3]),
     ],
 )

@@ -1,8 +1,9 @@
-"""Runs that would not end: signals, the caller's poll function, and the deadline of `tcc run`."""
+"""Runs that would not end: signals, the caller's poll function, and the deadline of commands."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tcc
 from onnx import helper
+from tcc import cli
 from tcc.errors import UserError
 from tcc.runtime import Module, abi
 
@@ -40,6 +43,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"one": np.array(1, np.float32)},
     )
     path = tmp_path_factory.mktemp("loop") / "counting.so"
+    onnx.save(model, path.with_suffix(".onnx"))
     tcc.compile(model, jobs=1).save(path)
     return path
 
@@ -116,19 +120,41 @@ def test_other_threads_are_not_disturbed(module: Module) -> None:
     assert found == [300_000] * 2
 
 
-def started(counting: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tcc", "run", str(counting), "-i", "x=f32=0"]
+def started(path: Path, *more: str, folder: Path | None = None) -> subprocess.Popen[str]:
+    words = more or ("run", str(path))
     return subprocess.Popen(
-        [*command, "-i", f"m=i64={1 << 62}", *more], stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "tcc", *words, "-i", "x=f32=0", "-i", f"m=i64={1 << 62}"],
+        stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(folder or path.parent)},
+    )  # fmt: skip
 
 
-def test_a_run_has_a_deadline(counting: Path, tmp_path: Path) -> None:
-    process = started(counting, "--timeout", "0.5", "--output", str(tmp_path / "results"))
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "counting.so", "--output", "results"],
+        ["run", "counting.onnx"],
+        ["bench", "counting.so"],
+        ["verify", "counting.onnx", "counting.so"],
+        ["inspect", "counting.so", "--measure"],
+    ],
+    ids=" ".join,
+)
+def test_commands_have_a_deadline(words: list[str], counting: Path, tmp_path: Path) -> None:
+    found = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
+    process = started(counting, *found, "--timeout", "1.5", folder=tmp_path)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert said.startswith("error: the run takes longer than it may\n  at: --timeout 0.5\n")
+    assert said.startswith("error: this takes longer than it may\n  at: --timeout 1.5\n")
     assert list(tmp_path.iterdir()) == []
+    assert not Path("results").exists()
+
+
+def test_a_command_within_its_deadline_is_not_disturbed(counting: Path) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    words = ["run", str(counting), "-i", "x=f32=0", "-i", "m=i64=5", "--timeout", "86400"]
+    assert cli.execute(words) == 0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == before
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.errors import UserError
+from tcc.errors import InternalError, UserError
 from tcc.frontends import load_model
 from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph
@@ -77,3 +77,12 @@ def test_known_sizes_leave_nothing_to_repeat_or_check() -> None:
     assert [name for name in ops(both) if name != "require"] == ["add"]
     one = settle_sizes(fix_sizes(graph, {"n": 1, "m": 4}))
     assert one.outputs[0].type.static_shape == (4,)
+
+
+def test_our_own_faults_are_not_the_users_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Graph:
+        raise InternalError("a rewrite changes its results")
+
+    monkeypatch.setattr("tcc.passes.fix_sizes.with_sizes", broken)
+    with pytest.raises(InternalError, match="changes its results"):
+        fix_sizes(load_model(model_of(ADDED)), {"n": 4})

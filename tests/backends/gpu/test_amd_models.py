@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.backends.images import Platform
-from tcc.errors import ToolError
 
 from tests.runtime.gpu.fakes import Fakes, in_child
 
@@ -27,14 +26,11 @@ from .running import NEEDS_TRITON
 Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = NEEDS_TRITON
 DEVICES = {"gfx1100": "gfx1100", "gfx942": "gfx942:sramecc+:xnack-"}
-# Triton has no tf32 for RDNA3, and says so only when it compiles.
-TF32 = {"product of tf32", "pipelined tf32"}
 ATTENTION = pytest.mark.xdist_group("amd-attention")  # compiled once for its mistakes too
 CASES = [
     pytest.param(a, n, marks=ATTENTION if n == "attention" else (), id=f"{a}-{n}")
     for a in DEVICES
     for n in MODELS
-    if a == "gfx942" or n not in TF32
 ]
 _NOTHING = (0xBF800000).to_bytes(4, "little")  # s_nop 0
 
@@ -85,12 +81,15 @@ def test_model_agrees(
     in_child(run)
 
 
-@pytest.mark.usefixtures("own_tempdir")
-@pytest.mark.parametrize("name", sorted(TF32))
-def test_no_tf32_on_rdna3(name: str, tmp_path: Path) -> None:
-    """An expected failure: the model would have to be refused, or be multiplied in f32."""
-    with pytest.raises(ToolError, match="input_precision"):
-        compiled(MODELS[name](), "rocm:gfx1100", tmp_path / "m.so")
+def test_products_are_exact_where_there_are_no_units_of_tf32(tmp_path: Path) -> None:
+    """RDNA3 and the MI200 have none: their code is that of f32."""
+    target = "rocm:gfx1100,gfx90a,gfx942"
+    texts = []
+    for precision in ("tf32", "f32"):
+        small = replace(MODELS["product of tf32"](), precision=precision)
+        made = compiled(small, target, tmp_path / f"{precision}.so")
+        texts.append({(k.arch, k.assembly) for k in made.kernels})
+    assert {arch for arch, _ in texts[0] ^ texts[1]} == {"gfx942"}
 
 
 # ---- numbers at the edge ------------------------------------------------------------------------

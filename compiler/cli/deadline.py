@@ -1,0 +1,72 @@
+"""The deadline of commands that run models, and runs that signals and deadlines end anywhere."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from threading import Thread
+from typing import Any, TypeVar
+
+import click
+from tcc.cli.choices import Command, Seconds
+from tcc.errors import UserError
+
+Result = TypeVar("Result")
+
+
+class _LateError(BaseException):
+    """No `except Exception` on its way takes it for a fault of what it ends."""
+
+
+def timeout_flag(command: Command) -> Command:
+    """Adds `--timeout`: a command that takes longer leaves all contexts and raises UserError."""
+
+    @click.option(
+        "--timeout", type=Seconds(), help="The most that all of this may take, compiling too."
+    )
+    @wraps(command)
+    def limited(*args: Any, timeout: float | None, **values: Any) -> Any:
+        with _deadline(timeout):
+            return command(*args, **values)
+
+    return limited  # type: ignore[return-value]
+
+
+@contextmanager
+def _deadline(seconds: float | None) -> Iterator[None]:
+    def ring(*_: Any) -> None:
+        raise _LateError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds or 0)
+    try:
+        yield
+    except _LateError:
+        raise UserError(
+            "this takes longer than it may", where=f"--timeout {seconds:g}", hint="allow it more"
+        ) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interruptible(work: Callable[[], Result]) -> Result:
+    """What `work` gives.  It runs on a thread that the end of the process does not wait for: so a
+    signal, or the deadline, ends it wherever it is."""
+    done: list[Result] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]

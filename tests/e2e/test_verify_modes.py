@@ -1,0 +1,103 @@
+"""`tcc verify` tells what a narrow mode costs from a fault in its code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import helper
+from tcc import cli
+from tcc.cli import verify
+from tcc.options import TOLERANCES
+from tcc.passes import precision
+
+from .agreement import model_of, value
+
+node = helper.make_node
+MODES: dict[str, dict[str, Any]] = {
+    "bf16": {"precision": "bf16"},
+    "f16": {"precision": "f16"},
+    "int8": {"weights": "int8"},
+    "int4": {"weights": "int4"},
+}
+DIFFERENCE = {"bf16": 0.05, "f16": 0.05, "int8": 0.1, "int4": 0.3}
+
+
+def save(path: Path, mode: str) -> Path:
+    """Two products whose difference is small: what is lost in them is large beside it."""
+    rng = np.random.default_rng(0)
+    a, d = (rng.standard_normal((256, 128)).astype(np.float32) for _ in range(2))
+    nodes = [
+        node("MatMul", ["x", "a"], ["p"]),
+        node("MatMul", ["x", "b"], ["q"]),
+        node("Sub", ["p", "q"], ["y"]),
+    ]
+    ports = [value("x", shape=(1, 256))], [value("y", shape=(1, 128))]
+    model = model_of(nodes, *ports, {"a": a, "b": a + np.float32(DIFFERENCE[mode]) * d})
+    onnx.save(model, path)
+    return path
+
+
+def verified(
+    model: Path, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
+    artifact = model.with_suffix(".so")
+    tcc.compile(model, jobs=1, **options).save(artifact)
+    code = cli.execute(["verify", str(model), str(artifact), "--json"])
+    (found,) = json.loads(capsys.readouterr().out)["outputs"]
+    return code, found
+
+
+@pytest.mark.parametrize(
+    ("mode", "oracle"), [*((mode, "ONNX Runtime") for mode in MODES), ("int8", "evaluator")]
+)
+def test_what_a_mode_costs_is_ok(
+    mode: str,
+    oracle: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if oracle == "evaluator":
+        monkeypatch.setattr(verify, "find_spec", lambda name: None)
+    code, found = verified(save(tmp_path / "m.onnx", mode), MODES[mode], capsys)
+    assert found["error"] > TOLERANCES[mode]
+    assert (code, found["ok"]) == (0, True)
+    assert "rounded weights alone cost" in found["why"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fault_in_a_mode_is_wrong(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded, quantized = precision.rounded, precision.quantized
+
+    def shifted(*given: Any) -> Any:
+        found = rounded(*given)
+        return None if found is None else np.roll(found, 1, 0)
+
+    def shifted_levels(*given: Any) -> Any:
+        found = quantized(*given)
+        return None if found is None else (np.roll(found[0], 1, 0), found[1])
+
+    model = save(tmp_path / "m.onnx", mode)
+    monkeypatch.setattr(precision, "rounded", shifted)
+    monkeypatch.setattr(precision, "quantized", shifted_levels)
+    code, found = verified(model, MODES[mode], capsys)
+    assert (code, found["ok"]) == (1, False)
+    assert "rounded weights alone cost" in found["why"]
+
+
+def test_a_tolerance_that_is_given_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save(tmp_path / "m.onnx", "bf16")
+    verified(model, MODES["bf16"], capsys)
+    words = ["verify", str(model), str(model.with_suffix(".so")), "--tolerance", "1e-3"]
+    assert cli.execute(words) == 1
+    assert "more than bf16 may cost" in capsys.readouterr().out
