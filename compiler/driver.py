@@ -18,7 +18,7 @@ from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.frontends import exported, is_torch_module, load_model
 from tcc.frontends.onnx_converters import CONVERTERS
-from tcc.frontends.onnx_inputs import with_defaults
+from tcc.frontends.onnx_inputs import declared_size, with_defaults
 from tcc.frontends.onnx_reader import read_model
 from tcc.frontends.onnx_support import operator_names
 from tcc.frontends.torch_converters import converter_of
@@ -246,8 +246,9 @@ def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, OpenS
         (
             value.name,
             tuple(
-                dim.dim_value if dim.dim_value > 0 else dim.dim_param or f"open_{number}_{axis}"
+                f"open_{number}_{axis}" if size is None else size
                 for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+                for size in [declared_size(dim)]
             ),
         )
         for number, value in enumerate(graph.input)

@@ -174,6 +174,8 @@ class Emitter:
                 if not (dim.terms or size.terms or dim is size or const(1) in (dim, size)):
                     raise self.fail(f"dimensions {size.key} and {dim.key} do not broadcast")
                 wide = self.scope.joined(size, dim, _EXPANDED, self.loc)
+                if wide is None:
+                    self.require(size, dim, _EXPANDED)
                 size = wide or (size if dim.terms else dim)
             found.append(size)
         return tuple(reversed(found))

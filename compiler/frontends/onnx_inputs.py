@@ -27,8 +27,8 @@ def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
     """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
     which replace theirs.
 
-    A named dimension is one symbol wherever the name appears; unnamed ones, and those below zero
-    (as Paddle writes them), are symbols of their own.  `shapes` replaces dimensions by sizes or
+    A named dimension is one symbol wherever the name appears; others that are open are symbols of
+    their own.  `shapes` replaces dimensions by sizes or
     names; a size given to a named dimension holds for that name everywhere.
     """
     left = with_defaults(graph) - set(shapes)
@@ -78,6 +78,14 @@ def _is_text(name: str) -> bool:
     return True
 
 
+def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """The size or the name of a dimension; None for an open one that no name makes equal to others:
+    sizes below zero, as Paddle writes them, are open, and "?" and "-1" name nothing."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return dim.dim_value
+    return dim.dim_param if any(map(str.isalpha, dim.dim_param)) else None
+
+
 class _Dimensions:
     """The symbol or size of each dimension name."""
 
@@ -115,16 +123,17 @@ class _Dimensions:
                 why=f"{len(shape)} dimensions given, the model declares {len(declared)}",
             )
         for dim, size in zip(declared, shape, strict=True):
-            if dim.HasField("dim_value") and dim.dim_value > 0 and dim.dim_value != size:
+            known = declared_size(dim)
+            if isinstance(known, int) and known != size:
                 raise UserError(
                     f"the shape given for input '{value.name}' contradicts the model",
-                    why=f"{size} given, the model declares {dim.dim_value}",
+                    why=f"{size} given, the model declares {known}",
                 )
-            if dim.dim_param and isinstance(size, int):
-                found = self._named.setdefault(dim.dim_param, const(_size(size, value.name)))
+            if isinstance(known, str) and isinstance(size, int):
+                found = self._named.setdefault(known, const(_size(size, value.name)))
                 if as_int(found) != size:
                     raise UserError(
-                        f"dimension '{dim.dim_param}' is given two sizes",
+                        f"dimension '{known}' is given two sizes",
                         where=f"input {value.name}",
                         why=f"{found.key} and {size}",
                     )
@@ -146,11 +155,10 @@ class _Dimensions:
         return tuple(self._dim(dim, f"{value.name}.{n}") for n, dim in enumerate(declared))
 
     def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str) -> Index:
-        if dim.HasField("dim_value") and dim.dim_value >= 0:
-            return const(dim.dim_value)
-        if any(map(str.isalpha, dim.dim_param)):  # "?" and "-1" name nothing
-            return self._symbol(dim.dim_param)
-        return self._scope.session.fresh_symbol(own)
+        known = declared_size(dim)
+        if isinstance(known, int):
+            return const(known)
+        return self._scope.session.fresh_symbol(own) if known is None else self._symbol(known)
 
     def _symbol(self, name: str) -> Index:
         if name not in self._named:

@@ -24,8 +24,7 @@ def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
     zero = ctx.optional(2)
     if zero is None or zero.rank == scale.rank or {zero.rank, scale.rank} != {0, 1}:
         return zero
-    lone = zero.type if zero.rank else scale.type
-    return ctx.reshape(zero, scale.shape) if lone.static_shape == (1,) else zero
+    return ctx.reshape(zero, scale.shape)
 
 
 def _quantize(ctx: NodeContext) -> Results:

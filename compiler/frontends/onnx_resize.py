@@ -75,15 +75,21 @@ def _by_scales(
 
 
 def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
-    """Scaled without shifting the coordinates."""
+    """Scaled without shifting the coordinates; where axes get shorter, nearest ones are the next."""
+    mode, late = ctx.text("mode", "nearest").replace("bilinear", "linear"), target.given
+    found = target.scales if late is None else () if late.array is None else late.array
+    scales = [float(scale or 1) for scale in found]
+    shorter = min(scales, default=1) < 1
+    if mode == "nearest" and shorter and max(scales) > 1:
+        raise ctx.fail("some axes get longer and others shorter", "scale them one after the other")
     return ctx.emit(
         "resize",
-        *([x] if target.given is None else [x, target.given]),
+        *([x] if late is None else [x, late]),
         sizes=target.sizes,
         scales=target.scales,
-        mode=ctx.text("mode", "nearest").replace("bilinear", "linear"),
+        mode=mode,
         coordinate_mode="asymmetric",
-        nearest_mode="floor",
+        nearest_mode="ceil" if shorter else "floor",
     )
 
 

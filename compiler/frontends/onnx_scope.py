@@ -23,10 +23,11 @@ import numpy as np
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
+from tcc.frontends.ones import one_apart
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import LARGEST_TENSOR, TensorReader, elements_of
 from tcc.ir.graph import GraphBuilder, Value, carrier
-from tcc.ir.index import Index, as_int, const, free_vars, may_be_one, symbol
+from tcc.ir.index import Index, as_int, const, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -154,11 +155,6 @@ def _identifier(text: str) -> str:
     name = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
     plain = re.match(r"[A-Za-z_]", name) and not re.fullmatch(r"[a-z][0-9]+", name)
     return name if plain else f"n_{name}"
-
-
-def _kin(a: Index, b: Index) -> bool:
-    """Whether sizes are made of the same symbols: they are one size, rounded in two ways."""
-    return set(free_vars(a)) == set(free_vars(b)) != set()
 
 
 @dataclass(slots=True, eq=False)
@@ -310,10 +306,10 @@ class Scope:
             return b if a is const(1) else a
         if self._is_part(b, a):
             return a
-        if self._is_part(a, b) or not may_be_one(b):
+        if self._is_part(a, b) or not one_apart(b, a):
             return b if self.fits(a, b, what, loc) else None
         wide = a
-        if may_be_one(a) and not _kin(a, b):
+        if one_apart(a, b):
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
             attrs = OPS["broadcast_size"].attrs(wide, a, b)
             self.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
@@ -324,7 +320,7 @@ class Scope:
         """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
         if self._is_part(own, due):
             return True
-        if not may_be_one(own) or _kin(own, due):
+        if not one_apart(own, due):
             return False
         self.joins[due] = self._parts(due) | self._parts(own)
         self.require(own, due, what, loc, or_one=True)
@@ -343,18 +339,21 @@ class Scope:
         None where the error is another one, or no operand has such a dim."""
         if not isinstance(error, UnequalDimsError) or not any(dim.terms for dim in error.dims):
             return None
-        axis, dims, what = error.axis, error.dims, error.what
-        if axis is None:
+        dims, what = error.dims, error.what
+        if error.axis is None:
             return self._agreed(operands, error, loc)
-        if error.operand is None:
+        if not error.narrow:
             wide = self.joined(*dims, what, loc)
         else:
             wide = dims[1] if self.fits(*dims, what, loc) else None
         if wide is None:
             return self._agreed(operands, error, loc)
-        found = list(operands)
-        for n, x in enumerate(operands):
-            if x and error.operand in (None, n) and x.rank >= -axis and x.shape[axis] in dims:
+        found, axes = list(operands), error.axis
+        if isinstance(axes, int):
+            axes = dict.fromkeys(range(len(found)), (axes,))
+        for n, axis in ((n, axis) for n, places in axes.items() for axis in places):
+            x = found[n]
+            if x and x.rank >= -axis and x.shape[axis] in dims:
                 found[n] = self._stretched(x, axis, wide, loc)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
@@ -16,7 +17,7 @@ from tcc.frontends.torch_converters import converter_of
 from tcc.frontends.torch_guards import require_guards
 from tcc.frontends.torch_inputs import define_inputs
 from tcc.frontends.torch_outputs import finish_program
-from tcc.frontends.torch_reals import real_size
+from tcc.frontends.torch_reals import late_size, real_size
 from tcc.frontends.torch_regions import REGIONS
 from tcc.frontends.torch_support import ASSERT_SCALAR, GETITEM, is_arithmetic, is_ignored
 from tcc.frontends.torch_symbols import Symbols
@@ -41,7 +42,7 @@ def import_program(
     """
     session = Session(TensorReader(None), {}, _no_nodes)
     scope = Scope(session, GraphBuilder("model"), {})
-    symbols = Symbols(session, program.ranges)
+    symbols = Symbols(session, program.ranges, partial(late_size, scope))
     values = define_inputs(scope, symbols, program, shapes or {})
     require_guards(scope, symbols, program)
     results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))

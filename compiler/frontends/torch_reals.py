@@ -1,4 +1,5 @@
-"""Real numbers that a program computes from sizes, as scalars of the graph."""
+"""Real numbers that a program computes from sizes, as scalars of the graph, and sizes that round
+them."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from functools import reduce
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.emitting import Emitter
 from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.frontends.torch_calls import Formula
 from tcc.frontends.torch_symbols import Symbols, is_integral
-from tcc.ir.types import F64
+from tcc.ir.index import Index
+from tcc.ir.types import F64, I64
 from tcc.ops import OPS
 
 _BINARY = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div"}
@@ -32,6 +35,16 @@ def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Op
         return _read(scope, symbols, term, where, emit, read)
 
     return read(expression)
+
+
+def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
+    """A size that rounds a real number, which each run computes in f64, as torch does."""
+    ctx = Emitter()
+    ctx.scope, ctx.loc, ctx.operation, ctx.names = scope, str(formula)[:200], formula.head, ("rounded",)
+    number = real_size(scope, symbols, formula.args[0], ctx.loc)
+    if formula.head != "TruncToInt":  # as casts do
+        number = ctx.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
+    return ctx.size(ctx.cast(number, I64), "a size")
 
 
 def _read(

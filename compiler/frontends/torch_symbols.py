@@ -75,14 +75,19 @@ _FINEST = 1 << 10  # of fractions that reals stand for; their products with size
 class Symbols:
     """The `Index` of each symbol of the program.
 
-    `ranges` are the program's constraints: the least and largest value of a symbol, by its name.
+    `ranges` are the program's constraints: the least and largest value of a symbol, by its name;
+    `late` gives a size that rounds what fractions of sizes do not say, as each run computes it.
     """
 
     def __init__(
-        self, session: Session, ranges: Mapping[str, tuple[int | None, int | None]]
+        self,
+        session: Session,
+        ranges: Mapping[str, tuple[int | None, int | None]],
+        late: Callable[[Symbols, Formula], Index],
     ) -> None:
         self._session = session
         self._ranges = ranges
+        self._late = late
         self._known: dict[str, Index] = {}
 
     def knows(self, symbol: str) -> bool:
@@ -137,11 +142,19 @@ class Symbols:
                 raise ValueError(f"nothing defines {formula}")
             return found
         if formula.head in _ROUNDED:
-            return _ROUNDED[formula.head](*self._ratio(formula.args[0]))
+            return self._rounded(formula)
         function = _FUNCTIONS.get(formula.head)
         if function is None:
             raise ValueError(f"{formula.head} is no function of sizes")
         return function(*map(self._read, formula.args))
+
+    def _rounded(self, formula: Formula) -> Index:
+        try:
+            return _ROUNDED[formula.head](*self._ratio(formula.args[0]))
+        except ValueError:
+            if not self.knows(str(formula)):
+                self.define(str(formula), self._late(self, formula))
+            return self._known[str(formula)]
 
     def _ratio(self, formula: Any) -> tuple[Index, Index]:
         """A fraction of sizes as numerator and denominator."""

@@ -202,8 +202,14 @@ def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict
     for number, term in enumerate(terms):
         x = required(types, number)
         require(len(term) == x.rank, f"{term} of {attrs.equation} does not fit {x}")
+        own: dict[str, Index] = {}
         for letter, dim in zip(term, x.shape, strict=True):
-            extents[letter] = broadcast_dims(extents.get(letter, const(1)), dim)
+            own[letter] = agree(own.get(letter, dim), dim, f"{letter} of {attrs.equation}")
+        for letter, dim in own.items():
+            axes = {
+                k: [n - len(t) for n, c in enumerate(t) if c == letter] for k, t in enumerate(terms)
+            }
+            extents[letter] = broadcast_dims(extents.get(letter, const(1)), dim, axes)
     require(len(dict.fromkeys(output)) == len(output), f"{attrs.equation} repeats an output axis")
     require(all(letter in extents for letter in output), f"{attrs.equation} has a new output axis")
     return terms, output, extents

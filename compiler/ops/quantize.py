@@ -35,7 +35,14 @@ from tcc.ops.formula import choose, fn
 from tcc.ops.narrow import NarrowAttrs, narrow_reference, narrowed
 from tcc.ops.reference import given
 from tcc.ops.sampling import draw
-from tcc.ops.shapes import agree, agree_shapes, check_axis, check_dtype, optional, required
+from tcc.ops.shapes import (
+    UnequalDimsError,
+    agree_shapes,
+    check_axis,
+    check_dtype,
+    optional,
+    required,
+)
 
 Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
@@ -88,7 +95,10 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
         agree_shapes(scale.shape, wanted, "blocks of the scale")
     elif scale.rank == 1 and scale.shape[0] is not const(1):
         check_axis(attrs.axis, x.rank)
-        agree(scale.shape[0], x.shape[attrs.axis], "scales along the axis")
+        own, due = scale.shape[0], x.shape[attrs.axis]
+        if own is not due:
+            last = dict.fromkeys(range(1, len(types)), (-1,))
+            raise UnequalDimsError(own, due, "scales along the axis", last, narrow=True)
     elif scale.rank > 1:
         raise ValueError(f"the scale has rank {scale.rank} and there is no block size")
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.index import Index
+from tcc.ir.index import Index, const
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
 from tcc.ir.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
 from tcc.ops.contract import matmul_shape, matmul_sum
 from tcc.ops.formula import fn
 from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require
-from tcc.ops.shapes import agree, optional, required
+from tcc.ops.shapes import agree, check_broadcast, optional, required
 from tcc.ops.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
 
 _BYTES = (U8, I8)
@@ -32,7 +32,6 @@ def _check_bytes(*types: TensorType) -> None:
 def _check_point(point: TensorType | None, x: TensorType) -> None:
     if point is not None:
         require(point.dtype is x.dtype, f"zero point {point} is not of the type of {x}")
-        require(point.rank <= 1 or point.rank == x.rank, f"zero point {point} does not fit {x}")
 
 
 def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None) -> Scalar:
@@ -69,18 +68,26 @@ def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
 def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     a, c = required(types, 0), required(types, 1)
     _check_bytes(a, c)
-    _check_vector(optional(types, 2), a, -2)
-    _check_vector(optional(types, 3), c, -1)
+    _check_numbers(types, _rows(a), 2)
+    _check_numbers(types, _columns(c), 3)
     return (TensorType(I32, matmul_shape(a, c)),)
 
 
-def _check_vector(point: TensorType | None, x: TensorType, axis: int) -> None:
-    """A zero point or scale is one number, or one for each row or column."""
-    if point is None or point.rank == 0 or point.static_shape == (1,):
-        return
-    fits = point.rank == 1 and x.rank > 1
-    require(fits, f"{point} is neither a scalar nor a vector for {x}")
-    agree(point.shape[0], x.shape[axis], "the numbers of a zero point or scale")
+def _rows(a: TensorType) -> Index:
+    return a.shape[-2] if a.rank > 1 else const(1)
+
+
+def _columns(c: TensorType) -> Index:
+    return c.shape[-1] if c.rank > 1 else const(1)
+
+
+def _check_numbers(types: Types, count: Index, *numbers: int) -> None:
+    """These scales and zero points are one number each, or `count`."""
+    for number in numbers:
+        found = optional(types, number)
+        if found is not None:
+            require(found.rank < 2, f"{found} is neither a scalar nor a vector")
+            check_broadcast(found.shape, (count,), number)
 
 
 def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
@@ -152,6 +159,8 @@ def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> tuple[TensorTy
     _check_bytes(x, w)
     _check_point(optional(types, 2), x)
     _check_point(optional(types, 3), w)
+    _check_numbers(types, const(1), 2)
+    _check_numbers(types, w.shape[0], 3)
     low, high = integer_limits(x.dtype)
     require(low <= attrs.border <= high, f"a border of {attrs.border} around {x}")
     require(optional(types, 2) is None or not attrs.border, "a border besides a zero point")
@@ -222,9 +231,9 @@ def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     a, c = required(types, 0), required(types, 3)
     _check_bytes(a, c)
-    for number in (1, 2):
-        _check_vector(required(types, number), a, -2)
-        _check_vector(required(types, number + 3), c, -1)
+    _check_numbers(types, _rows(a), 1, 2)
+    _check_numbers(types, _columns(c), 4, 5)
+    _check_numbers(types, const(1), 6, 7)
     return (TensorType(required(types, 7).dtype, matmul_shape(a, c)),)
 
 
@@ -280,7 +289,11 @@ def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...
     _check_bytes(x, w)
     _check_point(required(types, 2), x)
     _check_point(required(types, 5), w)
-    require(bias is None or bias.dtype is I32, f"the bias {bias} must be i32")
+    _check_numbers(types, const(1), 1, 2, 6, 7)
+    _check_numbers(types, w.shape[0], 4, 5)
+    if bias is not None:
+        require(bias.dtype is I32 and bias.rank == 1, f"the bias {bias} must be a vector of i32")
+        agree(bias.shape[0], w.shape[0], "the elements of the bias")
     return (TensorType(required(types, 7).dtype, conv_shape(x, w, attrs)),)
 
 

@@ -8,13 +8,14 @@ where these broadcast, the larger one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tcc.ir.index import Index, const
 from tcc.ir.types import DTYPES, DType, Kind, TensorType
 
 Shape = tuple[Index, ...]
+Axes = int | Mapping[int, Sequence[int]] | None
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
 # What ops take that look at no values.
@@ -33,14 +34,15 @@ class UnequalDimsError(ValueError):
     """Two dims that must be equal and are not known to be; they may be at run time.
 
     `what` says in a few words why they must.  Where one of them may be 1 as well, `axis` is theirs,
-    counted from the end of all operands; where only the first may, it is that of `operand`.
+    counted from the end of all operands, or axes by the numbers of the operands that have them;
+    `narrow` says that only the first may be 1.
     """
 
     def __init__(
-        self, a: Index, b: Index, what: str, axis: int | None = None, operand: int | None = None
+        self, a: Index, b: Index, what: str, axis: Axes = None, narrow: bool = False
     ) -> None:
         super().__init__(f"{what}: {a.key} and {b.key} differ")
-        self.dims, self.what, self.axis, self.operand = (a, b), what, axis, operand
+        self.dims, self.what, self.axis, self.narrow = (a, b), what, axis, narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,9 @@ def same_dtype(types: Sequence[TensorType | None]) -> DType:
     return found[0]
 
 
-def broadcast_dims(a: Index, b: Index, axis: int | None = None) -> Index:
-    """The dim that `a` and `b` broadcast to; one yields to the other.  `axis` is theirs, counted
-    from the end of the operands."""
+def broadcast_dims(a: Index, b: Index, axis: Axes = None) -> Index:
+    """The dim that `a` and `b` broadcast to; one yields to the other.  `axis` is theirs, as
+    `UnequalDimsError` has it."""
     if a is not b and const(1) not in (a, b):
         raise UnequalDimsError(a, b, "dims do not broadcast", axis)
     return a if b is const(1) else b
@@ -180,7 +182,7 @@ def check_broadcast(shape: Shape, target: Shape, operand: int) -> None:
     for back in range(1, len(shape) + 1):
         own, wanted = shape[-back], target[-back]
         if own is not const(1) and own is not wanted:
-            raise UnequalDimsError(own, wanted, what, -back, operand)
+            raise UnequalDimsError(own, wanted, what, {operand: (-back,)}, narrow=True)
 
 
 def _dims(shape: Shape) -> str:

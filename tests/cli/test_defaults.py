@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import parser
 from tcc import cli
+from tcc.driver import optional_inputs
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {3, 4}> { y = Mul (x, w) }"""
@@ -53,3 +54,16 @@ def test_a_model_takes_the_inputs_that_replace_defaults(
     assert cli.execute([*command, str(model), *inputs]) == 0
     assert shown in capsys.readouterr().out
     assert cli.execute([*command, str(model), "-i", "v=1"]) == 2 or command[0] == "inspect"
+
+
+def test_the_sizes_of_a_default_are_those_of_any_input(tmp_path: Path) -> None:
+    """A size of 0 is one; names that say nothing stand for sizes that may differ."""
+    model = parser.parse_model(MODEL.replace("float[2] w)", "float[0, a, b, c, d, n] w)"))
+    for dim, text in zip(model.graph.input[1].type.tensor_type.shape.dim[1:3], "??", strict=True):
+        dim.dim_param = text
+    dims = model.graph.input[1].type.tensor_type.shape.dim
+    dims[3].dim_value, dims[4].dim_value = -1, 5
+    onnx.save(model, tmp_path / "m.onnx")
+    names = ("open_1_1", "open_1_2", "open_1_3")
+    assert optional_inputs(tmp_path / "m.onnx", ["w=x"]) == (("w", (0, *names, 5, "n")),)
+    assert optional_inputs(tmp_path / "m.onnx", ["x=x"]) == ()

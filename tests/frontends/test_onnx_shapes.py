@@ -216,16 +216,28 @@ def test_symbols_that_must_agree_are_required_to() -> None:
     assert op_names(graph) == ["require", "slice", "matmul"]
 
 
-def test_sizes_of_one_symbol_are_one_size_rounded_in_two_ways() -> None:
-    """None of them is 1 where the other is not, so nothing has to be repeated."""
-    model = model_of("""
-    g (float[n] x) => (float[k] y, float[l] z) {
-      two = Constant <value = int64[1] {2}> ()  half = Constant <value = int64[1] {0}> ()
-      s = Shape (x)  h = Div (s, two)  t = Mul (h, two)
-      part = Slice (x, half, t)  y = Add (part, x)  z = Add (y, x)
-    }""")
-    graph = check(model, {"x": np.arange(6, dtype=np.float32)})
-    assert op_names(graph) == ["slice", "require", "slice", "add", "add"]
+@pytest.mark.parametrize(
+    ("end", "other", "ops"),
+    [
+        ("sum", "up", ["slice", "slice", "require", "slice", "add"]),  # equal, written in two ways
+        ("whole", "n", ["slice", "require", "expand", "add"]),  # the one is 0 where the other is 1
+    ],
+)
+def test_sizes_of_one_symbol_are_repeated_only_where_one_may_be_1_alone(
+    end: str, other: str, ops: list[str]
+) -> None:
+    model = model_of(f"""
+    g (float[k] x) => (float[a] y) {{
+      two = Constant <value = int64[1] {{2}}> ()  nil = Constant <value = int64[1] {{0}}> ()
+      one = Constant <value = int64[1] {{1}}> ()
+      n = Shape (x)  half = Div (n, two)  whole = Mul (half, two)
+      rest = Mod (n, two)  sum = Add (half, rest)  more = Add (n, one)  up = Div (more, two)
+      p = Slice (x, nil, {end})  q = Slice (x, nil, {other})  y = Add (p, q)
+    }}""")
+    graph = load_model(model)
+    for size in (6, 1, 0, 2):
+        check(model, {"x": np.arange(size, dtype=np.float32)}, graph=graph)
+    assert [op for op in op_names(graph) if op != "identity"] == ops
 
 
 def test_a_size_joined_once_is_joined_for_good() -> None:

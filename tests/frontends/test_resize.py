@@ -147,6 +147,24 @@ def test_open_sizes_are_scaled_in_f32(scale: float, size: int) -> None:
     check(model, {"x": x})
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_nearest_elements_of_opset_10_are_the_next_where_axes_get_shorter(known: bool) -> None:
+    x = some(1, 1, 10, 23)
+
+    def model(scales: list[float]) -> onnx.ModelProto:
+        made = resize(x, scales, known=known, mode="floor", opset=10)
+        node = made.graph.node[0]
+        node.input.remove("roi")
+        node.attribute.remove(next(a for a in node.attribute if a.name == "nearest_mode"))
+        return made
+
+    for scales in ([1, 1, 0.7, 0.29], [1, 1, 1, 0.6], [1, 1, 2.5, 1]):
+        check(model(scales), {"x": x})
+    mixed = model([1, 1, 2, 0.5])
+    with pytest.raises(UserError, match="some axes get longer and others shorter"):
+        load_model(mixed)
+
+
 def test_scales_that_no_size_bears() -> None:
     model = resize(some(1, 1, 4), [1, 1, 1e30], known=False, mode="linear")
     with pytest.raises(UserError, match="too large for any size"):

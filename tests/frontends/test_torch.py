@@ -158,6 +158,28 @@ def test_open_sizes_times_fractions() -> None:
             torch.testing.assert_close(torch.as_tensor(have), want)
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_open_sizes_are_scaled_in_f64(mode: str, again: bool) -> None:
+    """0.7 * 90 is less than 63 there, and the ceiling of 0.07 * 100 is 8."""
+
+    def resized(x: Any) -> Any:
+        up = F.interpolate(x, scale_factor=0.7, mode=mode, recompute_scale_factor=again or None)
+        return up, up[:, :, : math.ceil(0.07 * x.shape[2])]
+
+    program = export(Call(resized), torch.randn(1, 2, 50), shapes=(({2: torch.export.Dim.AUTO},),))
+    graph = load_model(program)
+    for size in (50, 90, 100):
+        x = torch.randn(1, 2, size)
+        found = evaluate_graph(graph, {graph.inputs[0].name: x.numpy()})
+        for have, want in zip(found.values(), resized(x), strict=True):
+            # torch computes the places in f32
+            torch.testing.assert_close(torch.as_tensor(have), want, rtol=1e-4, atol=1e-4)
+    x = torch.randn(1, 2, 90)
+    (fixed, _) = evaluated(Call(resized), x)
+    assert fixed.shape == (1, 2, 62)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_nearest_places_are_those_of_torch(mode: str) -> None:
     # Sizes at which f32 finds other places than whole numbers do.

@@ -1,0 +1,291 @@
+"""Random ONNX models whose sizes are open: equal, different or 1 as each run has them.
+
+A model's sizes are symbols, and what slices, repetitions and joins make of them.  It is built along
+one run at which it works, so that others run some way too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SYMBOLS = ("n", "m", "p")
+SIZES = (1, 2, 3)
+Shape = tuple[int, ...]
+Arrays = Mapping[str, Any]
+
+
+@dataclass
+class _Value:
+    name: str
+    shape: Shape  # at the run along which the model is built
+
+
+@dataclass
+class OpenModel:
+    """A model, its inputs' dims (symbols or numbers), and the sizes of its symbols at runs."""
+
+    model: onnx.ModelProto
+    inputs: dict[str, tuple[str | int, ...]]
+    runs: list[dict[str, int]]
+
+    def feeds(self, run: dict[str, int]) -> Arrays:
+        """Small whole numbers, of which sums are exact."""
+        rng = np.random.default_rng(list(run.values()))
+        return {
+            name: rng.integers(-4, 5, [run.get(str(d), d) for d in dims]).astype(np.float32)
+            for name, dims in self.inputs.items()
+        }
+
+
+@dataclass
+class _Builder:
+    rng: random.Random
+    sizes: dict[str, int]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    values: list[_Value] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+    count: int = 0
+    kind: str = ""
+
+    def may(self, kind: str, other: str) -> bool:
+        """Whether the model is of this kind, or of neither until now."""
+        if self.kind != other:
+            self.kind = kind
+        return self.kind == kind
+
+    def name(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def constant(self, *numbers: int) -> str:
+        name = self.name()
+        self.constants.append(numpy_helper.from_array(np.array(numbers, np.int64), name))
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], **attrs: object) -> str:
+        name = self.name()
+        self.nodes.append(helper.make_node(op, inputs, [name], **attrs))
+        return name
+
+    def result(self, shape: Sequence[int], op: str, inputs: Sequence[str], **attrs: object) -> None:
+        self.values.append(_Value(self.node(op, inputs, **attrs), tuple(shape)))
+
+    def pick(self, *ranks: int) -> _Value:
+        return self.rng.choice([v for v in self.values if not ranks or len(v.shape) in ranks])
+
+    def size(self, x: _Value, axis: int) -> str:
+        return self.node("Gather", [self.node("Shape", [x.name]), self.constant(axis)])
+
+
+def _joined(*shapes: Shape) -> Shape | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+
+
+Step = Callable[[_Builder], bool]
+
+
+def _pointwise(b: _Builder) -> bool:
+    count = b.rng.choice((2, 2, 3))
+    xs = [b.pick() for _ in range(count)]
+    shape = _joined(*(x.shape for x in xs))
+    if shape is None:
+        return False
+    op = b.rng.choice(("Max", "Sum")) if count == 3 else b.rng.choice(("Add", "Mul", "Sub", "Max"))
+    b.result(shape, op, [x.name for x in xs])
+    return True
+
+
+def _where(b: _Builder) -> bool:
+    c, x, y = b.pick(), b.pick(), b.pick()
+    shape = _joined(c.shape, x.shape, y.shape)
+    if shape is None:
+        return False
+    zero = b.node("CastLike", [b.constant(0), c.name])
+    b.result(shape, "Where", [b.node("Greater", [c.name, zero]), x.name, y.name])
+    return True
+
+
+def _concat(b: _Builder) -> bool:
+    x = b.pick(1, 2, 3)
+    axis = b.rng.randrange(len(x.shape))
+    y = x if b.rng.random() < 0.3 else b.pick(len(x.shape))
+    rest = [s[:axis] + s[axis + 1 :] for s in (x.shape, y.shape)]
+    if rest[0] != rest[1] or not b.may("filled", "empty"):
+        return False
+    sizes = list(x.shape)
+    sizes[axis] += y.shape[axis]
+    b.result(sizes, "Concat", [x.name, y.name], axis=axis)
+    return True
+
+
+def _matmul(b: _Builder) -> bool:
+    x, y = b.pick(1, 2, 3), b.pick(1, 2, 3)
+    try:
+        shape = np.matmul(np.zeros(x.shape), np.zeros(y.shape)).shape
+    except ValueError:
+        return False
+    b.result(shape, "MatMul", [x.name, y.name])
+    return True
+
+
+def _gemm(b: _Builder) -> bool:
+    x, y, c = b.pick(2), b.pick(2), b.pick(0, 1, 2)
+    ta, tb = b.rng.randrange(2), b.rng.randrange(2)
+    left, right = x.shape[:: -1 if ta else 1], y.shape[:: -1 if tb else 1]
+    if left[1] != right[0]:
+        return False
+    shape = left[0], right[1]
+    if _joined(c.shape, shape) != shape:
+        return False
+    b.result(shape, "Gemm", [x.name, y.name, c.name], transA=ta, transB=tb)
+    return True
+
+
+def _expand(b: _Builder) -> bool:
+    x, y = b.pick(), b.pick()
+    shape = _joined(x.shape, y.shape)
+    if shape is None:
+        return False
+    b.result(shape, "Expand", [x.name, b.node("Shape", [y.name])])
+    return True
+
+
+def _einsum(b: _Builder) -> bool:
+    xs = [b.pick(1, 2, 3) for _ in range(b.rng.choice((1, 2, 2, 3)))]
+    terms = ["".join(b.rng.choice("abcd") for _ in x.shape) for x in xs]
+    used = sorted(set("".join(terms)))
+    out = "".join(b.rng.sample(used, b.rng.randint(0, len(used))))
+    if not b.may("filled", "empty"):
+        return False
+    equation = ",".join(terms) + "->" + out
+    try:
+        shape = np.einsum(equation, *(np.zeros(x.shape) for x in xs)).shape
+    except ValueError:
+        return False
+    b.result(shape, "Einsum", [x.name for x in xs], equation=equation)
+    return True
+
+
+def _part(b: _Builder) -> bool:
+    """Rounded down to a multiple, halves, all but some.
+
+    Where a part may be empty, operators at which ONNX Runtime fails with empty operands are absent.
+    """
+    x = b.pick(1, 2, 3)
+    axis, by = b.rng.randrange(len(x.shape)), b.rng.choice((2, 3))
+    size, n = b.size(x, axis), x.shape[axis]
+    kind = b.rng.choice(("whole", "front", "back", "stride", "rest"))
+    if kind in ("whole", "rest", "back") and not b.may("empty", "filled"):
+        return False
+    start, end, step = b.constant(0), size, 1
+    if kind == "whole":
+        end = b.node("Mul", [b.node("Div", [size, b.constant(by)]), b.constant(by)])
+        n = n // by * by
+    elif kind == "front":
+        end = b.node("Div", [b.node("Add", [size, b.constant(by - 1)]), b.constant(by)])
+        n = -(-n // by)
+    elif kind == "back":
+        start = b.node("Div", [size, b.constant(by)])
+        n -= n // by
+    elif kind == "stride":
+        step = by
+        n = -(-n // by)
+    else:
+        start = b.node("Mod", [size, b.constant(by)])
+        n -= n % by
+    shape = (*x.shape[:axis], n, *x.shape[axis + 1 :])
+    b.result(shape, "Slice", [x.name, start, end, b.constant(axis), b.constant(step)])
+    return True
+
+
+def _moved(b: _Builder) -> bool:
+    x = b.pick(1, 2, 3)
+    rank = len(x.shape)
+    kind = b.rng.choice(("Transpose", "ReduceMax", "Reshape", "Unsqueeze"))
+    if kind == "Transpose":
+        order = b.rng.sample(range(rank), rank)
+        b.result([x.shape[a] for a in order], kind, [x.name], perm=order)
+    elif kind == "ReduceMax":
+        axis = b.rng.randrange(rank)
+        if not x.shape[axis]:
+            return False
+        shape = [1 if n == axis else s for n, s in enumerate(x.shape)]
+        b.result(shape, kind, [x.name], axes=[axis])
+    elif kind == "Reshape":
+        b.result([int(np.prod(x.shape))], kind, [x.name, b.constant(-1)])
+    elif kind == "Unsqueeze" and rank < 3:
+        axis = b.rng.randrange(rank + 1)
+        shape = [*x.shape[:axis], 1, *x.shape[axis:]]
+        b.result(shape, kind, [x.name, b.constant(axis)])
+    else:
+        return False
+    return True
+
+
+def _tile(b: _Builder) -> bool:
+    x = b.pick(1, 2, 3)
+    if not b.may("filled", "empty"):
+        return False
+    times = [b.rng.choice((1, 2)) for _ in x.shape]
+    shape = [s * t for s, t in zip(x.shape, times, strict=True)]
+    b.result(shape, "Tile", [x.name, b.constant(*times)])
+    return True
+
+
+STEPS: tuple[Step, ...] = (
+    *(_pointwise,) * 3, _where, _concat, _matmul, _matmul, _gemm, _expand, _expand,
+    _einsum, _einsum, _part, _part, _moved, _moved, _tile,
+)  # fmt: skip
+
+
+def generate(seed: int, steps: int = 6) -> OpenModel:
+    """The model of a seed."""
+    rng = random.Random(seed)
+    combos = list(product(SIZES, repeat=len(SYMBOLS)))
+    first = dict(zip(SYMBOLS, rng.choice(combos), strict=True))
+    b = _Builder(rng, first)
+    inputs: dict[str, tuple[str | int, ...]] = {}
+    for n in range(rng.randint(2, 4)):
+        dims = tuple(
+            rng.choice((*SYMBOLS, *SYMBOLS, 1, 3)) for _ in range(rng.choice((1, 2, 2, 3)))
+        )
+        inputs[f"x{n}"] = dims
+        b.values.append(_Value(f"x{n}", tuple(first.get(str(d), d) for d in dims)))
+    made = len(b.values)
+    for _ in range(20 * steps):
+        before = len(b.values)
+        try:
+            step = rng.choice(STEPS)
+            if step(b) and max(b.values[-1].shape, default=1) > 24:
+                del b.values[before:]
+        except IndexError:  # no value of such a rank
+            continue
+        if len(b.values) - made == steps:
+            break
+    read = {name for node in b.nodes for name in node.input}
+    ends = [v for v in b.values[made:] if v.name not in read]
+    graph = helper.make_graph(
+        b.nodes,
+        f"seed{seed}",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in inputs.items()],
+        [
+            helper.make_tensor_value_info(v.name, TensorProto.FLOAT, [None] * len(v.shape))
+            for v in ends
+        ],
+        b.constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    others = rng.sample(combos, 7)
+    runs = [first, *(dict(zip(SYMBOLS, sizes, strict=True)) for sizes in others)]
+    return OpenModel(model, inputs, runs)
