@@ -247,7 +247,8 @@ class Options:
     )
     precision: str = _option(
         "--precision", "TYPE",
-        "f32; tf32: products of f32 on a GPU's matrix units, rounded to 11 bits; bf16: weights, "
+        "f32; tf32: products of f32 on matrix units of GPUs that have such, rounded to 11 bits; "
+        "bf16: weights, "
         "and where the processor multiplies bf16 what they are multiplied with, stored in bf16, "
         "sums in f32; f16: weights stored in f16, arithmetic in f32.  What would be slower so "
         "stays f32.",

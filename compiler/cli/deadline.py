@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
 from threading import Thread
@@ -55,18 +56,13 @@ def _deadline(seconds: float | None) -> Iterator[None]:
 def interruptible(work: Callable[[], Result]) -> Result:
     """What `work` gives.  It runs on a thread that the end of the process does not wait for: so a
     signal, or the deadline, ends it wherever it is."""
-    done: list[Result] = []
-    failed: list[BaseException] = []
+    done: Future[Result] = Future()
 
     def run() -> None:
         try:
-            done.append(work())
+            done.set_result(work())
         except BaseException as error:
-            failed.append(error)
+            done.set_exception(error)
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    Thread(target=run, daemon=True).start()
+    return done.result()

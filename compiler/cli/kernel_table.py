@@ -42,17 +42,13 @@ def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRo
     """One row per kernel and function, the longest first."""
     rows = []
     for step in dict.fromkeys(facts.steps):
-        own = [t for t in times or () if t.step == step]
-        launches = facts.steps.count(step) if times is None else sum(t.times for t in own)
-        measured = None if times is None else sum(t.seconds for t in own)
+        done = [_done(facts, n, times) for n, each in enumerate(facts.steps) if each == step]
+        measured = None if times is None else sum(seconds for *_, seconds in done)
         if isinstance(step, str):
+            launches = sum(count for _, count, _ in done)
             rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
-            continue
-        kernel = facts.kernels[step]
-        done = (
-            [(kernel, launches)] if times is None else [(kernel.at(t.sizes), t.times) for t in own]
-        )
-        rows.append(_row(facts, kernel, done, measured))
+        else:
+            rows.append(_row(facts, facts.kernels[step], done, measured))
     return sorted(rows, key=lambda row: -_time(row))
 
 
@@ -61,19 +57,25 @@ def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, f
     with all else that is fused into those: measured, where the work is known, or without `times`
     predicted."""
     flops, seconds = 0, 0.0
-    for number, step in enumerate(facts.steps):
-        if isinstance(step, str):
-            continue
-        kernel: KernelFact | None = facts.kernels[step]
-        assert kernel is not None
-        count, spent = 1, kernel.seconds
-        if times is not None:
-            count, spent = times[number].times, times[number].seconds
-            kernel = kernel.at(times[number].sizes)
+    for number in range(len(facts.steps)):
+        kernel, count, spent = _done(facts, number, times)
         if kernel is not None and kernel.contraction_flops:
             flops += kernel.contraction_flops * count
             seconds += spent
     return flops, seconds
+
+
+_Done = tuple[KernelFact | None, int, float]
+
+
+def _done(facts: Facts, number: int, times: Sequence[StepTime] | None) -> _Done:
+    """A step's work (None: not known), launches and seconds: measured, or predicted."""
+    step = facts.steps[number]
+    kernel = None if isinstance(step, str) else facts.kernels[step]
+    if times is None:
+        return kernel, 1, 0.0 if kernel is None else kernel.seconds
+    time = times[number]
+    return kernel and kernel.at(time.sizes), time.times, time.seconds
 
 
 def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | None:
@@ -100,22 +102,16 @@ def _time(row: KernelRow) -> float:
 
 
 def _row(
-    facts: Facts,
-    kernel: KernelFact,
-    done: Sequence[tuple[KernelFact | None, int]],
-    measured: float | None,
+    facts: Facts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
 ) -> KernelRow:
-    """`done`: the work of launches, None where it is not known, and how many did so much."""
-    launches = sum(count for _, count in done)
+    launches = sum(count for _, count, _ in done)
     typical = measured is None or not kernel.formulas
     predicted = kernel.seconds * launches if typical else None
-    known = [(each, count) for each, count in done if each is not None]
-    if sum(count for _, count in known) < launches:
-        return KernelRow(
-            kernel.symbol, kernel.source, launches, None, None, predicted, measured, None, None
-        )
-    flops = sum(each.flops * count for each, count in known)
-    bytes_ = sum(each.bytes * count for each, count in known)
+    front = kernel.symbol, kernel.source, launches
+    if any(each is None and count for each, count, _ in done):
+        return KernelRow(*front, None, None, predicted, measured, None, None)
+    flops = sum(each.flops * count for each, count, _ in done if each)
+    bytes_ = sum(each.bytes * count for each, count, _ in done if each)
     least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
     time = predicted if measured is None else measured
     held = [name for name in least if 0 < least[name] <= (measured or float("inf"))]
@@ -124,9 +120,7 @@ def _row(
     limit = "cache" if bytes_ else None
     if nearest is not None:
         limit = kernel.limit or nearest
-    return KernelRow(
-        kernel.symbol, kernel.source, launches, flops, bytes_, predicted, measured, limit, share
-    )
+    return KernelRow(*front, flops, bytes_, predicted, measured, limit, share)
 
 
 _HEADS = ("kernel", "launches", "measured us", "predicted us", "Mflop", "MB", "of limit", "source")

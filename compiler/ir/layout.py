@@ -26,14 +26,12 @@ from tcc.ir.index import (
     Index,
     Remainder,
     Var,
-    as_int,
     const,
     free_vars,
     iterator,
     of_atom,
     substitute,
 )
-from tcc.ir.types import element_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +140,3 @@ def _rejoined(total: Index) -> Index:
             if not whole.const and all(terms.get(m) == c for m, c in whole.terms):
                 return _rejoined(total - whole + (rest.num - of_atom(rest)) * factor)
     return total
-
-
-def is_row_major(where: Layout, shape: tuple[Index, ...]) -> bool:
-    """Whether storage is the plain row-major array of `shape` (axes of size one do not matter)."""
-    plain = row_major(shape)
-    one = {v: const(0) for v in plain.axes if v.extent is not None and as_int(v.extent) == 1}
-    same = substitute(offset(where, axis_vars(shape)), one)
-    return same is substitute(offset(plain, axis_vars(shape)), one) and (
-        element_count(where.sizes) is element_count(shape)
-    )

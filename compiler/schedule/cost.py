@@ -26,7 +26,7 @@ from tcc.schedule.nest import of_bytes, product, trips
 from tcc.schedule.reach import LINE, Touch
 from tcc.schedule.schedule import Nest, Schedule
 from tcc.schedule.traffic import LoopOver, Moved, Walk, moved, walk_of
-from tcc.schedule.work import StageWork, group_bytes, group_flops, group_work
+from tcc.schedule.work import StageWork, group_work
 
 # Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
 _DRAIN = 2
@@ -56,7 +56,7 @@ class Price:
     `ports` (loads and stores), `l2`, `l3` and `dram` (what comes from there).
 
     `imbalance` is the busiest thread's share of the units over an even share, contained in the
-    seconds of arithmetic and ports.  `flops` and `bytes` are the group's, not the schedule's.
+    seconds of arithmetic and ports.
     """
 
     seconds: float
@@ -66,8 +66,6 @@ class Price:
     l3: float
     dram: float
     imbalance: float
-    flops: int
-    bytes: int
 
 
 class Pricer:
@@ -95,13 +93,11 @@ class Pricer:
 class _Counted:
     stages: tuple[StageWork, ...]
     trips: Mapping[Var, int]
-    flops: int
-    bytes: int
 
 
 def _count(group: TileGroup, machine: Machine) -> _Counted:
     loops = {v: trips(v) for s in group.stages for v in (*s.iters, *s.reduce)}
-    return _Counted(group_work(group, machine), loops, group_flops(group), group_bytes(group))
+    return _Counted(group_work(group, machine), loops)
 
 
 @dataclass(slots=True)
@@ -147,7 +143,7 @@ class _Pricing:
         return found
 
     def price(self) -> Price:
-        machine, counted = self.machine, self.counted
+        machine = self.machine
         core = self._core()
         imbalance = self._imbalance()
         second = imbalance / (self.threads * machine.hertz)
@@ -158,10 +154,8 @@ class _Pricing:
             busy = _first_pass(busy, cold, reuse)
         seconds = max(busy, dram)
         seconds += machine.fork if self.threads > 1 else machine.launch
-        return Price(
-            seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance,
-            counted.flops, counted.bytes,
-        )  # fmt: skip
+        compute, ports = core.compute * second, core.ports * second
+        return Price(seconds, compute, ports, l2, l3, dram, imbalance)
 
     def _imbalance(self) -> float:
         """The busiest thread's share over an even one: threads take units as they come free."""

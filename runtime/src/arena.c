@@ -9,7 +9,7 @@
 enum { LINE = 64 };
 static const size_t huge_page = (size_t)2 << 20;
 static const size_t huge_from = (size_t)1 << 20;
-static const size_t filled_to = (size_t)1 << 30; /* about a second, on the slowest machines */
+static const size_t filled_to = (size_t)256 << 20; /* a second, where memory is slow */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

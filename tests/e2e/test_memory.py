@@ -89,3 +89,26 @@ def test_the_arena_is_on_huge_pages(artifact: Path) -> None:
     model(np.ones((SIDE, SIDE), np.float32))
     assert model.statistics().arena_bytes >= BYTES
     assert pages(None, "AnonHugePages") - before >= BYTES
+
+
+def test_a_large_arena_takes_its_pages_as_it_goes(tmp_path: Path) -> None:
+    """Of 2 GiB between two transforms a load fills an eighth, a second's work where memory is slow;
+    the run, which would take days, fills the rest."""
+    constants = {"length": np.array(1 << 28), "axis": np.array(1)}
+    nodes = [
+        helper.make_node("DFT", ["x", "length", "axis"], ["z"]),
+        helper.make_node("DFT", ["z", "", "axis"], ["y"], inverse=1),
+    ]
+    ports = [value("x", FLOAT, [1, 8, 1])], [value("y", FLOAT, [1, 1 << 28, 2])]
+    path = tmp_path / "large.so"
+    compile_model(model_of(nodes, *ports, constants), read_options({"jobs": 1}), path)
+    script = (
+        "import sys; from tcc import runtime; from tests.e2e.test_memory import pages\n"
+        "model = runtime.load(sys.argv[1], 1); print(pages(None, 'Size'), pages(None, 'Rss'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, path], capture_output=True, text=True, check=True
+    )
+    size, held = map(int, done.stdout.split())
+    assert size > 2 << 30
+    assert held < (256 + 128) << 20

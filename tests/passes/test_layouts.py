@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, Value
-from tcc.ir.index import IndexLike, as_index, as_int, const, symbol
-from tcc.ir.layout import Layout, is_row_major, permuted, row_major
+from tcc.ir.index import Index, IndexLike, as_index, as_int, const, substitute, symbol
+from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major
+from tcc.ir.types import element_count
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
 from tcc.ops.phases import PhaseConvAttrs
@@ -94,6 +95,16 @@ def test_what_calls_read_is_row_major() -> None:
     layouts = place_graph(graph).layouts
     assert layouts[y] == row_major(y.type.shape)
     assert layouts[determinant] == row_major(determinant.type.shape)
+
+
+def is_row_major(where: Layout, shape: tuple[Index, ...]) -> bool:
+    """Whether storage is the plain row-major array of `shape` (axes of size one do not matter)."""
+    plain = row_major(shape)
+    one = {v: const(0) for v in plain.axes if v.extent is not None and as_int(v.extent) == 1}
+    same = substitute(offset(where, axis_vars(shape)), one)
+    return same is substitute(offset(plain, axis_vars(shape)), one) and (
+        element_count(where.sizes) is element_count(shape)
+    )
 
 
 def test_networks_without_windows_are_row_major() -> None:
