@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -18,12 +18,13 @@ from tcc.ops import OPS
 _EXPANDED = "an operand is expanded to another shape"
 
 
-def joined(*families: ModuleType) -> Mapping[Any, Any]:
-    """The converters of these modules, each of an operator of its own."""
+def joined(families: Mapping[str, Any]) -> Mapping[Any, Any]:
+    """The converters of those that are modules of them, each of an operator of its own."""
     table: dict[Any, Any] = {}
-    for family in families:
-        assert table.keys().isdisjoint(family.CONVERTERS), family
-        table |= family.CONVERTERS
+    for family in families.values():
+        own = getattr(family, "CONVERTERS", {})
+        assert table.keys().isdisjoint(own), family
+        table |= own
     return MappingProxyType(table)
 
 

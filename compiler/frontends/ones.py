@@ -5,33 +5,24 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import product
 
-from tcc.ir.index import Index, Var, evaluate, free_vars, may_be_one, substitute, symbol
+import numpy as np
+from tcc.ir.index import Index, evaluate, free_vars, may_be_one, substitute, symbol
 
 _TRIED = 256  # values of all symbols together
 
 
 @lru_cache(1 << 12)
 def one_apart(own: Index, other: Index) -> bool:
-    """Whether `own` may be 1 where `other` is not: found at small values of their symbols, or not
-    excluded by what bounds `own` beyond them."""
+    """Whether `own` may be 1 where `other`, which is no number if `own` is one, is not: so it is at
+    small values of their symbols, or what bounds `own` beyond these does not exclude it."""
     if not may_be_one(own):
         return False
-    found = {var.name: var for var in (*free_vars(own), *free_vars(other))}
-    count = round(_TRIED ** (1 / max(len(found), 1)))
-    tried = {name: _multiples(var, count) for name, var in found.items()}
-    for values in product(*tried.values()):
-        at = dict(zip(found, values, strict=True))
-        if evaluate(own, at) == 1 != evaluate(other, at):
+    found = dict.fromkeys((*free_vars(own), *free_vars(other)))
+    count = round(_TRIED ** (1 / len(found)))
+    tried = np.array([*product(range(count), repeat=len(found))]).T
+    at = {var.name: var.lo + values for var, values in zip(found, tried, strict=True)}
+    with np.errstate(divide="ignore"):
+        if ((evaluate(own, at) == 1) & (evaluate(other, at) != 1)).any():
             return True
-    return any(
-        may_be_one(substitute(own, {var: symbol(name, tried[name].stop, var.hi, var.divisor)}))
-        for name, var in found.items()
-        if var.hi is None or tried[name].stop <= var.hi
-    )
-
-
-def _multiples(var: Var, count: int) -> range:
-    """The `count` least values of a symbol, fewer where it has fewer."""
-    first = -(-var.lo // var.divisor) * var.divisor
-    end = first + count * var.divisor
-    return range(first, end if var.hi is None else min(end, var.hi + 1), var.divisor)
+    beyond = ({var: symbol(var.name, var.lo + count)} for var in found)
+    return any(may_be_one(substitute(own, only)) for only in beyond)

@@ -115,47 +115,31 @@ class NodeContext(Emitter):
             raise self.fail(f"attribute {name} is of kind {found}; {kind} is due")
         return attribute
 
-    def _missing(self, name: str) -> UserError:
-        return self.fail(f"attribute {name} is missing")
+    def _value(self, name: str, kind: str, field: str, default: Any = None) -> Any:
+        if self.has_value(name):
+            return getattr(self._attribute(name, kind), field)
+        if default is None:
+            raise self.fail(f"attribute {name} is missing")
+        return default
 
     def integer(self, name: str, default: int | None = None) -> int:
-        if self.has_value(name):
-            return int(self._attribute(name, "int").i)
-        if default is None:
-            raise self._missing(name)
-        return default
+        return int(self._value(name, "int", "i", default))
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.integer(name, default))
 
     def real(self, name: str, default: float | None = None) -> float:
-        if self.has_value(name):
-            return float(self._attribute(name, "float").f)
-        if default is None:
-            raise self._missing(name)
-        return default
+        return float(self._value(name, "float", "f", default))
 
     def text(self, name: str, default: str | None = None) -> str:
-        if self.has_value(name):
-            raw: bytes = self._attribute(name, "string").s
-            return raw.decode("utf-8", "replace")
-        if default is None:
-            raise self._missing(name)
-        return default
+        found = self._value(name, "string", "s", default)
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        if self.has_value(name):
-            return tuple(self._attribute(name, "ints").ints)
-        if default is None:
-            raise self._missing(name)
-        return tuple(default)
+        return tuple(self._value(name, "ints", "ints", default))
 
     def reals(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
-        return (
-            tuple(self._attribute(name, "floats").floats)
-            if self.has_value(name)
-            else tuple(default)
-        )
+        return tuple(self._value(name, "floats", "floats", default))
 
     def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
         if not self.has_value(name):
@@ -165,15 +149,11 @@ class NodeContext(Emitter):
 
     def tensor(self, name: str) -> Operand:
         """A tensor attribute as a constant."""
-        if not self.has_value(name):
-            raise self._missing(name)
-        array, dtype = self.session.tensors.array(self._attribute(name, "tensor").t, self.loc)
+        array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
         return self.constant(array, dtype)
 
     def graph(self, name: str) -> onnx.GraphProto:
-        if not self.has_value(name):
-            raise self._missing(name)
-        found: onnx.GraphProto = self._attribute(name, "graph").g
+        found: onnx.GraphProto = self._value(name, "graph", "g")
         return found
 
     def dtype(self, name: str, default: DType | None = None) -> DType:

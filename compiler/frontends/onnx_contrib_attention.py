@@ -54,7 +54,7 @@ def _attend(
     found = ctx.emit(
         "attention",
         *qkv,
-        *([] if mask is None else [mask]),
+        mask,
         scale=ctx.real("scale", 0.0) or 1 / sqrt(width),
         is_causal=causal,
         softcap=ctx.real("softcap", 0.0),

@@ -217,8 +217,7 @@ def _params(ctx: NodeContext) -> list[float]:
 
 def _fused_conv(ctx: NodeContext) -> Results:
     x, weight, bias, other = ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3)
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    made = ctx.emit("conv", *operands, **window_attrs(ctx, x, weight))
+    made = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
         made = ctx.emit("add", made, other)
     params = ctx.reals("activation_params")

@@ -33,21 +33,17 @@ def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
 def _scaled(
     ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
 ) -> Operand:
-    if zero is not None and zero.shape != scale.shape:
-        zero = ctx.reshape(zero, scale.shape)
-    operands = [x, scale] if zero is None else [x, scale, zero]
-    return ctx.emit("dequantize_linear", *operands, axis=axis, block_size=0, to=None)
+    zero = zero and ctx.reshape(zero, scale.shape)
+    return ctx.emit("dequantize_linear", x, scale, zero, axis=axis, block_size=0, to=None)
 
 
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
     """`y` quantised by operands `scale` and the next one, to the type of `like`."""
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
-    if zero is not None and zero.shape != step.shape:
-        zero = ctx.reshape(zero, step.shape)
+    zero = zero and ctx.reshape(zero, step.shape)
     to = like.dtype if zero is None else zero.dtype
-    operands = [y, step] if zero is None else [y, step, zero]
     return ctx.emit(
-        "quantize_linear", *operands, to=to, axis=0, block_size=0, saturate=True, precision=F32
+        "quantize_linear", y, step, zero, to=to, axis=0, block_size=0, saturate=True, precision=F32
     )
 
 
@@ -170,8 +166,7 @@ def _gather_blocks(ctx: NodeContext) -> Results:
             zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
         zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
-    operands = [data, scale] if zero is None else [data, scale, zero]
-    rows = ctx.emit("dequantize_linear", *operands, axis=axis, block_size=block, to=None)
+    rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block, to=None)
     return [
         ctx.emit("gather", rows, indices, axis=ctx.axis(ctx.integer("gather_axis", 0), rows.rank))
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tcc.frontends import (
+from tcc.frontends import (  # noqa: F401
     onnx_attention,
     onnx_contrib,
     onnx_contrib_attention,
@@ -30,26 +30,4 @@ from tcc.frontends import (
 from tcc.frontends.emitting import joined
 from tcc.frontends.onnx_context import Converter
 
-CONVERTERS: Mapping[tuple[str, str], Converter] = joined(
-    onnx_movement,
-    onnx_pointwise,
-    onnx_reduce,
-    onnx_normalization,
-    onnx_selection,
-    onnx_window,
-    onnx_resize,
-    onnx_sampling,
-    onnx_signal,
-    onnx_quantize,
-    onnx_contrib,
-    onnx_contrib_bodies,
-    onnx_contrib_fused,
-    onnx_contrib_quantize,
-    onnx_contrib_attention,
-    onnx_control,
-    onnx_recurrent,
-    onnx_attention,
-    onnx_lists,
-    onnx_strings,
-    onnx_moe,
-)
+CONVERTERS: Mapping[tuple[str, str], Converter] = joined(globals())

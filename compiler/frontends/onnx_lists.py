@@ -90,8 +90,7 @@ def _insert(ctx: NodeContext) -> Results:
         place = len(items) if at is None else _place(ctx, at, len(items), len(items) + 1)
         items.insert(place, x)
         return [known_list(ctx, items, _kind(sequence).item, False)]
-    operands = [sequence, x, *([] if where is None else [where])]
-    return [ctx.emit("list_insert", *operands, item=_kind(sequence).item)]
+    return [ctx.emit("list_insert", sequence, x, where, item=_kind(sequence).item)]
 
 
 def _erase(ctx: NodeContext) -> Results:
@@ -101,7 +100,7 @@ def _erase(ctx: NodeContext) -> Results:
         items = list(sequence.items)
         del items[_place(ctx, -1 if at is None else at, len(items), len(items))]
         return [known_list(ctx, items, _kind(sequence).item, False)]
-    return [ctx.emit("list_erase", sequence, *([] if where is None else [where]))]
+    return [ctx.emit("list_erase", sequence, where)]
 
 
 def _split(ctx: NodeContext) -> Results:
@@ -155,7 +154,7 @@ def _at(ctx: NodeContext) -> Results:
     if sequence.items is not None and at is not None:
         return [sequence.items[_place(ctx, at, len(sequence.items), len(sequence.items))]]
     type = entry_type(ctx, _kind(sequence))
-    return [ctx.emit("list_at", sequence, *([] if where is None else [where]), type=type)]
+    return [ctx.emit("list_at", sequence, where, type=type)]
 
 
 def _length(ctx: NodeContext) -> Results:

@@ -339,8 +339,7 @@ def _pad(ctx: NodeContext) -> Results:
         value = ctx.reshape(value, ())
     elif x.dtype is STRING:
         value = ctx.filled(0, STRING)
-    operands = [x] if value is None else [x, value]
-    return ctx.emit_all("pad", operands, before=tuple(before), after=tuple(after), mode=mode)
+    return ctx.emit_all("pad", [x, value], before=tuple(before), after=tuple(after), mode=mode)
 
 
 # ---- slice ---------------------------------------------------------------------------------------

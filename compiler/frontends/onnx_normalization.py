@@ -65,12 +65,9 @@ def _layer_norm(op: str, affine: int) -> Converter:
         x = ctx.input(0)
         if ctx.integer("stash_type", 1) != 1:
             raise ctx.fail("only stash_type 1 (f32) is supported")
-        operands = [ctx.optional(n) for n in range(1 + affine)]
-        while operands[-1] is None:
-            operands.pop()
         return ctx.emit_all(
             op,
-            operands,
+            [ctx.optional(n) for n in range(1 + affine)],
             axis=ctx.axis(ctx.integer("axis", -1), x.rank),
             epsilon=ctx.real("epsilon", 1e-5),
             outputs=_outputs(ctx),
@@ -113,12 +110,10 @@ def _lp_norm(ctx: NodeContext) -> Results:
 
 def _loss(op: str) -> Converter:
     def convert(ctx: NodeContext) -> Results:
-        operands = [ctx.input(0), ctx.input(1)]
-        weights = ctx.optional(2)
         ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
         return ctx.emit_all(
             op,
-            operands if weights is None else [*operands, weights],
+            [ctx.input(0), ctx.input(1), ctx.optional(2)],
             reduction=ctx.text("reduction", "mean"),
             ignore_index=ignored,
             outputs=_outputs(ctx),

@@ -22,9 +22,7 @@ def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
 def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
     """The zero point, in the shape of the scale where both are of one element."""
     zero = ctx.optional(2)
-    if zero is None or zero.rank == scale.rank or {zero.rank, scale.rank} != {0, 1}:
-        return zero
-    return ctx.reshape(zero, scale.shape)
+    return zero if zero is None or zero.rank == scale.rank else ctx.reshape(zero, scale.shape)
 
 
 def _quantize(ctx: NodeContext) -> Results:
@@ -39,7 +37,9 @@ def _quantize(ctx: NodeContext) -> Results:
     return [
         ctx.emit(
             "quantize_linear",
-            *([x, scale] if zero is None else [x, scale, zero]),
+            x,
+            scale,
+            zero,
             to=to,
             axis=_axis(ctx, x, scale),
             block_size=ctx.integer("block_size", 0),
@@ -54,7 +54,7 @@ def _dequantize(ctx: NodeContext) -> Results:
     zero = _zero_point(ctx, scale)
     return ctx.emit_all(
         "dequantize_linear",
-        [x, scale] if zero is None else [x, scale, zero],
+        [x, scale, zero],
         axis=_axis(ctx, x, scale),
         block_size=ctx.integer("block_size", 0),
         to=ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else None,
@@ -62,16 +62,15 @@ def _dequantize(ctx: NodeContext) -> Results:
 
 
 def _conv_integer(ctx: NodeContext) -> Results:
-    operands = [ctx.optional(n) for n in range(len(ctx.inputs))]
+    operands = [ctx.optional(n) for n in range(4)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(1))
     return ctx.emit_all("conv_integer", operands, **attrs)
 
 
 def _qlinear_conv(ctx: NodeContext) -> Results:
-    operands = [ctx.input(n) for n in range(8)]
-    bias = ctx.optional(8)
+    operands = [*(ctx.input(n) for n in range(8)), ctx.optional(8)]
     attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
-    return ctx.emit_all("qlinear_conv", operands if bias is None else [*operands, bias], **attrs)
+    return ctx.emit_all("qlinear_conv", operands, **attrs)
 
 
 CONVERTERS: dict[tuple[str, str], Converter] = {

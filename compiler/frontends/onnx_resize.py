@@ -75,7 +75,7 @@ def _by_scales(
 
 
 def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
-    """Scaled without shifting the coordinates; where axes get shorter, nearest ones are the next."""
+    """Scaled without shifting the coordinates; nearest is the next where axes get shorter."""
     mode, late = ctx.text("mode", "nearest").replace("bilinear", "linear"), target.given
     found = target.scales if late is None else () if late.array is None else late.array
     scales = [float(scale or 1) for scale in found]
@@ -84,7 +84,8 @@ def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
         raise ctx.fail("some axes get longer and others shorter", "scale them one after the other")
     return ctx.emit(
         "resize",
-        *([x] if late is None else [x, late]),
+        x,
+        late,
         sizes=target.sizes,
         scales=target.scales,
         mode=mode,
@@ -120,13 +121,12 @@ def _resize(ctx: NodeContext) -> Results:
     if coordinates == "tf_crop_and_resize":
         late = ctx.input(1) if ctx.input(1).array is None else None
         roi = _roi(ctx, x, axes) if late is None else ()
-    operands = [x, target.given, late and _every_axis(ctx, x, axes, late, (0.0, 1.0))]
-    while operands[-1] is None:
-        operands.pop()
     return [
         ctx.emit(
             "resize",
-            *operands,
+            x,
+            target.given,
+            late and _every_axis(ctx, x, axes, late, (0.0, 1.0)),
             sizes=target.sizes,
             scales=target.scales,
             mode=mode,

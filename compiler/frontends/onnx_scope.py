@@ -267,9 +267,12 @@ class Scope:
         """The results of `op`: folded, computed from sizes, or a new node of the graph.
 
         Sizes of operands that must be equal and are not known to be are demanded to be, and every
-        run checks it; there are at most so many `demands`.
+        run checks it; there are at most so many `demands`.  Absent operands at the end are left
+        out.
         """
         row = OPS[op]
+        while operands and operands[-1] is None:
+            operands = operands[:-1]
         if Trait.OPAQUE not in row.traits and operands:
             present = [o for o in operands if o is not None]
             folded = None

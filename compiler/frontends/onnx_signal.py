@@ -56,8 +56,7 @@ def _stft(ctx: NodeContext) -> Results:
     onesided = ctx.flag("onesided", True)
     if x.rank == 3 and x.shape[2] is const(2) and onesided:
         raise ctx.fail("onesided spectra belong to real signals")
-    operands = [x] if window is None else [x, window]
-    return ctx.emit_all("stft", operands, step=step, length=length, onesided=onesided)
+    return ctx.emit_all("stft", [x, window], step=step, length=length, onesided=onesided)
 
 
 def _mel_weights(ctx: NodeContext) -> Results:

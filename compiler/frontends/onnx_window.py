@@ -111,7 +111,7 @@ def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any
 
 def _conv(ctx: NodeContext) -> Results:
     x, weight = ctx.input(0), ctx.input(1)
-    return ctx.emit_all("conv", [x, weight, *_bias(ctx, 2)], **window_attrs(ctx, x, weight))
+    return ctx.emit_all("conv", [x, weight, ctx.optional(2)], **window_attrs(ctx, x, weight))
 
 
 def _group(ctx: NodeContext) -> int:
@@ -119,11 +119,6 @@ def _group(ctx: NodeContext) -> int:
     if group < 1:
         raise ctx.fail(f"group is {group}")
     return group
-
-
-def _bias(ctx: NodeContext, number: int) -> list[Operand]:
-    bias = ctx.optional(number)
-    return [] if bias is None else [bias]
 
 
 def _conv_transpose(ctx: NodeContext) -> Results:
@@ -138,7 +133,7 @@ def _conv_transpose(ctx: NodeContext) -> Results:
     _fit(ctx, x, transposed_count, kernel, strides, before, after, dilations, extra)
     return ctx.emit_all(
         "conv_transpose",
-        [x, weight, *_bias(ctx, 2)],
+        [x, weight, ctx.optional(2)],
         strides=strides,
         before=before,
         after=after,

@@ -12,7 +12,7 @@ from tcc.frontends.onnx_scope import Operand, Scope
 from tcc.frontends.torch_calls import Call, ElementType, Known, Ref, Tensor
 from tcc.frontends.torch_symbols import Symbols
 from tcc.frontends.torch_tensors import computed_type, element_type
-from tcc.ir.index import Index, IndexLike, as_index, as_int, const
+from tcc.ir.index import Index, as_index, as_int, const
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, F32, F64, I64, DType
 
@@ -218,10 +218,6 @@ class CallContext(Emitter):
 
     def where(self, condition: Operand, x: Operand, y: Operand) -> Operand:
         return self.emit("where", condition, x, y)
-
-    def spread(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        """`x` repeated to `shape`."""
-        return self.expand(x, shape)
 
     def cut(self, x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
         """`x[start:end:step]` along an axis, with Python's rules for what lies outside."""

@@ -88,10 +88,12 @@ def _attention(ctx: CallContext) -> Operand:
         k, v = (ctx.expand(x, (*q.shape[:2], *x.shape[-2:])) for x in (k, v))
     if mask is not None and mask.dtype is not BOOL:
         mask = ctx.cast(mask, q.dtype)
-    operands = [q, k, v] if mask is None else [q, k, v, mask]
     found = ctx.emit(
         "attention",
-        *operands,
+        q,
+        k,
+        v,
+        mask,
         scale=scale,
         is_causal=ctx.flag("is_causal"),
         softcap=0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tcc.frontends import (
+from tcc.frontends import (  # noqa: F401
     torch_bessel,
     torch_composites,
     torch_contract,
@@ -29,27 +29,7 @@ from tcc.frontends import (
 from tcc.frontends.emitting import joined
 from tcc.frontends.torch_context import Converter
 
-CONVERTERS: Mapping[str, Converter] = joined(
-    torch_bessel,
-    torch_composites,
-    torch_contract,
-    torch_create,
-    torch_indexing,
-    torch_linalg,
-    torch_losses,
-    torch_movement,
-    torch_normalization,
-    torch_pointwise,
-    torch_polynomials,
-    torch_recurrent,
-    torch_reduce,
-    torch_resize,
-    torch_scalar_functions,
-    torch_scatter,
-    torch_special,
-    torch_window,
-    torch_zeta,
-)
+CONVERTERS: Mapping[str, Converter] = joined(globals())
 # Other names that torch gives its operators; programs as they were traced have them.
 _ALIASES = MappingProxyType(
     dict(

@@ -26,10 +26,9 @@ def _layer_norm_outputs(ctx: CallContext, outputs: int) -> Sequence[Operand]:
     if weight is None:
         weight = _ones(ctx, x, x.shape[axis:])
     bias = ctx.optional("bias", x.dtype)
-    operands = [x, weight] if bias is None else [x, weight, bias]
     epsilon = ctx.real("eps")
     return ctx.emit_all(
-        "layer_normalization", operands, axis=axis, epsilon=epsilon, outputs=outputs
+        "layer_normalization", [x, weight, bias], axis=axis, epsilon=epsilon, outputs=outputs
     )
 
 

@@ -3,8 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from tcc.errors import UserError
@@ -14,7 +13,6 @@ from tcc.frontends.torch_calls import Formula
 from tcc.frontends.torch_symbols import Symbols, is_integral
 from tcc.ir.index import Index
 from tcc.ir.types import F64, I64
-from tcc.ops import OPS
 
 _BINARY = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div"}
 _POWERS = ("Pow", "FloatPow", "PowByNatural")
@@ -26,49 +24,40 @@ def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Op
 
     Raises `UserError` where it is made of functions that tcc does not have.
     """
-
-    def emit(op: str, *operands: Operand, **attrs: Any) -> Operand:
-        row = OPS[op]
-        return scope.emit(op, operands, row.attrs(**attrs), loc=where)[0]
-
-    def read(term: Any) -> Operand:
-        return _read(scope, symbols, term, where, emit, read)
-
-    return read(expression)
+    return _Reals(scope, symbols, where).read(expression)
 
 
 def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
     """A size that rounds a real number, which each run computes in f64, as torch does."""
-    ctx = Emitter()
-    ctx.scope, ctx.loc, ctx.operation, ctx.names = scope, str(formula)[:200], formula.head, ("rounded",)
-    number = real_size(scope, symbols, formula.args[0], ctx.loc)
+    reals = _Reals(scope, symbols, str(formula)[:200])
+    number = reals.read(formula.args[0])
+    reals.names = ("rounded",)
     if formula.head != "TruncToInt":  # as casts do
-        number = ctx.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
-    return ctx.size(ctx.cast(number, I64), "a size")
+        number = reals.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
+    return reals.size(reals.cast(number, I64), "a size")
 
 
-def _read(
-    scope: Scope,
-    symbols: Symbols,
-    term: Formula | int | float,
-    where: str,
-    emit: Callable[..., Operand],
-    read: Callable[[Any], Operand],
-) -> Operand:
-    if isinstance(term, int | float):
-        return scope.constant(float(term), F64)
-    kind = term.head
-    if kind == "Rational":
-        return scope.constant(term.args[0] / term.args[1], F64)
-    if kind == "ToFloat" or is_integral(term):
-        inner = term.args[0] if kind == "ToFloat" else term
-        return scope.sizes([symbols.index(inner, where)], F64, scalar=True)
-    if kind in _BINARY:
-        op = _BINARY[kind]
-        return reduce(lambda a, b: emit(op, a, b), map(read, term.args))
-    if kind in _POWERS:
-        base, exponent = term.args
-        return emit("pow", read(base), read(exponent))
-    if kind == _ROOT:
-        return emit("sqrt", read(term.args[0]))
-    raise UserError(f"the number {term} is not supported", where=where, why=f"it needs {kind}")
+class _Reals(Emitter):
+    """Writes the functions that a number is made of."""
+
+    def __init__(self, scope: Scope, symbols: Symbols, where: str) -> None:
+        self.scope, self.symbols, self.names = scope, symbols, ()
+        self.loc = self.operation = where
+
+    def read(self, term: Any) -> Operand:
+        if isinstance(term, int | float):
+            return self.filled(float(term), F64)
+        kind = term.head
+        if kind == "Rational":
+            return self.filled(term.args[0] / term.args[1], F64)
+        if kind == "ToFloat" or is_integral(term):
+            inner = term.args[0] if kind == "ToFloat" else term
+            return self.size_scalar(self.symbols.index(inner, self.loc), F64)
+        if kind in _BINARY:
+            return reduce(partial(self.emit, _BINARY[kind]), map(self.read, term.args))
+        if kind in _POWERS:
+            return self.emit("pow", *map(self.read, term.args))
+        if kind == _ROOT:
+            return self.emit("sqrt", self.read(term.args[0]))
+        why = f"it needs {kind}"
+        raise UserError(f"the number {term} is not supported", where=self.loc, why=why)

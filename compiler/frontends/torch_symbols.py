@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -70,6 +71,10 @@ _ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = MappingProxyType(
     }
 )
 _FINEST = 1 << 10  # of fractions that reals stand for; their products with sizes are exact
+
+
+class _LongError(ValueError):
+    """A number is a fraction of integers too large for products with sizes to be exact."""
 
 
 class Symbols:
@@ -151,7 +156,7 @@ class Symbols:
     def _rounded(self, formula: Formula) -> Index:
         try:
             return _ROUNDED[formula.head](*self._ratio(formula.args[0]))
-        except ValueError:
+        except _LongError:
             if not self.knows(str(formula)):
                 self.define(str(formula), self._late(self, formula))
             return self._known[str(formula)]
@@ -162,7 +167,8 @@ class Symbols:
             short = abs(formula) <= _FINEST
             top, bottom = formula.as_integer_ratio() if short else (0, 0)
             if not short or bottom > _FINEST:
-                raise ValueError(f"{formula} is no short fraction")
+                kind = _LongError if isfinite(formula) else ValueError
+                raise kind(f"{formula} is no short fraction")
             return const(top), const(bottom)
         if not isinstance(formula, Formula):
             return self._read(formula), const(1)

@@ -44,10 +44,11 @@ def _conv(ctx: CallContext) -> Operand:
     axes = weight.rank - 2
     dilations, kernel = ctx.integers("dilation", axes), _kernel(ctx, weight)
     before, after = _pads(ctx, axes, [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)])
-    bias = ctx.optional("bias")
     found = ctx.emit(
         "conv",
-        *([x, weight] if bias is None else [x, weight, bias]),
+        x,
+        weight,
+        ctx.optional("bias"),
         strides=ctx.integers("stride", axes),
         before=before,
         after=after,
@@ -70,10 +71,11 @@ def _conv_transpose(ctx: CallContext) -> Operand:
     x, added = _batched(ctx, ctx.operand("input"), weight.rank)
     axes = weight.rank - 2
     pads = tuple(map(const, ctx.integers("padding", axes)))
-    bias = ctx.optional("bias")
     found = ctx.emit(
         "conv_transpose",
-        *([x, weight] if bias is None else [x, weight, bias]),
+        x,
+        weight,
+        ctx.optional("bias"),
         strides=ctx.integers("stride", axes),
         before=pads,
         after=pads,

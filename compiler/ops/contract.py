@@ -202,10 +202,8 @@ def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict
     for number, term in enumerate(terms):
         x = required(types, number)
         require(len(term) == x.rank, f"{term} of {attrs.equation} does not fit {x}")
-        own: dict[str, Index] = {}
         for letter, dim in zip(term, x.shape, strict=True):
-            own[letter] = agree(own.get(letter, dim), dim, f"{letter} of {attrs.equation}")
-        for letter, dim in own.items():
+            agree(x.shape[term.index(letter)], dim, f"{letter} of {attrs.equation}")
             axes = {
                 k: [n - len(t) for n, c in enumerate(t) if c == letter] for k, t in enumerate(terms)
             }

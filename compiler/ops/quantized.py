@@ -29,11 +29,6 @@ def _check_bytes(*types: TensorType) -> None:
         require(x.dtype in _BYTES, f"quantised operands are u8 or i8, not {x}")
 
 
-def _check_point(point: TensorType | None, x: TensorType) -> None:
-    if point is not None:
-        require(point.dtype is x.dtype, f"zero point {point} is not of the type of {x}")
-
-
 def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None) -> Scalar:
     """Operand `number` at `at` less its zero point, operand `point`, in i32."""
     value = cast(b.read(number, *at), I32)
@@ -68,8 +63,8 @@ def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
 def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     a, c = required(types, 0), required(types, 1)
     _check_bytes(a, c)
-    _check_numbers(types, _rows(a), 2)
-    _check_numbers(types, _columns(c), 3)
+    _check_numbers(types, a, _rows(a), 2)
+    _check_numbers(types, c, _columns(c), 3)
     return (TensorType(I32, matmul_shape(a, c)),)
 
 
@@ -81,12 +76,13 @@ def _columns(c: TensorType) -> Index:
     return c.shape[-1] if c.rank > 1 else const(1)
 
 
-def _check_numbers(types: Types, count: Index, *numbers: int) -> None:
-    """These scales and zero points are one number each, or `count`."""
+def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> None:
+    """These scales of `x` and zero points of its type are one number each, or `count`."""
     for number in numbers:
         found = optional(types, number)
         if found is not None:
-            require(found.rank < 2, f"{found} is neither a scalar nor a vector")
+            right = found.dtype.is_float or found.dtype is x.dtype
+            require(right and found.rank < 2, f"{found} is no scale or zero point of {x}")
             check_broadcast(found.shape, (count,), number)
 
 
@@ -157,10 +153,8 @@ class ConvIntegerAttrs(ConvAttrs):
 def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> tuple[TensorType, ...]:
     x, w = required(types, 0), required(types, 1)
     _check_bytes(x, w)
-    _check_point(optional(types, 2), x)
-    _check_point(optional(types, 3), w)
-    _check_numbers(types, const(1), 2)
-    _check_numbers(types, w.shape[0], 3)
+    _check_numbers(types, x, const(1), 2)
+    _check_numbers(types, w, w.shape[0], 3)
     low, high = integer_limits(x.dtype)
     require(low <= attrs.border <= high, f"a border of {attrs.border} around {x}")
     require(optional(types, 2) is None or not attrs.border, "a border besides a zero point")
@@ -231,9 +225,9 @@ def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
     a, c = required(types, 0), required(types, 3)
     _check_bytes(a, c)
-    _check_numbers(types, _rows(a), 1, 2)
-    _check_numbers(types, _columns(c), 4, 5)
-    _check_numbers(types, const(1), 6, 7)
+    _check_numbers(types, a, _rows(a), 1, 2)
+    _check_numbers(types, c, _columns(c), 4, 5)
+    _check_numbers(types, required(types, 7), const(1), 6, 7)
     return (TensorType(required(types, 7).dtype, matmul_shape(a, c)),)
 
 
@@ -287,10 +281,9 @@ def _qlinear_matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
 def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
     x, w, bias = required(types, 0), required(types, 3), optional(types, 8)
     _check_bytes(x, w)
-    _check_point(required(types, 2), x)
-    _check_point(required(types, 5), w)
-    _check_numbers(types, const(1), 1, 2, 6, 7)
-    _check_numbers(types, w.shape[0], 4, 5)
+    _check_numbers(types, x, const(1), 1, 2)
+    _check_numbers(types, required(types, 7), const(1), 6, 7)
+    _check_numbers(types, w, w.shape[0], 4, 5)
     if bias is not None:
         require(bias.dtype is I32 and bias.rank == 1, f"the bias {bias} must be a vector of i32")
         agree(bias.shape[0], w.shape[0], "the elements of the bias")
