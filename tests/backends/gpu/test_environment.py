@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,19 @@ BEGINNINGS = r"TRITON|MLIR|LLVM|AMDGCN|NVPTX|DISABLE|ENABLE|ALLOW|PTXAS|USE"
 NAME = re.compile(rf"\0((?:{BEGINNINGS})_[A-Z0-9_]+)(?=\0)".encode())
 
 
+def constants(path: Path) -> bytes:
+    """What an ELF file holds for reading alone: its sections that are loaded, and neither written
+    nor executed."""
+    data = path.read_bytes()
+    (at,) = struct.unpack_from("<Q", data, 40)
+    width, count = struct.unpack_from("<HH", data, 58)
+    rows = (struct.unpack_from("<IIQQQQ", data, at + n * width) for n in range(count))
+    kept = [
+        (offset, size) for _, kind, flags, _, offset, size in rows if (kind, flags & 7) == (1, 2)
+    ]
+    return b"".join(data[offset : offset + size] for offset, size in kept)
+
+
 def variables() -> dict[str, str]:
     """All of them, each set to something else than what holds without it."""
     listed = subprocess.run(
@@ -45,7 +59,7 @@ def variables() -> dict[str, str]:
     spec = importlib.util.find_spec("triton")
     assert spec is not None
     assert spec.origin is not None
-    code = b"".join(p.read_bytes() for p in sorted(Path(spec.origin).parent.rglob("*.so")))
+    code = b"".join(map(constants, sorted(Path(spec.origin).parent.rglob("*.so"))))
     found = dict.fromkeys((name.decode() for name in NAME.findall(code)), "1")
     found |= {name: "0" if on else "1" for name, on in json.loads(listed.stdout).items()}
     found |= {"PTXAS_OPTIONS": "--opt-level 1", "TRITON_PTXAS_PATH": "/bin/false"}
