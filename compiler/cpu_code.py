@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tcc.backends.cpu.compile import compile_kernels
+from tcc.backends.cpu.compile import compile_kernels, start_processes
 from tcc.errors import UserError
 from tcc.generated import Generated
 from tcc.ir.graph import Graph
@@ -39,6 +39,8 @@ from tcc.target import Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
 _TILES = (16, 32)
+# Nodes of a graph for one kernel, about.
+_NODES = 4
 
 
 class CpuCode:
@@ -80,6 +82,8 @@ class CpuCode:
         floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs
+        # They take as long to start as a few kernels to be planned.
+        start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
         return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:

@@ -42,11 +42,7 @@ def compile_kernels(
     kernel and a file with its LLVM text, where code generation fails, kills its process or is over
     its budget of memory or time.
     """
-    if len(kernels) != len(names):
-        raise ValueError(f"{len(kernels)} kernels and {len(names)} names")
-    key = _WORKER, max(jobs, 1), budgets, sys.executable, *sys.path
-    pool = RESTING.take(key) or WorkerPool(_WORKER, 0, budgets=budgets)
-    pool.wake(min(max(jobs, 1), len(kernels)))
+    key, pool = _awake(len(kernels), jobs, budgets)
     texts: list[KernelText] = []
     numbers: list[int] = []
     try:
@@ -60,6 +56,19 @@ def compile_kernels(
         RESTING.leave(key, pool)
     scratch = max((t.scratch for t in texts), default=0)
     return CompiledKernels(tuple(objects), scratch, tuple(t.llvm for t in texts))
+
+
+def start_processes(kernels: int, jobs: int, budgets: Budgets) -> None:
+    """Has processes start for about so many kernels that `compile_kernels` is given soon."""
+    RESTING.leave(*_awake(kernels, jobs, budgets))
+
+
+def _awake(kernels: int, jobs: int, budgets: Budgets) -> tuple[tuple[object, ...], WorkerPool]:
+    jobs = max(jobs, 1)
+    key = _WORKER, jobs, budgets, sys.executable, *sys.path
+    pool = RESTING.take(key) or WorkerPool(_WORKER, 0, budgets=budgets)
+    pool.wake(min(jobs, kernels))
+    return key, pool
 
 
 def kernel_assembly(llvm: str, target: Target) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
 from tcc.ir.index_text import factor_text, name_text, sum_text
@@ -536,29 +536,24 @@ def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
 
 def substitute(index: Index, mapping: Mapping[Var, Index]) -> Index:
     """`index` with variables replaced, simplified again; itself where it holds none of them."""
-    return _substituted(index, mapping, {})
+    taken = tuple((v, mapping[v]) for v in free_vars(index) if v in mapping)
+    return _substituted(index, taken) if taken else index
 
 
-def _substituted(index: Index, mapping: Mapping[Var, Index], done: dict[Index, Index]) -> Index:
-    """As `substitute`; `done` remembers what parts became, for they occur many times."""
-    if not mapping or mapping.keys().isdisjoint(free_vars(index)):
-        return index
-    total = done.get(index)
-    if total is None:
-        parts = []
-        for monomial, coeff in index.terms:
-            product = const(coeff)
-            for atom in monomial:
-                product = mul(product, _substitute_atom(atom, mapping, done))
-            parts.append(product)
-        total = done[index] = _sum(parts, index.const)
-    return total
+@lru_cache(1 << 16)  # parts occur many times, and passes ask for the same again and again
+def _substituted(index: Index, taken: tuple[tuple[Var, Index], ...]) -> Index:
+    mapping = dict(taken)
+    products = (
+        reduce(mul, (_substitute_atom(atom, mapping) for atom in monomial), const(coeff))
+        for monomial, coeff in index.terms
+    )
+    return _sum(products, index.const)
 
 
-def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index], done: dict[Index, Index]) -> Index:
+def _substitute_atom(atom: Atom, mapping: Mapping[Var, Index]) -> Index:
     if isinstance(atom, Var):
         return mapping.get(atom) or of_atom(atom)
-    a, b = (_substituted(part, mapping, done) for part in _parts(atom))
+    a, b = (substitute(part, mapping) for part in _parts(atom))
     match atom:
         case Quotient():
             return floordiv(a, b)

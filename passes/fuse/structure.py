@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
@@ -46,6 +47,13 @@ def build_group(
     expr: Expr, operands: Sequence[Storage], results: Sequence[Storage], *, collapsed: bool = True
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
+    group = _apart(expr, tuple(operands), tuple(results))
+    return _with_sizes(collapse(group) if collapsed else group)
+
+
+@lru_cache(maxsize=256)  # a caller asks for loops apart and collapsed
+def _apart(expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]) -> TileGroup:
+    """The group with all its loops, without its sizes."""
     online = walked(expr)
     expr = expr if online is None else online.expr
     linked = linked_stages(expr)
@@ -82,8 +90,7 @@ def build_group(
             stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores), kept
         )
         stages.append(grouped)
-    group = order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), walk))
-    return _with_sizes(collapse(group) if collapsed else group)
+    return order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), walk))
 
 
 # ---- values that a unit holds in its scratch memory ----------------------------------------------

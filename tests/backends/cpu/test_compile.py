@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tcc.backends.cpu.compile import compile_kernels
+from tcc.backends.cpu.compile import compile_kernels, start_processes
 from tcc.backends.cpu.detect import detect
+from tcc.backends.resting import RESTING
+from tcc.backends.workers import WorkerPool
+from tcc.budgets import BUDGETS
 from tcc.errors import InternalError
 from tcc.ir.index import const, iterator, var_of
 from tcc.ir.scalar import apply, argument
@@ -57,6 +60,21 @@ def test_bytes_do_not_depend_on_the_number_of_workers(target: Target):
 
 def test_no_kernels():
     assert compile_kernels([], [], TARGETS[0], 2).objects == ()
+
+
+def test_processes_that_were_started_ahead_are_taken(monkeypatch: pytest.MonkeyPatch):
+    pools: list[WorkerPool] = []
+    monkeypatch.setattr(
+        "tcc.backends.cpu.compile.WorkerPool",
+        lambda *args, **named: pools.append(WorkerPool(*args, **named)) or pools[-1],
+    )
+    RESTING.end()
+    start_processes(2, 3, BUDGETS)
+    assert [len(pool._threads) for pool in pools] == [2]
+    compile_kernels([kernel("exp", 8)], ["k"], TARGETS[0], 3)
+    assert len(pools) == 1
+    RESTING.end()
+    assert not any(thread.is_alive() for thread in pools[0]._threads)
 
 
 def test_a_fatal_error_of_llvm_names_the_kernel(own_tempdir):
