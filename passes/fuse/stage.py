@@ -47,7 +47,7 @@ from tcc.schedule.schedule import Nest
 # grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
 # point summation", 1993), that of one accumulator with the root of the whole, and faster where the
 # terms have one sign.
-TERMS = 256
+TERMS = 384
 
 
 def shape_of(spans: Sequence[Span]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Sums round no more than sums in blocks of 256 do, however many terms they have."""
+"""Sums round no more than sums in blocks of 384 do, however many terms they have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import helper
 
 from .agreement import FLOAT, Array, model_of, value
 
-BLOCK = 256
+BLOCK = 384
 
 
 def terms(shape: tuple[int, ...], seed: int) -> Array:
