@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import os
@@ -21,7 +22,6 @@ from pathlib import Path
 from tcc.backends.cache import cache_folder, check_own, make_own
 from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
-from tcc.runtime.images import own_folder
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
 RUNTIME_FLAGS = (
@@ -139,13 +139,19 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
             _build_runtime(toolchain, folder)
         except _UnwritableError as error:
             print(f"it is not kept: {error.where}: {error.why}", file=sys.stderr)
-            folder = _OWN[key] = own_folder() / key
+            folder = _OWN[key] = Path(tempfile.mkdtemp(prefix="tcc-runtime-")) / key
+            atexit.register(_remove_own, folder.parent, os.getpid())
             _build_runtime(toolchain, folder)
     names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     objects = tuple(folder / name for name in names)
     if folder != shipped:
         check_own(objects)
     return objects
+
+
+def _remove_own(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a fork ends before its parent
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache

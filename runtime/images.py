@@ -146,7 +146,7 @@ def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
         )
         key = _hash_of(parts)
         if key not in _IMAGES.placed:
-            target = own_folder() / path.name
+            target = _folder() / path.name
             for suffix, data in contents.items():
                 Path(f"{target}{suffix}").write_bytes(data)
             _IMAGES.placed[key] = target
@@ -162,7 +162,7 @@ def _hash_of(parts: Iterable[bytes]) -> bytes:
 
 
 def _open_copy(path: Path) -> Image:
-    folder = own_folder()
+    folder = _folder()
     for suffix in ("", SIDE_SUFFIX):
         source = Path(f"{path}{suffix}")
         if not suffix or source.exists():
@@ -171,10 +171,10 @@ def _open_copy(path: Path) -> Image:
     return Image(ctypes.CDLL(str(copy)), copy, _look_at(copy))
 
 
-def own_folder() -> Path:
+def _folder() -> Path:
     """A new folder that is gone once this process ends."""
     made = Path(tempfile.mkdtemp(prefix="tcc-"))
-    remove_with(own_folder, made)
+    remove_with(_folder, made)
     return made
 
 

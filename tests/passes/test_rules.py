@@ -143,7 +143,7 @@ graph g(%x : f32[n,2,3]) {
   %c = reshape(%b) {shape=(n, 6)} : f32[n,6]
   %d = identity(%c) : f32[n,6]
   %e = reshape(%d) {shape=(n, 3, 2)} : f32[n,3,2]
-  %f = expand(%e) {shape=(1, 3, 1)} : f32[n,3,2]
+  %f = expand(%e) {shape=(n, 3, 2)} : f32[n,3,2]
   return %f
 }
 """)

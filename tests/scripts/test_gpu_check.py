@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -588,6 +589,7 @@ def test_a_worker_answers_and_ends_when_it_takes_too_long(folder: Path, tmp_path
     try:
         assert worker.ready(0.0) == "took more than 0 s"  # it reads torch
         assert worker.ready(120.0) == ""
+        os.kill(worker._process.pid, signal.SIGSTOP)
         slow = worker.ask({"task": "device", "item": {}}, 0.0)
         assert slow == {"failed": "took more than 0 s", "broken": True}
         assert worker.ready(120.0) == ""
