@@ -101,7 +101,7 @@ def lower(
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
             # Constants lie as known sizes want them: prices of open ones count on typical sizes.
-            *special, general = map(code.lower, (*graphs[1:], graphs[0]))
+            *special, general = [code.lower(each) for each in (*graphs[1:], graphs[0])]
             lowered = (general, *special)
         for each in lowered:
             code.begin(each, _names(each))

@@ -436,7 +436,7 @@ def _bind_dim(
     registers[dim.value, dim.axis] = dim.given
     if not unknown:
         wanted = frame.size(dim.size)
-        message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame.placed.graph)}"
+        message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame)}"
         frame.out.append(Check(Relation.EQ, dim.given, wanted, message))
         registers[dim.value, dim.axis] = wanted
         return True
@@ -448,13 +448,14 @@ def _bind_dim(
     return True
 
 
-def _told(dim: _Dim, graph: Graph) -> str:
+def _told(dim: _Dim, frame: Frame) -> str:
     """Where else a symbol comes from, and how the two are told apart."""
     if var_of(dim.size) is None:
         return ""
-    source = next(v for v in graph.inputs if dim.size in v.type.shape)
+    inputs = ((v.name, frame.seen(v).shape) for v in frame.placed.graph.inputs)
+    name, shape = next((name, shape) for name, shape in inputs if dim.size in shape)
     return (
-        f", the size of input {source.name}, dimension {source.type.shape.index(dim.size)}; "
+        f", the size of input {name}, dimension {shape.index(dim.size)}; "
         "compile with another name for one of them (--input NAME=SHAPE) if they may differ"
     )
 

@@ -67,6 +67,21 @@ def test_bytes_are_taken_within_the_range(moved: tcc.Module) -> None:
         moved(x + np.int8(16))
 
 
+def test_packed_arrays_with_two_equal_open_sizes() -> None:
+    model = _model(
+        [helper.make_node("Concat", ["x", "x"], ["y"], axis=2)],
+        [("x", INT4, ["n", "n", 9])],
+        [("y", INT4, ["n", "n", 18])],
+    )
+    module = tcc.compile(model, jobs=1)
+    for size in (1, 3):
+        x = RNG.integers(-8, 8, (size, size, 9)).astype(np.int8)
+        np.testing.assert_array_equal(module(x).astype(np.int8), np.concatenate([x, x], 2))
+    told = "input x, dimension 1: n is due, the size of input x, dimension 0"
+    with pytest.raises(UserError, match=told):
+        module(np.zeros((2, 3, 9), np.int8))
+
+
 def test_ports_say_what_callers_see(moved: tcc.Module) -> None:
     assert [(p.dtype, p.text) for p in moved.inputs] == [("i4", "[n,3]")]
     assert [p.dtype for p in moved.outputs] == ["i4", "i4", "f32"]
