@@ -43,7 +43,7 @@ from tcc.passes.fuse.spans import (
 from tcc.schedule.nest import Product, depends, product, reads_here
 from tcc.schedule.schedule import Nest
 
-# Terms of a floating-point sum that share an accumulator: the rounding error of a sum in blocks
+# Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
 # grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
 # point summation", 1993), that of one accumulator with the root of the whole, and faster where the
 # terms have one sign.
@@ -171,8 +171,14 @@ class StageLowering:
         return stmts + more, out
 
     def _rounds(self) -> bool:
-        """Whether the reduction is a sum of floating-point terms."""
-        return self.stage.monoid == "sum" and all(s.dtype.is_float for s in self.stage.body)
+        """Whether the reduction is a contraction of floats: both factors vary along the sum, and
+        differently across results.  Other sums keep the order of memory, as ONNX Runtime's do:
+        models that take the difference of two of them amplify any other rounding."""
+        if self.factors is None or not self.stage.body[0].dtype.is_float:
+            return False
+        summed = frozenset(self.stage.reduce)
+        a, b = self.varies_with(self.factors.a), self.varies_with(self.factors.b)
+        return bool(a & summed and b & summed) and a - summed != b - summed
 
     def _part(self, loops: Sequence[Var]) -> int:
         """Elements of the first loop whose terms one accumulator sums; 0 where it sums all."""

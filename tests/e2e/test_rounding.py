@@ -1,4 +1,4 @@
-"""Sums round no more than sums in blocks of 384 do, however many terms they have."""
+"""Contractions round no more than sums in blocks of 384 do, however many terms they have."""
 
 from __future__ import annotations
 
@@ -58,18 +58,6 @@ def convolution(channels: int) -> tuple[onnx.ModelProto, Array, Array, Array]:
     return model, x, np.tile(windows, (8, 1)), np.repeat(w.reshape(8, -1), 42, 0)
 
 
-def column_sums(rows: int) -> tuple[onnx.ModelProto, Array, Array, Array]:
-    """The same of sums down columns."""
-    x = terms((rows, 96), 5)
-    model = model_of(
-        [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)],
-        [value("x", FLOAT, [rows, 96])],
-        [value("y", FLOAT, [96])],
-        {"axes": np.array([0])},
-    )
-    return model, x, x.T.copy(), np.ones((96, rows), np.float32)
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -77,11 +65,10 @@ def column_sums(rows: int) -> tuple[onnx.ModelProto, Array, Array, Array]:
         product(24, 997, 40),
         product(12, 3000, 32),
         convolution(72),
-        column_sums(2000),
     ],
-    ids=["one run", "a prime", "several runs", "convolution", "columns"],
+    ids=["one run", "a prime", "several runs", "convolution"],
 )
-def test_sums_round_as_sums_in_blocks(
+def test_contractions_round_as_sums_in_blocks(
     case: tuple[onnx.ModelProto, Array, Array, Array],
 ) -> None:
     model, x, a, b = case

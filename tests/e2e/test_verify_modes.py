@@ -13,6 +13,7 @@ import tcc
 from onnx import helper
 from tcc import cli
 from tcc.cli import verify
+from tcc.cli.compare import compare
 from tcc.options import TOLERANCES
 from tcc.passes import precision
 
@@ -68,7 +69,7 @@ def test_what_a_mode_costs_is_ok(
     code, found = verified(save(tmp_path / "m.onnx", mode), MODES[mode], capsys)
     assert found["error"] > TOLERANCES[mode]
     assert (code, found["ok"]) == (0, True)
-    assert "rounded weights alone cost" in found["why"]
+    assert "rounded weights alone make" in found["why"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -90,7 +91,7 @@ def test_a_fault_in_a_mode_is_wrong(
     monkeypatch.setattr(precision, "quantized", shifted_levels)
     code, found = verified(model, MODES[mode], capsys)
     assert (code, found["ok"]) == (1, False)
-    assert "rounded weights alone cost" in found["why"]
+    assert "rounded weights alone make" in found["why"]
 
 
 def test_a_tolerance_that_is_given_is_kept(
@@ -101,3 +102,14 @@ def test_a_tolerance_that_is_given_is_kept(
     words = ["verify", str(model), str(model.with_suffix(".so")), "--tolerance", "1e-3"]
     assert cli.execute(words) == 1
     assert "more than bf16 may cost" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("apart", "ok"), [(0.0, False), (2e-5, False), (5e-5, True)])
+def test_an_error_is_judged_by_the_references_own(apart: float, ok: bool) -> None:
+    want = np.linspace(0, 1, 11, dtype=np.float32)
+    found = compare("y", want + np.float32(1.2e-4), want, 1e-4)
+    judged = verify._judged(
+        found, {"y": want}, [("another order", {"y": want + np.float32(apart)})]
+    )
+    assert judged.ok is ok
+    assert ("where another order alone make" in judged.why) is (apart > 0)
