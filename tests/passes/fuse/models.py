@@ -146,7 +146,7 @@ def phases() -> Graph:
 
 def padded_pools() -> Graph:
     m = Model("padded_pools")
-    x = m.input("x", symbol("n", 1), 3, 7, 7)
+    x = m.input("x", symbol("n", 1), 3, 5, 5)
     pads = PoolAttrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
     largest = m.op("max_pool", m.op("relu", m.conv(x, 3, 3, pad=1)), attrs=pads)
     return m.finish(largest, m.op("average_pool", largest, attrs=pads))
@@ -254,7 +254,7 @@ def joined_maps() -> Graph:
     """A concat in parts of which kernels store; a part has padded readers of its own, and a skip of
     the caller and a second use of one operand are copied."""
     m = Model("joined_maps")
-    n, h = symbol("n", 1, 3), symbol("h", 4, 24)
+    n, h = symbol("n", 1, 2), symbol("h", 4, 24)
     x = m.input("x", n, 3, h, 6)
     a = m.op("relu", m.conv(x, 5, 3, pad=1))
     b = m.conv(a, 4, 3, pad=1)
@@ -265,7 +265,7 @@ def joined_maps() -> Graph:
 def joined_twice() -> Graph:
     """Features that grow: each joined value is a part of the next, the last one is given out."""
     m = Model("joined_twice")
-    x = m.input("x", symbol("n", 1, 3), 3, 5, 5)
+    x = m.input("x", symbol("n", 1, 2), 3, 5, 5)
     features = m.conv(x, 4, 3, pad=1)
     for _ in range(3):
         more = m.conv(m.op("relu", features), 3, 3, pad=1)

@@ -27,9 +27,13 @@ from .test_programs import inputs_of, lowered
 WIDE = Registers(16, 32)
 
 
-def transformed(channels: int, filters: int) -> Graph:
+LARGE = Conv(high=23, wide=27, fused=True)
+SMALL = Conv(high=15, wide=27, images=1, fused=True)  # two units, each of several blocks
+
+
+def transformed(channels: int, filters: int, case: Conv = LARGE) -> Graph:
     """A convolution as transforms and 36 products between them, all in one kernel."""
-    return winograd(Conv(channels, filters, high=23, wide=27, fused=True).graph(), FREE)
+    return winograd(replace(case, channels=channels, filters=filters).graph(), FREE)
 
 
 def bound_of(graph: Graph) -> Bound:
@@ -52,7 +56,7 @@ def test_37_parts_hold_36_products_and_their_operands() -> None:
 
 
 def test_results_are_those_of_the_graph() -> None:
-    graph = transformed(16, 16)
+    graph = transformed(16, 16, SMALL)
     program, kernels, weights = lowered(graph, WIDE)
     assert len(max((k.locals for k in kernels), key=len)) == 1
     inputs = inputs_of(graph, 1)

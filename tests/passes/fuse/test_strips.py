@@ -19,12 +19,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # Height, width, kernel, stride, zeros before and after the rows and columns, dilation.
 WINDOWS = {
-    "same": (9, 7, 3, 1, ((1, 1), (1, 1)), 1),
+    "same": (9, 5, 3, 1, ((1, 1), (1, 1)), 1),
     "halved": (8, 6, 3, 2, ((0, 0), (1, 1)), 1),
-    "uneven": (9, 9, 3, 2, ((1, 0), (0, 2)), 1),
-    "dilated": (11, 7, 3, 1, ((2, 2), (2, 2)), 2),
-    "valid": (10, 8, 3, 1, ((0, 0), (0, 0)), 1),
-    "wide": (7, 9, 5, 1, ((2, 2), (2, 2)), 1),
+    "uneven": (9, 6, 3, 2, ((1, 0), (0, 2)), 1),
+    "dilated": (11, 5, 3, 1, ((2, 2), (2, 2)), 2),
+    "valid": (10, 5, 3, 1, ((0, 0), (0, 0)), 1),
+    "wide": (7, 6, 5, 1, ((2, 2), (2, 2)), 1),
     "apart": (12, 5, 2, 3, ((1, 1), (0, 1)), 1),
 }
 
@@ -43,7 +43,7 @@ def inverted(name: str, batch: int = 1) -> Graph:
 def convolutions() -> Graph:
     """Three windows over all channels, each over the one before."""
     m = Model("chain")
-    y = m.input("x", 1, 2, 10, 8)
+    y = m.input("x", 1, 2, 10, 6)
     for channels, stride in ((3, 1), (4, 2), (2, 1)):
         y = m.op("relu", m.conv(y, channels, 3, stride=stride, pad=1))
     return m.finish(y)
@@ -52,7 +52,7 @@ def convolutions() -> Graph:
 def pooled() -> Graph:
     """A largest element of windows: what is outside is less than anything."""
     m = Model("pooled")
-    y = m.conv(m.input("x", 1, 3, 11, 9), 4, 3, stride=2, pad=1)
+    y = m.conv(m.input("x", 1, 3, 11, 7), 4, 3, stride=2, pad=1)
     attrs = PoolAttrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
     return m.finish(m.op("max_pool", y, attrs=attrs))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from math import prod
@@ -13,10 +14,11 @@ from tcc.ir.expr import Expr, extent
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import evaluate
 from tcc.ir.parse_tile import parse_kernel
+from tcc.ir.tile import TileKernel
 from tcc.ir.tile_text import kernel_text
 from tcc.passes.fuse.compose import compose
 
-from tests.ops.cases import SOME_SYMBOLIC_CASES, each, some
+from tests.ops.cases import SOME_SYMBOLIC_CASES, each, fewer
 from tests.ops.test_matrix import CASES, Case, check, reference, symbolic
 
 from . import tiles
@@ -59,6 +61,21 @@ def schedules(case: Case, count: int) -> Sequence[Chooser]:
     return [tiles.chosen, *(tiles.drawn(np.random.default_rng(seed + n)) for n in range(count))]
 
 
+_READ: set[tuple[str, ...]] = set()
+_WIDTHS = ("2", "4", "8", "16", "32", "64")  # of element types: other numbers count as one token
+
+
+def reads_back(kernel: TileKernel) -> None:
+    """Checks the text of a kernel in which three tokens follow each other as in none before."""
+    text = kernel_text(kernel)
+    words = re.findall(r"[a-z_]+|[0-9]+|\S", text)
+    tokens = ["0" if t.isdigit() and t not in _WIDTHS else t for t in words]
+    triples = set(zip(tokens, tokens[1:], tokens[2:], strict=False))
+    if not triples <= _READ:
+        assert kernel_text(parse_kernel(text)) == text
+        _READ.update(triples)
+
+
 def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) -> int:
     """Checks every schedule of a case; returns how many ran."""
     wanted = reference(case)
@@ -66,8 +83,7 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
     for chooser in schedules(case, 1):
         built = tiles.build(expr, chooser)
         assert sizes or built.unproved == ()
-        text = kernel_text(built.kernel)
-        assert kernel_text(parse_kernel(text)) == text
+        reads_back(built.kernel)
         if steps(built, sizes) > MOST_STEPS:
             continue
         actual = tiles.run_kernel(built.kernel, expr.types, operands, sizes)
@@ -76,7 +92,7 @@ def agree(case: Case, expr: Expr, operands: list[Array], sizes: dict[str, int]) 
     return ran
 
 
-TILED = some((c for c in CASES if c.op.expr is not None and not c.half), 8)
+TILED = fewer((c for c in CASES if c.op.expr is not None and not c.half), 8, 3)
 
 
 @each(TILED)
