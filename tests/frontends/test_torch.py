@@ -304,6 +304,7 @@ def test_a_slice_that_data_choose() -> None:
         np.testing.assert_array_equal(found, part(torch.ones(size), start).numpy())
 
 
+@pytest.mark.xdist_group("torch-compile")
 def test_backend_of_torch_compile() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
     compiled = torch.compile(network, backend=tcc.torch_backend, options={"jobs": 1})
