@@ -29,6 +29,9 @@ from .torch_samples import (
     export,
 )
 
+# One worker loads and warms torch's export and its compiler.
+pytestmark = pytest.mark.xdist_group("torch")
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
@@ -304,7 +307,6 @@ def test_a_slice_that_data_choose() -> None:
         np.testing.assert_array_equal(found, part(torch.ones(size), start).numpy())
 
 
-@pytest.mark.xdist_group("torch-compile")
 def test_backend_of_torch_compile() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
     compiled = torch.compile(network, backend=tcc.torch_backend, options={"jobs": 1})

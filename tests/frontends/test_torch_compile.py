@@ -16,11 +16,9 @@ from tcc.dynamo import torch_backend
 from tcc.errors import UserError
 from tcc.frontends import captured, load_model
 from tcc.ir.evaluate import evaluate_graph
-from torch._dynamo.backends import registry
 
 ROOT = Path(__file__).resolve().parents[2]
-# One worker loads and warms torch's compiler.
-pytestmark = pytest.mark.xdist_group("torch-compile")
+pytestmark = pytest.mark.xdist_group("torch")
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +62,8 @@ class Scaled(torch.nn.Module):
 
 
 def test_the_entry_point_is_found_by_name(tmp_path: Path, monkeypatch: Any) -> None:
+    from torch._dynamo.backends import registry  # torch's compiler, in seconds
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ((name, target),) = project["entry-points"]["torch_dynamo_backends"].items()
     folder = tmp_path / "tcc_wheel-1.dist-info"
