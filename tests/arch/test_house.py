@@ -44,3 +44,11 @@ def test_folders_have_a_page(folder: Path) -> None:
             kept.append(line)
         generated = generated and not line.startswith("<!-- end generated")
     assert 3 <= len(kept) <= PAGE
+
+
+@pytest.mark.xdist_group("house")
+def test_a_group_is_seen_where_tests_are_spread_over_workers(
+    request: pytest.FixtureRequest,
+) -> None:
+    spread = request.config.getoption("loadgroup", default=False)
+    assert request.node.nodeid.endswith("@house") == spread

@@ -168,23 +168,22 @@ def test_inspect_tells_what_each_kernel_does_and_takes(
 
 
 def test_kept_ir_is_shown_and_becomes_assembly(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept, plain = build(tmp_path, keep_ir=True), tmp_path / "plain.so"
+    kept = build(tmp_path, keep_ir=True)
     ir = inspected(capsys, str(kept), "--ir", "0")
     assert "define void @tcc_kernel_0(" in ir
     assert "tcc_kernel_0:" in inspected(capsys, str(kept), "--asm", "tcc_kernel_0")
     assert cli.execute(["inspect", str(kept), "--asm", "99"]) == 2
     assert "no kernel '99'" in capsys.readouterr().err
     # The section is beside the code, not in it.
-    compile_model(network(), read_options({}), plain)
-    assert read_listings(plain) == {}
+    assert read_listings(artifact) == {}
     x = {"x": image(2)}
-    got, want = tcc.load(kept).run(x), tcc.load(plain).run(x)
+    got, want = tcc.load(kept).run(x), tcc.load(artifact).run(x)
     assert all(got[name].tobytes() == want[name].tobytes() for name in want)
 
 
-def test_a_machine_file_is_an_input_of_the_compile(tmp_path: Path) -> None:
+def test_a_machine_file_is_an_input_of_the_compile(avx2: Path, tmp_path: Path) -> None:
     file = tmp_path / "machine.json"
     machine = replace(MACHINES["x86-64-v3"], name="mine", cores=1)
     file.write_text(machine_text(machine))
@@ -192,7 +191,7 @@ def test_a_machine_file_is_an_input_of_the_compile(tmp_path: Path) -> None:
     mine = variant["machine"]
     assert (mine["name"], mine["cores"]) == ("mine", 1)
     assert mine["sha256"] == machine_digest(machine)
-    (variant,) = read_manifest(build(tmp_path, cpu="x86-64-v3"))["variants"]
+    (variant,) = read_manifest(avx2)["variants"]
     shipped = variant["machine"]
     assert shipped["name"] == "x86-64-v3"
     assert shipped["sha256"] != mine["sha256"]
@@ -338,15 +337,13 @@ def printed(text: str) -> list[float]:
 
 
 def test_a_c_program_under_address_sanitizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "cc -fsanitize=address")
     path = build(tmp_path)
     result = run(client(tmp_path, "-fsanitize=address"), path, ASAN_OPTIONS="detect_leaks=1")
     assert (result.returncode, result.stderr) == (0, "")
-    monkeypatch.delenv("CC")
-    (tmp_path / "plain").mkdir()
-    assert printed(result.stdout) == pytest.approx(sums(build(tmp_path / "plain")), rel=1e-4)
+    assert printed(result.stdout) == pytest.approx(sums(artifact), rel=1e-4)
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")

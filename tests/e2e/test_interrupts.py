@@ -25,6 +25,7 @@ from .agreement import BOOL, FLOAT, INT64, model_of, value
 
 node = helper.make_node
 ENDLESS = np.array(1 << 62)
+ENDLESS_INPUTS = ("-i", "x=f32=0", "-i", f"m=i64={1 << 62}")
 
 
 @pytest.fixture(scope="module")
@@ -123,15 +124,24 @@ def test_other_threads_are_not_disturbed(module: Module) -> None:
 def started(path: Path, *more: str, folder: Path | None = None) -> subprocess.Popen[str]:
     words = more or ("run", str(path))
     return subprocess.Popen(
-        [sys.executable, "-m", "tcc", *words, "-i", "x=f32=0", "-i", f"m=i64={1 << 62}"],
+        [sys.executable, "-m", "tcc", *words, *ENDLESS_INPUTS],
         stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(folder or path.parent)},
     )  # fmt: skip
+
+
+def test_a_process_has_a_deadline(counting: Path, tmp_path: Path) -> None:
+    words = ["run", str(counting), "--output", "results", "--timeout", "1"]
+    process = started(counting, *words, folder=tmp_path)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "error: this takes longer than it may\n  at: --timeout 1\n" in said
+    assert list(tmp_path.iterdir()) == []
+    assert not Path("results").exists()
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["run", "counting.so", "--output", "results"],
         ["run", "counting.onnx"],
         ["bench", "counting.so"],
         ["verify", "counting.onnx", "counting.so"],
@@ -139,14 +149,14 @@ def started(path: Path, *more: str, folder: Path | None = None) -> subprocess.Po
     ],
     ids=" ".join,
 )
-def test_commands_have_a_deadline(words: list[str], counting: Path, tmp_path: Path) -> None:
+def test_commands_have_a_deadline(
+    words: list[str], counting: Path, own_tempdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = [str(counting.parent / w) if w.startswith("counting") else w for w in words]
-    process = started(counting, *found, "--timeout", "1.5", folder=tmp_path)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "error: this takes longer than it may\n  at: --timeout 1.5\n" in said
-    assert list(tmp_path.iterdir()) == []
-    assert not Path("results").exists()
+    assert cli.execute([*found, *ENDLESS_INPUTS, "--timeout", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "error: this takes longer than it may\n  at: --timeout 1\n" in said
+    assert list(own_tempdir.iterdir()) == []
 
 
 def test_a_command_within_its_deadline_is_not_disturbed(counting: Path) -> None:

@@ -29,6 +29,9 @@ from .torch_samples import (
     export,
 )
 
+# One worker loads and warms torch's export and its compiler.
+pytestmark = pytest.mark.xdist_group("torch")
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:

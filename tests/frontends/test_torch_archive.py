@@ -32,6 +32,8 @@ from tests.fuzz.hostile_archives import members, packed, program, tensor
 
 from . import torch_samples as samples
 
+pytestmark = pytest.mark.xdist_group("torch")
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:

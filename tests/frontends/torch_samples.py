@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._higher_order_ops.map import map as mapped
-from torch._higher_order_ops.scan import scan
-from torch._higher_order_ops.while_loop import while_loop
 
 F = torch.nn.functional
 
@@ -240,7 +237,11 @@ class Network(torch.nn.Module):
 
 
 def regions(x: Any) -> Any:
-    """Operators that hold blocks."""
+    """Operators that hold blocks; what they are imported with takes a second."""
+    from torch._higher_order_ops.map import map as mapped
+    from torch._higher_order_ops.scan import scan
+    from torch._higher_order_ops.while_loop import while_loop
+
     return (
         torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,)),
         torch.cond(x.sum() <= 0, lambda x: (x * 2, x + 1), lambda x: (x - 1, x * x), (x,)),
