@@ -30,7 +30,7 @@ from .running import NEEDS_TRITON
 from .test_gluon import parsed
 from .test_gluon_attention import CASES
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-hopper")]
 
 KERNELS = {
     **{name: (lambda t=text: Wanted(parsed(t), "bf16")) for name, text in TEXTS.items()},
