@@ -60,6 +60,17 @@ def _shares(item: pytest.Item) -> bool:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """pytest-xdist 3.8 notes a test's group in a field that pytest 9.2 no longer reads, and the
+    tests of a group would be spread over the workers, each with fixtures of its own."""
+    for item in items:
+        noted = getattr(item, "_nodeid", item.nodeid)
+        if noted != item.nodeid:
+            item._id = type(item._id).parse(noted)
+            assert item.nodeid == noted, "groups of pytest-xdist are lost"
+
+
 @pytest.fixture
 def own_tempdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of temporary files in this process: errors leave there what they point to."""

@@ -15,7 +15,7 @@ from tcc.backends.images import Platform
 from tests.runtime.gpu.fakes import Fakes, in_child
 
 from .emulator.amd.code import Kernel
-from .emulator.amd.decode import Instruction, instructions
+from .emulator.amd.decode import FORMATS, Instruction, formats, instructions
 from .emulator.amd.engine import AmdEngine
 from .emulator.artifacts import Made, assert_runs, compiled
 from .emulator.device import Device
@@ -37,6 +37,8 @@ _NOTHING = (0xBF800000).to_bytes(4, "little")  # s_nop 0
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for arch in FORMATS.values():
+        formats(arch)  # here, not in every child
     return Fakes(tmp_path_factory.mktemp("driver")).driver(Platform.HIP)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import kernel_source
@@ -18,7 +19,7 @@ from tests.passes.blocks.bytes import GRAPHS, product
 
 from .running import NEEDS_TRITON, Job, evaluated, interpreted
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 # The matrix instruction of each architecture, and its name in the assembly.
 UNITS = {
     "cuda:sm_80": ("IMMA", "mma.sync.aligned.m16n8k32"),

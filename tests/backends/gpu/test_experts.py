@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tcc.passes.blocks.plan import BlockPlanner
 from tcc.passes.lower_model import lower_for_gpu
 from tcc.passes.precision import FULL
@@ -10,7 +11,7 @@ from tests.passes.fuse.experts import GRAPHS
 
 from .running import NEEDS_TRITON, assert_same, interpreted, job_of
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 
 
 def test_the_interpreter_agrees() -> None:

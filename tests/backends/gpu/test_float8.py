@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 from tcc.backends.gpu.compile import Compilers, compile_kernels
 from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
@@ -28,7 +29,7 @@ from tcc.target import GPUS
 
 from .running import NEEDS_TRITON, Job, interpreted
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 # The matrix instruction of each architecture and kind, and its name in the assembly.
 UNITS = [
     ("cuda:sm_80", F8E4M3FN, "HMMA", "mma.sync.aligned.m16n8k16"),

@@ -17,7 +17,7 @@ from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, DType
 
 from .running import NEEDS_TRITON, Job, evaluated, interpreted, interpreter
 
-pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-functions")]
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 RNG = np.random.default_rng(11)
 COUNT = 1024
 BOUNDED = 1 << 13

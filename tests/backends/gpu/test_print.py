@@ -13,7 +13,7 @@ from .blocks import TEXTS
 from .more_blocks import CORNERS
 from .running import NEEDS_TRITON, Job, assert_same, interpreted, job_of
 
-pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-print")]
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 SIZES = {"n": 19}
 
 

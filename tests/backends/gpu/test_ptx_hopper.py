@@ -24,12 +24,13 @@ from .emulator.device import Device
 from .emulator.faults import Fault, Unknown
 from .emulator.kernels import MadeKernel, Wanted, assert_computes, made
 from .emulator.ptx.engine import Edit, PtxEngine
+from .emulator.ptx.run import program
 from .gluon_kernels import TEXTS
 from .running import NEEDS_TRITON
 from .test_gluon import parsed
 from .test_gluon_attention import CASES
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-hopper")]
 
 KERNELS = {
     **{name: (lambda t=text: Wanted(parsed(t), "bf16")) for name, text in TEXTS.items()},
@@ -79,7 +80,9 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     @cache
     def compiled(name: str, arch: str = "sm_90") -> MadeKernel:
         (target,) = resolve_targets(read_options({"target": f"cuda:{arch}"}))
-        return made((KERNELS | OTHERS)[name](), target, tmp_path_factory.mktemp("kernel"))
+        found = made((KERNELS | OTHERS)[name](), target, tmp_path_factory.mktemp("kernel"))
+        program(found.compiled.assembly, "k")  # read here, not in every child
+        return found
 
     return compiled
 

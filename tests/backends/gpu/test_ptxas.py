@@ -19,7 +19,7 @@ from tcc.target import GPUS
 from .blocks import BIG_MATMUL, TEXTS
 from .running import NEEDS_TRITON
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-ptxas")]
 CUDA = [gpu for gpu in GPUS.values() if gpu.kind == "cuda"]
 # The versions that CUDA 11.4 to 12.9 brought.
 VERSIONS = [f"7.{n}" for n in range(4, 9)] + [f"8.{n}" for n in range(9)]

@@ -18,7 +18,7 @@ from tcc.passes.pipeline import run_pipeline
 from tests.backends.gpu.running import NEEDS_TRITON, Job, interpreter
 from tests.e2e.agreement import Array, assert_agree, expected, session
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((3, 70)).astype(np.float32)
 AT = RNG.integers(-3, 3, (4, 70))

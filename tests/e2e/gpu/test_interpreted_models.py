@@ -20,7 +20,7 @@ from tests.e2e.agreement import Array, assert_agree, expected, session
 from .architectures import bert, inputs_of, resnet
 from .test_block_models import weights_of
 
-pytestmark = NEEDS_TRITON
+pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 MODELS = {"bert": bert(1, 19, 64, 2), "resnet": resnet(1, 22, 16)}
 # Schedules differ between the vendors' devices, texts do not.
 TARGETS = {"f32": "cuda:sm_90", "bf16": "rocm:gfx942"}

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.ma  # np.unique asks for it, in every child that has not yet
+import numpy.testing
 
 from .faults import Fault
 

@@ -187,7 +187,7 @@ def codes(o: Operands) -> list[int]:
     """The sources' registers, in order."""
     i = o.i
     fields = ("src0", "src1", "src2") if i.kind.startswith("VOP3") else ("src0", "vsrc1")
-    return [i.get(name) for name in fields if hasattr(i.fields, name)]
+    return [i.get(name) for name in fields if i.has(name)]
 
 
 def sources(o: Operands, kinds: Sequence[str]) -> list[Read]:

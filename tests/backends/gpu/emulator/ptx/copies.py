@@ -162,7 +162,7 @@ def _bring(p: Program, i: Instruction, f: re.Match[str]) -> Body:
             box = decode(_map_at(m, address))
             places = _places(m, row, at, box.bytes, box.swizzle)
             found = barrier_at(m, row, waits)
-            words = np.unique(places // m.shared.grain)
+            words = m.shared.words_of(places)
             clock = found.phases + 1
             m.shared.history.writes(
                 np.repeat(row, len(words)), words, found.agent, clock, proxy=True
@@ -200,7 +200,7 @@ def _take(p: Program, i: Instruction, f: re.Match[str]) -> Body:
         for row, (at, address, *corner) in _one_lane(s, active, reads, m):
             box = decode(_map_at(m, address))
             places = _places(m, row, at, box.bytes, box.swizzle)
-            words = np.unique(places // m.shared.grain)
+            words = m.shared.words_of(places)
             clock = groups.closed[row] + 1
             leaving[row] = clock
             m.shared.history.reads(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TypeAlias
 
 from tests.backends.gpu.emulator.faults import Unknown
@@ -78,6 +79,7 @@ class Kernel:
     most_registers: int = 0
 
 
+_SPACE = re.compile(r"\s*")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _GUARD = re.compile(r"@(!?)(%?[\w$]+)\s+")
 _NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?")
@@ -133,7 +135,7 @@ class _Body:
             self.made.code.append(self._instruction(text, scopes))
 
     def _statement(self) -> None:
-        self.at = re.compile(r"\s*").match(self.text, self.at).end()  # type: ignore[union-attr]
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
         if self.text[self.at] in "{}":
             self._brace()
         elif label := _LABEL.match(self.text, self.at):
@@ -176,13 +178,27 @@ class _Body:
             self.made.registers[scope + name] = width
 
     def _instruction(self, text: str, scopes: Sequence[str]) -> Instruction:
-        guard, rest = None, text
-        if found := _GUARD.match(text):
-            guard = Name(self._scoped(found[2], scopes), bool(found[1]))
-            rest = text[found.end() :]
-        opcode, _, operands = rest.partition(" ")
-        parts = tuple(self._operand(part, scopes) for part in _split(operands))
-        return Instruction(opcode, parts, guard, text if len(text) < 160 else text[:160] + "...")
+        plain = _instruction(text)
+        if len(scopes) == 1:  # where names are as they are written
+            return plain
+        guard = plain.guard and Name(self._scoped(plain.guard.text, scopes), plain.guard.negated)
+        return replace(plain, operands=self._inside(plain.operands, scopes), guard=guard)
+
+    def _inside(self, operands: tuple[Operand, ...], scopes: Sequence[str]) -> tuple[Operand, ...]:
+        """With the names that they have there."""
+        found: list[Operand] = []
+        for each in operands:
+            match each:
+                case Name(text, negated):
+                    found.append(Name(self._scoped(text, scopes), negated))
+                case Several(parts):
+                    found.append(Several(self._inside(parts, scopes)))
+                case Address(base, offset, at):
+                    (base,) = self._inside((base,), scopes)
+                    found.append(Address(base, offset, self._inside(at, scopes)))
+                case Number():
+                    found.append(each)
+        return tuple(found)
 
     def _scoped(self, name: str, scopes: Sequence[str]) -> str:
         for scope in reversed(scopes):
@@ -190,29 +206,44 @@ class _Body:
                 return scope + name
         return name
 
-    def _operand(self, text: str, scopes: Sequence[str]) -> Operand:
-        if text.startswith("{"):
-            return Several(tuple(self._operand(p, scopes) for p in _split(text[1:-1])))
-        if text.startswith("["):
-            return self._address(text[1:-1].strip(), scopes)
-        if re.fullmatch(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}", text):
-            return Number(int(text[2:], 16), 4 if text[1] in "fF" else 8)
-        if _NUMBER.fullmatch(text):
-            return Number(int(text.rstrip("U"), 0))
-        if "|" in text:
-            return Several(tuple(self._operand(p.strip(), scopes) for p in text.split("|")))
-        if found := re.fullmatch(r"([\w$%.]+)\s*\+\s*(-?\d+)", text):
-            return Address(self._operand(found[1], scopes), int(found[2]))
-        return Name(self._scoped(text.lstrip("!"), scopes), text.startswith("!"))
 
-    def _address(self, text: str, scopes: Sequence[str]) -> Address:
-        base, *more = _split(text)
-        at = self._operand(more[0], scopes) if more else Several(())
-        inner = self._operand(base, scopes)
-        assert isinstance(at, Several)
-        if isinstance(inner, Address):
-            return Address(inner.base, inner.offset, at.parts)
-        return Address(inner, 0, at.parts)
+@cache
+def _instruction(text: str) -> Instruction:
+    """With names as they are written, without their scopes."""
+    guard, rest = None, text
+    if found := _GUARD.match(text):
+        guard = Name(found[2], bool(found[1]))
+        rest = text[found.end() :]
+    opcode, _, operands = rest.partition(" ")
+    parts = tuple(_operand(part) for part in _split(operands))
+    return Instruction(opcode, parts, guard, text if len(text) < 160 else text[:160] + "...")
+
+
+@cache
+def _operand(text: str) -> Operand:
+    if text.startswith("{"):
+        return Several(tuple(_operand(p) for p in _split(text[1:-1])))
+    if text.startswith("["):
+        return _address(text[1:-1].strip())
+    if re.fullmatch(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}", text):
+        return Number(int(text[2:], 16), 4 if text[1] in "fF" else 8)
+    if _NUMBER.fullmatch(text):
+        return Number(int(text.rstrip("U"), 0))
+    if "|" in text:
+        return Several(tuple(_operand(p.strip()) for p in text.split("|")))
+    if found := re.fullmatch(r"([\w$%.]+)\s*\+\s*(-?\d+)", text):
+        return Address(_operand(found[1]), int(found[2]))
+    return Name(text.lstrip("!"), text.startswith("!"))
+
+
+def _address(text: str) -> Address:
+    base, *more = _split(text)
+    at = _operand(more[0]) if more else Several(())
+    inner = _operand(base)
+    assert isinstance(at, Several)
+    if isinstance(inner, Address):
+        return Address(inner.base, inner.offset, at.parts)
+    return Address(inner, 0, at.parts)
 
 
 def _split(text: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,6 +46,15 @@ def at_end(check: Check) -> Check:
     return check
 
 
+@cache
+def _maker(opcode: str) -> tuple[Maker, re.Match[str]] | None:
+    """The first form that is known for an opcode."""
+    for pattern, maker in _FORMS:
+        if found := pattern.fullmatch(opcode):
+            return maker, found
+    return None
+
+
 class Program:
     """What a machine runs."""
 
@@ -74,13 +84,11 @@ class Program:
         return frozenset(found)
 
     def _operation(self, instruction: Instruction) -> Operation:
-        for pattern, maker in _FORMS:
-            if found := pattern.fullmatch(instruction.opcode):
-                body = maker(self, instruction, found)
-                break
-        else:
+        known = _maker(instruction.opcode)
+        if known is None:
             raise Unknown(f"instruction {instruction.text}")
-        body = self._watched(instruction, body)
+        maker, found = known
+        body = self._watched(instruction, maker(self, instruction, found))
         if instruction.guard is None:
             return lambda m, s: body(m, s, s.lanes)
         return _guarded(self.read(instruction.guard, "pred"), body)

@@ -41,6 +41,14 @@ class Shared:
         spread = np.arange(0, max(width, self.grain), self.grain)
         return (places[:, None] + spread) // self.grain
 
+    def words_of(self, places: Array) -> Array:
+        """The words in which the places lie, each once, in ascending order."""
+        words = places.ravel() // self.grain
+        first = int(words.min())
+        there = np.zeros(int(words.max()) - first + 1, np.bool_)
+        there[words - first] = True
+        return np.flatnonzero(there) + first
+
     def get(self, places: Array, width: int) -> Array:
         if not self.known[places[..., None] + np.arange(width)].all():
             raise Fault("shared memory is read that nobody has written")

@@ -14,7 +14,7 @@ from .barriers import uniform
 from .machine import LANES
 from .numbers import from_bf16, from_float8
 from .parse import Instruction, Name, Number, Operand, Several
-from .products import ELEMENTS, GROUP, MEMBER, matrix_a
+from .products import ELEMENTS, matrix_a
 from .program import Array, Body, Machine, Program, Read, Strand, at_end, form, parts, whole
 from .tensor_maps import swizzled
 
@@ -189,14 +189,20 @@ def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
                 rows = _from_shared(m, group, part, a[0], 64, k, kinds[0], turned_a)
             others = _from_shared(m, group, part, b, columns, k, kinds[1], turned_b)
             product = (rows * signs[0]) @ (others * signs[1]).T
-            product = product.reshape(4, 16, columns)
-            for n, (read, write) in enumerate(zip(of_sums, writes, strict=True)):
-                total = product[:, GROUP + 8 * (n >> 1 & 1), 8 * (n >> 2) + 2 * MEMBER + (n & 1)]
-                if use_sums:
-                    total = total + read(m, part, None)
-                write(m, part, total.astype(np.float32), None)
+            totals = _registers(product)
+            if use_sums:
+                totals = totals + np.stack([read(m, part, None) for read in of_sums])
+            for write, total in zip(writes, totals.astype(np.float32), strict=True):
+                write(m, part, total, None)
 
     return body
+
+
+def _registers(product: Array) -> Array:
+    """64 rows as the registers hold them, [register, warp, lane]: a lane has two columns of eight,
+    of a row and of that eight rows below."""
+    split = product.reshape(4, 2, 8, -1, 4, 2)  # warp, half, row, eight columns, pair, column
+    return split.transpose(3, 1, 5, 0, 2, 4).reshape(-1, 4, LANES)
 
 
 def _literal(operand: Operand) -> int:
@@ -225,7 +231,7 @@ def _from_shared(
     found = descriptor(uniform(read(m, part, None), "a matrix descriptor"))
     at = found.addresses(lines, k * size, size, turned)
     places = m.shared.places(m.block_of[part.rows[:1]], at.ravel(), size, size)
-    words = np.unique(places // m.shared.grain)
+    words = m.shared.words_of(places)
     rows = np.repeat(part.rows, len(words))
     agents = np.repeat(_agents(m, part.rows), len(words))
     m.shared.history.reads(rows, np.tile(words, 4), agents, group.number + 1, proxy=True)
