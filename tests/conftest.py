@@ -34,20 +34,12 @@ def _few_objects_to_walk() -> Iterator[None]:
     gc.freeze()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Tests of one file that share a fixture run in one worker, which makes it once.
-
-    pytest-xdist 3.8 names a test's group in `_nodeid`, which pytest 9.2 reads no more.
-    """
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one file that share a fixture run in one worker, which makes it once."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None and _shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
-    yield
-    for item in items:
-        grouped = getattr(item, "_nodeid", item.nodeid)
-        if item.nodeid != grouped:
-            item._id = type(item._id).parse(grouped)
 
 
 def _shares(item: pytest.Item) -> bool:
@@ -58,17 +50,6 @@ def _shares(item: pytest.Item) -> bool:
         for name, fixtures in known.items()
         for fixture in fixtures
     )
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """pytest-xdist 3.8 notes a test's group in a field that pytest 9.2 no longer reads, and the
-    tests of a group would be spread over the workers, each with fixtures of its own."""
-    for item in items:
-        noted = getattr(item, "_nodeid", item.nodeid)
-        if noted != item.nodeid:
-            item._id = type(item._id).parse(noted)
-            assert item.nodeid == noted, "groups of pytest-xdist are lost"
 
 
 @pytest.fixture
