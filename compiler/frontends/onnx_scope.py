@@ -142,11 +142,11 @@ class Session:
 
     def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
         """A size symbol whose name, made of `hint`, no other symbol of the model has."""
-        name = _identifier(hint)
-        count = self.symbols.get(name, -1) + 1
-        self.symbols[name] = count
-        if count:
-            return self.fresh_symbol(f"{name}.{count}", lo, hi)
+        name = first = _identifier(hint)
+        while name in self.symbols:
+            self.symbols[first] += 1
+            name = f"{first}.{self.symbols[first]}"
+        self.symbols[name] = 0
         return symbol(name, lo, hi)
 
 

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.errors import UserError
 from tcc.frontends import load_model
+from tcc.frontends.onnx_scope import Session
+from tcc.frontends.onnx_tensors import TensorReader
 from tcc.ir.evaluate import evaluate_graph
 
 from .oracle import check, model_of, op_names
@@ -269,3 +271,9 @@ def test_open_sizes_that_must_be_numbers_are_required_to(
     feeds = {"x": np.ones(wrong, np.float32), "z": np.ones(z.type.static_shape or (), np.float32)}
     with pytest.raises(UserError, match="where the model needs"):
         evaluate_graph(graph, feeds)
+
+
+def test_symbols_of_long_names_differ() -> None:
+    session = Session(TensorReader(None), {}, lambda _: None)
+    found = [session.fresh_symbol(hint) for hint in ("n", "n.1", "n", *("long" * 30,) * 3)]
+    assert len({index.key for index in found}) == len(found)
