@@ -184,9 +184,14 @@ def _also(
     reference's own optimisations."""
     if stored:
         yield "rounded weights", _expected(model, inputs, own, stored)[1]
-    if not own and find_spec("onnxruntime") is not None:
+    if _is_onnx_runtime(own):
         with Peer("ort", model, inputs, 1) as peer:
             yield "ONNX Runtime's own optimisations", peer.outputs()
+
+
+def _is_onnx_runtime(own: bool) -> bool:
+    """Whether the reference is ONNX Runtime: it is installed, and takes the types."""
+    return not own and find_spec("onnxruntime") is not None
 
 
 def _judged(
@@ -313,7 +318,7 @@ def _expected(
 ) -> tuple[str, Mapping[str, Array]]:
     """The oracle's name and its outputs, with `weights` for those of the model: `own` where others
     do not take types that NumPy lacks."""
-    if own or find_spec("onnxruntime") is None:
+    if not _is_onnx_runtime(own):
         return "the reference evaluator", evaluate_model(model, inputs, weights)
     with TemporaryDirectory(prefix="tcc-") as folder:
         file = Path(folder) / "weights.npz"

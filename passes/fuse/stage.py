@@ -118,7 +118,7 @@ class StageLowering:
             shape = shape_of(self.outer)
             blocks = tuple(emitter.value(s, shape) for s in self.stage.body)
             return [*next_results(self.around, self.outer), *emitter.stmts], blocks
-        return self._reduction()
+        return self._sums(self._reduce_order(), [])
 
     def stores(self, blocks: tuple[Block, ...]) -> list[Stmt]:
         """The stores of the components that are results of the kernel."""
@@ -148,20 +148,10 @@ class StageLowering:
 
     # ---- reductions ---------------------------------------------------------------------------
 
-    def _reduction(self) -> _Result:
-        """Accumulators start at the identity and are carried through the reduction's loops."""
-        return self._sums(self._reduce_order(), [])
-
     def _sums(self, loops: list[Var], done: list[Span]) -> _Result:
-        assert self.stage.monoid is not None
-        dtypes = tuple(s.dtype for s in self.stage.body)
-        stmts: list[Stmt] = []
-        start = []
-        for scalar in MONOIDS[self.stage.monoid].identity(dtypes):
-            block = self.around.fresh(scalar.dtype, shape_of(self.outer))
-            stmts.append(Compute(block, scalar, ()))
-            start.append(block)
-        more, blocks = self._reduce_loops(loops, done, tuple(start))
+        """Accumulators start at the identity and are carried through the loops."""
+        stmts, start = self._identities()
+        more, blocks = self._reduce_loops(loops, done, start)
         return stmts + more, blocks
 
     def _added(self, loops: list[Var], done: list[Span], carried: tuple[Block, ...]) -> _Result:
@@ -278,7 +268,7 @@ class StageLowering:
         stmts: list[Stmt] = []
         inits = carried
         if lanes_kept:
-            stmts, inits = self._identity_lanes(step)
+            stmts, inits = self._identities(step)
         args = tuple(self.around.fresh(b.dtype, b.shape) for b in inits)
         body, yields = self._reduce_loops(rest, [*done, span], args)
         results = tuple(self.around.fresh(b.dtype, b.shape) for b in inits)
@@ -299,19 +289,19 @@ class StageLowering:
         """One block of a reduction loop that needs no loop."""
         if not lanes_kept:
             return self._reduce_loops(rest, [*done, span], carried)
-        stmts, inits = self._identity_lanes(span.size)
+        stmts, inits = self._identities(span.size)
         body, lanes_done = self._reduce_loops(rest, [*done, span], inits)
         more, folded = self._fold_lanes(lanes_done, carried)
         return stmts + body + more, folded
 
-    def _identity_lanes(self, size: int) -> _Result:
-        """Accumulators with an axis for the lanes of the vector loop."""
+    def _identities(self, *lanes: int) -> _Result:
+        """Accumulators; with an axis for so many lanes of the vector loop, if given."""
         assert self.stage.monoid is not None
         dtypes = tuple(s.dtype for s in self.stage.body)
         stmts: list[Stmt] = []
         blocks = []
         for scalar in MONOIDS[self.stage.monoid].identity(dtypes):
-            block = self.around.fresh(scalar.dtype, (*shape_of(self.outer), size))
+            block = self.around.fresh(scalar.dtype, (*shape_of(self.outer), *lanes))
             stmts.append(Compute(block, scalar, ()))
             blocks.append(block)
         return stmts, tuple(blocks)
