@@ -52,11 +52,13 @@ class Emitter:
         other.scope = scope
         return other
 
-    def body_scope(self, name: str) -> Scope:
-        """A scope for a body of this node; it sees the names around it."""
+    def body_scope(self, name: str, known: set[str] | None = None) -> Scope:
+        """A scope for a body of this node; it sees the names around it, and of the symbols those
+        `known`: all there are, unless the body's inputs brought some."""
         outer, path = self.scope, f"{self.loc}/{name}"
         builder = GraphBuilder(path, parent=outer.builder)
-        return Scope(outer.session, builder, outer.opsets, outer, f"{path}/")
+        outside = set(outer.session.symbols) if known is None else known
+        return Scope(outer.session, builder, outer.opsets, outer, f"{path}/", outside=outside)
 
     # ---- axes and sizes
 
@@ -188,8 +190,7 @@ class Emitter:
             own, due = x.shape[-back], target[-back]
             known = own is due or const(1) in (own, due) or not (own.terms or due.terms)
             if not known and not self.scope.fits(own, due, _EXPANDED, self.loc):
-                self.require(own, due, _EXPANDED)
-                x = self.scope.renamed(x, own, due, self.loc)
+                x = self.sized(x, -back, due, _EXPANDED)
         return x if target == x.shape else self.emit("expand", x, shape=target)
 
     def cast(self, x: Operand, dtype: DType) -> Operand:
@@ -225,8 +226,14 @@ class Emitter:
         """Demands that two sizes are equal; every run checks it."""
         self.scope.require(left, right, reason, self.loc)
 
+    def sized(self, x: Operand, axis: int, size: Index, reason: str) -> Operand:
+        """`x`, of which every run checks that an axis has so many elements."""
+        if x.shape[axis] is not size:
+            self.require(x.shape[axis], size, reason)
+        return self.slice_axis(x, axis, 0, size)
+
     def holds(self, x: Operand, axis: int, count: int) -> Operand:
-        """`x`, of which every run checks that an axis of open size has so many elements."""
+        """`x`, of which every run checks that an axis of open size has as many elements or more."""
         size = x.shape[axis]
         if as_int(size) is None:
             self.require(maximum(size, count), size, f"an axis holds {count} elements")

@@ -10,9 +10,9 @@ import onnx
 from tcc.errors import UserError
 from tcc.frontends.onnx_context import Converter, NodeContext
 from tcc.frontends.onnx_lists import coerced
-from tcc.frontends.onnx_scope import Operand, Scope
+from tcc.frontends.onnx_scope import Operand, Scope, are_among
 from tcc.ir.graph import Graph
-from tcc.ir.index import Index, as_int, free_vars, maximum
+from tcc.ir.index import Index, as_int, maximum
 from tcc.ir.lists import joined
 from tcc.ir.types import BOOL, I64, DType, TensorType
 from tcc.ops.control import drop_axis
@@ -37,12 +37,16 @@ def _import_body(
     proto: onnx.GraphProto,
     name: str,
     types: Sequence[TensorType],
+    known: set[str],
+    *,
     ranks: Sequence[int] | None = None,
     due: Sequence[DType] = (),
+    kept: Sequence[TensorType] = (),
 ) -> _Body:
-    """A body for inputs of `types`; outputs of one element get the rank that `ranks` says.  `due`
-    are the element types of the first outputs: what may be absent stays an optional."""
-    scope = ctx.body_scope(name)
+    """A body for inputs of `types`, with the symbols `known` around it; outputs of one element get
+    the rank that `ranks` says.  `due` are the element types of the first outputs: what may be
+    absent stays an optional.  `kept` are the types of those whose sizes every run checks."""
+    scope = ctx.body_scope(name, known)
     if len(proto.input) != len(types):
         raise ctx.fail(f"the body {name} has {len(proto.input)} inputs; {len(types)} are due")
     for declared, type in zip(proto.input, types, strict=True):
@@ -52,12 +56,22 @@ def _import_body(
     here = ctx.inside(scope)
     carried = zip(outputs, (*due, *(o.dtype for o in outputs[len(due) :])), strict=False)
     outputs = tuple(coerced(here, operand, dtype) for operand, dtype in carried)
+    states = (_kept(here, o, type) for o, type in zip(outputs, kept, strict=False))
+    outputs = (*states, *outputs[len(kept) :])
     if ranks is not None:
         outputs = tuple(
             o if o.rank == rank else here.reshape(o, (1,) * rank)
             for o, rank in zip(outputs, ranks, strict=True)
         )
     return _Body(scope.builder.finish(o.value for o in outputs), outputs)
+
+
+def _kept(ctx: NodeContext, state: Operand, type: TensorType) -> Operand:
+    """The state after an iteration, of the sizes before: every run checks those that are open."""
+    for axis, size in enumerate(type.shape if state.rank == type.rank else ()):
+        if state.shape[axis].terms or size.terms:
+            state = ctx.sized(state, axis, size, "an iteration keeps the sizes of a state")
+    return state
 
 
 def _run_body(ctx: NodeContext, proto: onnx.GraphProto, scope: Scope) -> tuple[Operand, ...]:
@@ -104,16 +118,11 @@ class _Outside:
         return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
 
     def _dim(self, x: Index, y: Index, name: str) -> Index:
-        if x is y and _visible(x, self.known):
+        if x is y and are_among((x,), self.known):
             return x
         if (x, y) not in self.made:
             self.made[x, y] = self.ctx.session.fresh_symbol(name)
         return self.made[x, y]
-
-
-def _visible(dim: Index, known: set[str]) -> bool:
-    """Whether all symbols of `dim` exist outside the body."""
-    return all(var.name in known for var in free_vars(dim))
 
 
 # ---- If ------------------------------------------------------------------------------------------
@@ -127,13 +136,13 @@ def _if(ctx: NodeContext) -> Results:
     if known is not None:
         return _inlined(ctx, "then_branch" if known else "else_branch")
     symbols = set(ctx.session.symbols)
-    then, otherwise = _branches(ctx, None)
+    then, otherwise = _branches(ctx, symbols)
     if not len(then.types) == len(otherwise.types) == len(ctx.node.output):
         raise ctx.fail("the branches differ in their number of outputs")
     if _single_elements_differ(then, otherwise):
         # A value has one rank, and one element broadcasts alike under any.
         pairs = zip(then.types, otherwise.types, strict=True)
-        then, otherwise = _branches(ctx, [max(a.rank, b.rank) for a, b in pairs])
+        then, otherwise = _branches(ctx, symbols, [max(a.rank, b.rank) for a, b in pairs])
     ranks = [tuple(type.rank for type in branch.types) for branch in (then, otherwise)]
     if ranks[0] != ranks[1]:
         return _two_ways(ctx, condition, symbols)
@@ -178,7 +187,7 @@ def _two_ways(ctx: NodeContext, condition: Operand, known: set[str]) -> Results:
     ways: dict[str, _Body] = {}
     for branch in ("then_branch", "else_branch") if len(scope.ways) < _MOST_WAYS else ():
         try:
-            ways[branch] = _whole_way(ctx, branch, names, equality)
+            ways[branch] = _whole_way(ctx, branch, names, equality, known)
         except UserError:
             session.depth, session.calls = depth, calls
     if len(ways) == 2:
@@ -202,10 +211,14 @@ def _two_ways(ctx: NodeContext, condition: Operand, known: set[str]) -> Results:
 
 
 def _whole_way(
-    ctx: NodeContext, branch: str, names: Sequence[str], equality: tuple[Index, Index] | None
+    ctx: NodeContext,
+    branch: str,
+    names: Sequence[str],
+    equality: tuple[Index, Index] | None,
+    known: set[str],
 ) -> _Body:
     """The branch and all nodes that follow, with the results `names` of the graph around it."""
-    outer, scope = ctx.scope, ctx.body_scope(branch)
+    outer, scope = ctx.scope, ctx.body_scope(branch, known)
     scope.ways = (*scope.ways, (equality, branch == "then_branch"))
     for name, operand in zip(ctx.node.output, _inlined(ctx.inside(scope), branch), strict=False):
         scope.define(name, operand, ctx.loc)
@@ -218,9 +231,13 @@ def _whole_way(
     return _Body(scope.builder.finish(operand.value for operand in found), found)
 
 
-def _branches(ctx: NodeContext, ranks: Sequence[int] | None) -> tuple[_Body, _Body]:
-    then = _import_body(ctx, ctx.graph("then_branch"), "then_branch", (), ranks)
-    return then, _import_body(ctx, ctx.graph("else_branch"), "else_branch", (), ranks)
+def _branches(
+    ctx: NodeContext, known: set[str], ranks: Sequence[int] | None = None
+) -> tuple[_Body, _Body]:
+    def branch(name: str) -> _Body:
+        return _import_body(ctx, ctx.graph(name), name, (), known, ranks=ranks)
+
+    return branch("then_branch"), branch("else_branch")
 
 
 def _single_elements_differ(then: _Body, otherwise: _Body) -> bool:
@@ -245,7 +262,7 @@ def _loop(ctx: NodeContext) -> Results:
     trips, condition = ctx.optional(0), ctx.optional(1)
     carried = [ctx.input(n) for n in range(2, len(ctx.inputs))]
     symbols = set(ctx.session.symbols)
-    body = _fixed_point(ctx, proto, [operand.type for operand in carried])
+    body = _fixed_point(ctx, proto, [operand.type for operand in carried], symbols)
     if len(body.types) < 1 + len(carried) or len(body.types) - 1 != len(ctx.node.output):
         raise ctx.fail("the body's outputs do not match the carried values and the node's outputs")
     length = _trip_count(ctx, trips, condition, body)
@@ -263,7 +280,9 @@ def _loop(ctx: NodeContext) -> Results:
     return ctx.emit_all("loop", [*heads, *carried], body=body.graph, types=tuple(types))
 
 
-def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[TensorType]) -> _Body:
+def _fixed_point(
+    ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[TensorType], known: set[str]
+) -> _Body:
     """The body for types that it keeps: dimensions that an iteration changes become symbols.
 
     Dimensions that begin equal and that an iteration gives equal sizes share one, which the next
@@ -274,7 +293,7 @@ def _fixed_point(ctx: NodeContext, proto: onnx.GraphProto, carried: Sequence[Ten
     made: set[Index] = set()
     while True:
         due = [BOOL, *(t.dtype for t in types)]
-        body = _import_body(ctx, proto, "body", [*heads, *types], due=due)
+        body = _import_body(ctx, proto, "body", [*heads, *types], known, due=due)
         results = body.types[1 : 1 + len(types)]
         same: dict[tuple[Index, Index], Index] = {}
         wider = [
@@ -373,7 +392,15 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Results:
     # The op scans along leading axes; others are brought there, and rows back to theirs.
     sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
-    body = _import_body(ctx, proto, "body", [*(o.type for o in operands[:states]), *slices])
+    symbols = set(ctx.session.symbols)
+    kept = [o.type for o in operands[:states]]
+    body = _import_body(ctx, proto, "body", [*kept, *slices], symbols, kept=kept)
+    for name, type in zip(ctx.node.output[states:], body.types[states:], strict=False):
+        if not are_among(type.shape, symbols):
+            raise ctx.fail(
+                f"a row of '{name}' is of type {type!r}, whose size only an iteration knows",
+                "export it as a Loop",
+            )
     results = ctx.emit_all(
         "scan",
         [*operands[:states], *sources],

@@ -92,6 +92,7 @@ def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
         ctx.scope.builder,
         {**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
         path=f"{ctx.loc}/",
+        around=ctx.scope,
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):

@@ -246,10 +246,8 @@ def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> 
             state = ctx.expand(ctx.filled(0.0, x.dtype), shape)
         elif batch_first:
             state = ctx.transpose(state, (1, 0, 2))
-        own, due = ctx.ranked(state, 3).shape[1], shape[1]
-        if own.terms and own is not due:
-            ctx.require(own, due, "each sequence has a state")
-            state = ctx.scope.renamed(state, own, due, ctx.loc)
+        if ctx.ranked(state, 3).shape[1].terms:
+            state = ctx.sized(state, 1, shape[1], "each sequence has a state")
         initial.append(state)
     lengths = ctx.optional(4)
     if lengths is not None:

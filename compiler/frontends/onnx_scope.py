@@ -15,7 +15,7 @@ import math
 import re
 import time
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from tcc.frontends.ones import one_apart
 from tcc.frontends.onnx_shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.frontends.onnx_tensors import LARGEST_TENSOR, TensorReader, elements_of
 from tcc.ir.graph import GraphBuilder, Value, carrier
-from tcc.ir.index import Index, as_int, const, symbol
+from tcc.ir.index import Index, as_int, const, free_vars, symbol
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, check_handles
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -159,7 +159,9 @@ def _identifier(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names of one graph.  `parent` is the scope around a body; functions have none.
+    """The names of one graph.  `parent` is the scope around a body; functions have none, but like
+    bodies have one `around` them.  `outside` are the symbols around a body, which has its own;
+    `wide` the sizes to which two broadcast.
 
     `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
     the elements of an operand, by it and their least value; both hold in bodies too, and not
@@ -172,6 +174,9 @@ class Scope:
     opsets: Mapping[str, int]
     parent: Scope | None = None
     path: str = ""
+    around: Scope | None = None
+    outside: set[str] | None = None
+    wide: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     names: dict[str, Operand | None] = field(default_factory=dict)
     joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
     bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
@@ -181,6 +186,7 @@ class Scope:
 
     def __post_init__(self) -> None:
         if self.parent:
+            self.around = self.parent
             self.ways = self.parent.ways
             self.joins = self.parent.joins.new_child()
             self.bound = self.parent.bound.new_child()
@@ -313,11 +319,26 @@ class Scope:
             return b if self.fits(a, b, what, loc) else None
         wide = a
         if one_apart(a, b):
+            wide = self._size_of_both(a, b, loc)
+        return wide if self.fits(b, wide, what, loc) else None
+
+    def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
+        """The size to which two broadcast, known to all scopes that know the two: results of
+        bodies may have it."""
+        inside: list[set[str]] = []
+        home = self
+        while home.around and (home.outside is None or are_among((a, b), home.outside)):
+            inside += [home.outside] if home.outside is not None else []
+            home = home.around
+        if (a, b) not in home.wide:
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
             attrs = OPS["broadcast_size"].attrs(wide, a, b)
-            self.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
-            self.joins[wide] = frozenset({wide}) | self._parts(a)
-        return wide if self.fits(b, wide, what, loc) else None
+            home.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
+            home.joins[wide] = frozenset({wide}) | home._parts(a)
+            for symbols in inside:
+                symbols.update(var.name for var in free_vars(wide))
+            home.wide[a, b] = home.wide[b, a] = wide
+        return home.wide[a, b]
 
     def fits(self, own: Index, due: Index, what: str, loc: str) -> bool:
         """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
@@ -456,6 +477,11 @@ class Scope:
             ) from error
         _check_sizes(found, loc)
         return found
+
+
+def are_among(dims: Iterable[Index], symbols: Set[str]) -> bool:
+    """Whether all symbols of the dims are among those."""
+    return all(var.name in symbols for dim in dims for var in free_vars(dim))
 
 
 def _check_sizes(types: Iterable[TensorType], loc: str) -> None:

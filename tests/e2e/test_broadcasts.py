@@ -128,6 +128,26 @@ g (float[n] a, float[m] b) => (float[k] y) {
   >
 }"""
 
+IN_A_SCAN = """
+g (float[n] a, float[m] b, float[3] x, bool c) => (float[k] y, float[3, k] rows) {
+  y, rows = Scan <num_scan_inputs = 1, body = l (float[r] s, float p) => (float[r] t, float[k] v) {
+    u = Mul (s, p)  t = Add (s, u)  BODY  v = Mul (w, p)
+  }> (a, x)
+}"""
+A_SUM = "w = Add (a, b)"
+A_CALL = "w = local.f (a, b)"
+A_BRANCH = """w = If (c) <
+  then_branch = q () => (float[k] d) { d = Sub (a, b) },
+  else_branch = e () => (float[k] o) { o = Add (b, a) }
+>"""
+
+
+def scan(body: str, functions: str = "") -> tuple[onnx.ModelProto, list[dict[str, Array]]]:
+    x = np.array([2, -3, 4], np.float32)
+    model = model_of(IN_A_SCAN.replace("BODY", body), functions)
+    return model, [{"c": np.array(c), "x": x} for c in (True, False)]
+
+
 OF_DATA = """
 g (float[n] a, float[m] b) => (float[k] y) {
   i = NonZero (a)  axis = Constant <value = int64[1] {0}> ()
@@ -148,6 +168,9 @@ PLACES = {
     "branches": (model_of(IN_BRANCHES), [{"c": np.array(c)} for c in (True, False)]),
     "loop": (model_of(IN_A_LOOP), [{}]),
     "function": (model_of(IN_A_FUNCTION, FUNCTION), [{}]),
+    "scan": scan(A_SUM),
+    "branches in a scan": scan(A_BRANCH),
+    "function in a scan": scan(A_CALL, FUNCTION),
     "data": (model_of(OF_DATA), [{"a": np.array(a, np.float32)} for a in ([0, 4, 0], [1, 0, 2])]),
 }
 
@@ -160,6 +183,27 @@ def test_sizes_of_data_and_in_bodies_broadcast(name: str) -> None:
         feeds = {k: rng.standard_normal(s).astype(np.float32) for k, s in (("a", n), ("b", m))}
         feeds |= fixed
         assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
+
+
+def test_a_state_keeps_its_sizes_and_rows_have_sizes_known_around_them() -> None:
+    model = model_of("""
+    g (float[n] a, float[m] b, float[t, 4] x) => (float[k] y, float[t, k] rows) {
+      y, rows = Scan <num_scan_inputs = 1, body = l (float[r] s, float[4] p)
+        => (float[r] o, float[k] v) { o = Add (s, b)  v = Mul (o, b) }> (a, x)
+    }""")
+    module, runner, x = tcc.compile(model, jobs=1), session(model), np.zeros((3, 4), np.float32)
+    for n, m in ((4, 1), (4, 4), (1, 1)):
+        feeds = drawn(model, {"a": (n,), "b": (m,)}) | {"x": x}
+        assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
+    wider = drawn(model, {"a": (1,), "b": (4,)}) | {"x": x}
+    with pytest.raises(Exception, match="shape"):
+        expected(runner, wider)
+    with pytest.raises(UserError, match="an iteration keeps the sizes of a state"):
+        module.run(wider)
+    some = model.graph.node[0].attribute[1].g.node[1]
+    some.CopyFrom(onnx.helper.make_node("NonZero", ["p"], ["v"]))
+    with pytest.raises(UserError, match=r"of .rows. is of type .* only an iteration knows"):
+        tcc.compile(model, jobs=1)
 
 
 @pytest.mark.parametrize("options", [{"level": 0}, {"buckets": {"n": (1, 4), "m": (4,)}}])
