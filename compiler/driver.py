@@ -12,27 +12,27 @@ from typing import Any
 
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
+from tcc.backends.artifact.link import c_name, link_artifact
 from tcc.backends.cpu.detect import detect
 from tcc.backends.gpu.compile import Compilers
-from tcc.backends.link import c_name, link_artifact
 from tcc.debug import Timing, Trace
 from tcc.frontends import exported, is_torch_module, load_model
-from tcc.frontends.onnx_converters import CONVERTERS
-from tcc.frontends.onnx_inputs import declared_size, with_defaults
-from tcc.frontends.onnx_reader import read_model
-from tcc.frontends.onnx_support import operator_names
-from tcc.frontends.torch_converters import converter_of
-from tcc.ir.evaluate import evaluate_graph
+from tcc.frontends.onnx.converters import CONVERTERS
+from tcc.frontends.onnx.inputs import declared_size, with_defaults
+from tcc.frontends.onnx.reader import read_model
+from tcc.frontends.onnx.support import operator_names
+from tcc.frontends.torch.converters import converter_of
 from tcc.ir.graph import Graph, walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import Array
-from tcc.ir.text import graph_text
 from tcc.ir.types import Kind, TensorType
 from tcc.options import OpenShape, Options, read_options
-from tcc.passes.lower_node import check_runnable
-from tcc.passes.narrow_weights import as_stored
-from tcc.passes.state import appended_rows
-from tcc.passes.winograd import constant_bytes
+from tcc.passes.derive.winograd import constant_bytes
+from tcc.passes.graph.state import appended_rows
+from tcc.passes.program.lower_node import check_runnable
+from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.runtime import Module, Port
 from tcc.runtime.images import remove_with
 from tcc.target import Target, parse_targets, targets_text

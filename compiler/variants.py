@@ -9,29 +9,29 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.variant import Variant
+from tcc.backends.artifact.weight_section import BytesLike
+from tcc.backends.cpu.backend import CpuCode
+from tcc.backends.gpu.backend import GpuCode, alike, asked_by_gpus
 from tcc.backends.gpu.compile import Compilers
-from tcc.backends.host import encode_program
-from tcc.backends.section import BytesLike
-from tcc.backends.variant import Variant
-from tcc.cpu_code import CpuCode
 from tcc.debug import Trace
 from tcc.errors import UserError
-from tcc.gpu_code import GpuCode, alike, asked_by_gpus
 from tcc.ir.graph import Graph
 from tcc.ir.op import Array
 from tcc.ir.program import steps_of
-from tcc.ir.verify_program import verify_program
+from tcc.ir.program.verify import verify_program
 from tcc.options import Options
-from tcc.passes.fix_sizes import fix_sizes
-from tcc.passes.join_programs import join_programs
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_model import Lowered
+from tcc.passes.derive.winograd import Limits
+from tcc.passes.graph.fix_sizes import fix_sizes
+from tcc.passes.graph.merge_matmuls import has_few_rows
+from tcc.passes.graph.state import bind_states
+from tcc.passes.layout.assign import Placed
 from tcc.passes.manager import Pass
-from tcc.passes.merge_products import has_few_rows
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.state import bind_states
+from tcc.passes.program.join_programs import join_programs
+from tcc.passes.program.lower_model import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
-from tcc.passes.winograd import Limits
 from tcc.target import Target
 
 Code: TypeAlias = CpuCode | GpuCode

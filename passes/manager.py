@@ -14,8 +14,8 @@ from enum import Enum
 from tcc.debug import Trace
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph
-from tcc.ir.text import graph_text
-from tcc.ir.verify import verify_graph
+from tcc.ir.graph.text import graph_text
+from tcc.ir.graph.verify import verify_graph
 
 
 class Kind(Enum):

@@ -14,25 +14,25 @@ from functools import partial
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.canonicalize import canonicalize
-from tcc.passes.check_indices import check_indices
-from tcc.passes.cse import merge_equal_nodes
-from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
-from tcc.passes.decompose import decompose, decompose_transposed
-from tcc.passes.express import express_calls
-from tcc.passes.few_largest import few_largest
-from tcc.passes.fold_batch_norm import fold_batch_norm
-from tcc.passes.fold_constants import fold_constants
-from tcc.passes.group_products import TileOf, group_products
-from tcc.passes.integer_products import integer_products, weight_products
-from tcc.passes.level_products import level_products
+from tcc.passes.derive.winograd import Limits, winograd
+from tcc.passes.graph.canonicalize import canonicalize
+from tcc.passes.graph.check_indices import check_indices
+from tcc.passes.graph.cse import merge_equal_nodes
+from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
+from tcc.passes.graph.decompose import decompose, decompose_transposed
+from tcc.passes.graph.fold_batch_norm import fold_batch_norm
+from tcc.passes.graph.fold_constants import fold_constants
+from tcc.passes.graph.legalize_calls import express_calls
+from tcc.passes.graph.merge_matmuls import merge_products
+from tcc.passes.graph.nest_concats import nest_concats
+from tcc.passes.graph.settle_sizes import settle_sizes
+from tcc.passes.graph.small_top_k import few_largest
 from tcc.passes.manager import Kind, Pass, run_passes
-from tcc.passes.merge_products import merge_products
-from tcc.passes.nest_concats import nest_concats
-from tcc.passes.requantise import requantise
-from tcc.passes.settle_sizes import settle_sizes
-from tcc.passes.winograd import Limits, winograd
-from tcc.passes.zero_points import split_zero_points
+from tcc.passes.moe.grouped_gemm import TileOf, group_products
+from tcc.passes.quantize.int8_matmul import integer_products, weight_products
+from tcc.passes.quantize.requantize import requantise
+from tcc.passes.quantize.weight_quant_matmul import level_products
+from tcc.passes.quantize.zero_points import split_zero_points
 
 MERGE_PRODUCTS = Pass("merge-products", merge_products, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, Kind.PROPOSING, level=1)

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tcc.ir.expr import Expr, extent
+from tcc.ir.expr.scalar import IndexValue, Read, Scalar, walk
 from tcc.ir.graph import Graph, Node, Value, bodies
 from tcc.ir.index import Index, Var, as_int, free_vars
-from tcc.ir.scalar import IndexValue, Read, Scalar, walk
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs, scan_length
 from tcc.passes.fuse.compose import node_expr
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_graph import place_graph
+from tcc.passes.layout.assign import Placed
+from tcc.passes.program.lower_graph import place_graph
 
 # Movement of elements that stay in row-major order: the same storage under another type.
 _VIEWS = frozenset({"reshape", "identity"})

@@ -22,7 +22,7 @@ from setuptools.command.editable_wheel import editable_wheel
 _BUILD = """
 import sys
 from pathlib import Path
-from tcc.backends.toolchain import build_runtime, find_toolchain
+from tcc.backends.artifact.toolchain import build_runtime, find_toolchain
 from tcc.errors import ToolError
 try:
     build_runtime(find_toolchain(), Path(sys.argv[1]))

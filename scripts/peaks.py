@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from tcc.backends.toolchain import find_toolchain, run_tool
+from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 
 SOURCE = Path(__file__).with_name("peaks.c")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-pthread")

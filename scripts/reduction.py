@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
-from tcc.cli.peer import Peer
+from tcc.cli.peers.peer import Peer
 from tcc.driver import evaluate_model
 from tcc.errors import TccError, UserError
-from tcc.frontends.onnx_pieces import PieceModel
+from tcc.frontends.onnx.pieces import PieceModel
 
 Array = np.ndarray
 MODEL = "model.onnx"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.gpu_tuning import TRIES, better_schedules
-from tcc.ir.group import TileGroup
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.plan_kernels import Bound
-from tcc.schedule.block_cost import BlockPricer, Usage
-from tcc.schedule.blocks import BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.backends.gpu.tuning import TRIES, better_schedules
+from tcc.ir.tile.group import TileGroup
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.plan import Bound
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.cost import BlockPricer, Usage
+from tcc.schedule.gpu.schedule import BlockSchedule
 
 from tests.schedule.test_block_cost import copy, product
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx
 import pytest
+from tcc.backends.gpu.backend import alike
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.gpu_code import alike
 from tcc.options import read_options
 from tcc.target import CPUS, GPU_DEFAULTS, Profile, parse_target, parse_targets
 from tcc.variants import check_options, lower, optimise, variant_codes

@@ -28,9 +28,9 @@ from tcc.backends.cpu.calibrate_kernels import (
     link_launches,
 )
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
-from tcc.backends.cpu.emit import KernelText
 from tcc.backends.cpu.inprocess import LoadedCode
-from tcc.schedule.machine import Cache, Machine, Memory
+from tcc.backends.cpu.llvm.emit import KernelText
+from tcc.schedule.cpu.machine import Cache, Machine, Memory
 from tcc.target import Target
 
 # Seconds of one timed run, and how often each is repeated.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.variant import Variant
 from tcc.backends.cpu.codegen import compile_object
-from tcc.backends.cpu.emit import KernelText, emit_kernel
-from tcc.backends.host import encode_program
-from tcc.backends.link import link_artifact
-from tcc.backends.variant import Variant
+from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
+from tcc.ir.expr.scalar import Scalar, apply, argument
 from tcc.ir.index import Index, Var, const, iterator, var_of
 from tcc.ir.program import Allocate, Buffer, IntOp, Launch, Let, Loop, Output, Port, Program
-from tcc.ir.scalar import Scalar, apply, argument
 from tcc.ir.tile import Block, Compute, Load, Scope, Stmt, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import F32, I32
 from tcc.target import Target

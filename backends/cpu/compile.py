@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tcc.backends.cpu.emit import KernelText, emit_kernel
-from tcc.backends.resting import RESTING
+from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
+from tcc.backends.idle_pool import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool, ask_once, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tcc.backends.artifact.gpu_binaries import (
+    Form,
+    GpuImages,
+    GpuKernel,
+    GpuVariant,
+    ImageMap,
+    Param,
+    Platform,
+)
 from tcc.backends.gpu.compile import Compilers, compile_kernels, requests_for
+from tcc.backends.gpu.hopper.tensor_maps import TensorMap
 from tcc.backends.gpu.machine_code import ptx_target
 from tcc.backends.gpu.ptxas import needed_driver
 from tcc.backends.gpu.source import (
@@ -15,20 +25,10 @@ from tcc.backends.gpu.source import (
     ParameterKind,
     kernel_source,
 )
-from tcc.backends.gpu.tensor_maps import TensorMap
-from tcc.backends.images import (
-    Form,
-    GpuImages,
-    GpuKernel,
-    GpuVariant,
-    ImageMap,
-    Param,
-    Platform,
-)
 from tcc.errors import InternalError
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import DTYPES
-from tcc.schedule.blocks import BlockSchedule
+from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS, GpuProfile, Target
 
 _PARAMS = {

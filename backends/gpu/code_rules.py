@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from tcc.backends.gpu.dtypes import float8_kind
 from tcc.backends.gpu.machine_code import MachineCode
 from tcc.backends.gpu.source import CompiledKernel
+from tcc.backends.gpu.triton.dtypes import float8_kind
 from tcc.ir.index import (
     Index,
     Var,

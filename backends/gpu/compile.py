@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
-from tcc.backends.resting import RESTING
+from tcc.backends.idle_pool import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError

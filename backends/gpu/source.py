@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tcc.backends.gpu.attention_shape import attention_kernel
-from tcc.backends.gpu.dtypes import pointer_type
-from tcc.backends.gpu.gluon_attention import WARPS, attention_source
-from tcc.backends.gpu.gluon_part import GluonText
-from tcc.backends.gpu.gluon_print import gluon_source
-from tcc.backends.gpu.matrix_shape import matrix_kernel
-from tcc.backends.gpu.print import triton_source
-from tcc.backends.gpu.tensor_maps import TensorMap, map_type
+from tcc.backends.gpu.hopper.attention import WARPS, attention_source
+from tcc.backends.gpu.hopper.attention_shape import attention_kernel
+from tcc.backends.gpu.hopper.matmul import gluon_source
+from tcc.backends.gpu.hopper.matrix_shape import matrix_kernel
+from tcc.backends.gpu.hopper.part import GluonText
+from tcc.backends.gpu.hopper.tensor_maps import TensorMap, map_type
+from tcc.backends.gpu.triton.dtypes import pointer_type
+from tcc.backends.gpu.triton.print import triton_source
 from tcc.ir.index import bounds
 from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count

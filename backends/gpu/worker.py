@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import triton
+from tcc.backends.gpu.hopper.tensor_maps import TensorMap
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
 from tcc.backends.gpu.ptxas import NEWEST, assembled
 from tcc.backends.gpu.source import (
@@ -25,7 +26,6 @@ from tcc.backends.gpu.source import (
     is_aligned,
     launch_parameters,
 )
-from tcc.backends.gpu.tensor_maps import TensorMap
 from tcc.backends.workers import serve
 from tcc.errors import ToolError
 from tcc.target import GpuProfile

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 from tcc.artifact import read_program
-from tcc.backends.host import decode_program
+from tcc.backends.artifact.encode_program import decode_program
 from tcc.cli.show import say
 from tcc.cli.sizes import fitting_shapes
 from tcc.errors import UserError

@@ -15,8 +15,8 @@ from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.deadline import timeout_flag
 from tcc.cli.opened import opened_artifact
-from tcc.cli.peer import CAP, PEERS, Peer
-from tcc.cli.rounds import Times, interleaved
+from tcc.cli.peers.peer import CAP, PEERS, Peer
+from tcc.cli.peers.rounds import Times, interleaved
 from tcc.cli.show import progress, say
 from tcc.errors import UserError
 

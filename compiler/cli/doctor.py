@@ -19,7 +19,7 @@ from tcc.cli.show import bytes_text, progress
 from tcc.driver import resolve_targets
 from tcc.errors import ToolError, UserError
 from tcc.options import Options
-from tcc.schedule.machine_file import machine_text
+from tcc.schedule.cpu.machine_file import machine_text
 
 _PACKAGES = (
     "numpy",

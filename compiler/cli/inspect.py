@@ -12,13 +12,13 @@ from tcc.artifact import needed_glibc, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, input_flag, json_flag, seed_flag, threads_flag
 from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.gpu_builds import build_lines
-from tcc.cli.kernel_facts import Facts, kernel_facts
-from tcc.cli.kernel_table import contraction_line, kernel_rows, open_sizes_line, table_lines
-from tcc.cli.listing import kernel_listing
+from tcc.cli.kernels.facts import Facts, kernel_facts
+from tcc.cli.kernels.gpu_builds import build_lines
+from tcc.cli.kernels.listing import kernel_listing
+from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
+from tcc.cli.kernels.table import contraction_line, kernel_rows, open_sizes_line, table_lines
 from tcc.cli.opened import opened_artifact
 from tcc.cli.show import say
-from tcc.cli.steps import StepTime, measure_steps, running_variant
 from tcc.errors import UserError
 
 

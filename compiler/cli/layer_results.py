@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.onnx_pieces import PieceModel
+from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array
 
 FAULTS = ("wrong", "refused", "failed")  # verdicts that a node is to blame for

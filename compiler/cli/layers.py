@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from tcc.cli.compare import Difference, compare
 from tcc.cli.layer_results import Finding, Piece, Report
-from tcc.cli.peer import Peer
+from tcc.cli.peers.peer import Peer
 from tcc.driver import compile_model, evaluate_model
 from tcc.errors import TccError, ToolError, UserError
-from tcc.frontends.onnx_pieces import Layer, PieceModel
+from tcc.frontends.onnx.pieces import Layer, PieceModel
 from tcc.ir.op import Array, Tolerance
 from tcc.options import Options
 

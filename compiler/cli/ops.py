@@ -12,8 +12,8 @@ from tcc.driver import aten_converter, onnx_operators
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
-from tcc.passes.express import EXPRESSED
-from tcc.passes.lower_calls import BY_KERNELS, CALLS
+from tcc.passes.graph.legalize_calls import EXPRESSED
+from tcc.passes.program.lower_calls import BY_KERNELS, CALLS
 
 # What devices have no kernels for.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()

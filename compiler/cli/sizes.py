@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tcc.ir.evaluate_program import INTEGER, holds
 from tcc.ir.program import (
     Branch,
     CallOp,
@@ -20,6 +19,7 @@ from tcc.ir.program import (
     constant_registers,
     walk_instructions,
 )
+from tcc.ir.program.evaluate import INTEGER, holds
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
 _Dims = Mapping[tuple[int, int], int]

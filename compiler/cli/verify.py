@@ -23,9 +23,9 @@ from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import check_layers
 from tcc.cli.opened import opened_artifact
-from tcc.cli.peer import PEERS, Peer
+from tcc.cli.peers.peer import PEERS, Peer
+from tcc.cli.peers.worker import write_arrays
 from tcc.cli.show import progress, say
-from tcc.cli.worker import write_arrays
 from tcc.driver import (
     evaluate_model,
     float_types,

@@ -10,12 +10,12 @@ from typing import Any
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
-from tcc.frontends.onnx_import import import_model
-from tcc.frontends.onnx_reader import read_model
-from tcc.frontends.torch_archive import read_archive
-from tcc.frontends.torch_import import import_program
-from tcc.frontends.torch_mutation import functional
-from tcc.frontends.torch_support import check_calls
+from tcc.frontends.onnx.importer import import_model
+from tcc.frontends.onnx.reader import read_model
+from tcc.frontends.torch.archive import read_archive
+from tcc.frontends.torch.importer import import_program
+from tcc.frontends.torch.mutation import functional
+from tcc.frontends.torch.support import check_calls
 from tcc.ir.graph import Graph
 
 __all__ = ["captured", "exported", "is_torch_module", "load_model"]
@@ -64,13 +64,13 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
 
     Raises `UserError` where torch cannot export the module.
     """
-    return _torch("torch_exported").exported(module, inputs, dynamic_shapes)
+    return _torch("exported").exported(module, inputs, dynamic_shapes)
 
 
 def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]) -> Any:
     """A graph that torch.compile captured, as a function that runs what `compile` makes of its
     `torch.export.ExportedProgram`."""
-    return _torch("torch_capture").Captured(module, examples, compile)
+    return _torch("capture").Captured(module, examples, compile)
 
 
 def _is_of_torch(model: Any, name: str) -> bool:
@@ -80,14 +80,14 @@ def _is_of_torch(model: Any, name: str) -> bool:
 
 def _of_archive(path: str, inputs: Any, allow_pickle: bool) -> Graph:
     if allow_pickle:
-        return _of_exported(_torch("torch_exported").read_with_torch(path), inputs)
+        return _of_exported(_torch("exported").read_with_torch(path), inputs)
     program = functional(read_archive(path))
     check_calls(program.block, _DECOMPOSE)
     return import_program(program, inputs)
 
 
 def _of_exported(program: Any, inputs: Any) -> Graph:
-    ways = _torch("torch_exported")
+    ways = _torch("exported")
     described = ways.described(ways.decomposed(program))
     check_calls(described.block)
     return import_program(described, inputs)
@@ -95,4 +95,4 @@ def _of_exported(program: Any, inputs: Any) -> Graph:
 
 def _torch(module: str) -> Any:
     """A module of the importer of torch, which is optional: it is loaded when first needed."""
-    return import_module(f"tcc.frontends.{module}")
+    return import_module(f"tcc.frontends.torch.{module}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tcc.frontends.emitting import Emitter
-from tcc.frontends.onnx_scope import Operand
+from tcc.frontends.emit import Emitter
+from tcc.frontends.scope import Operand
 from tcc.ir.index import Index
 from tcc.ir.types import I64, TensorType
 

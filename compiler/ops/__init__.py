@@ -1,7 +1,6 @@
 """The op table: every op tcc knows, by name.
 
-`OPS` joins the rows of the family modules, which are all that is imported here; a name that two
-families use raises at import.
+`OPS` joins the rows of the families; a name that two of them use raises at import.
 """
 
 from __future__ import annotations
@@ -10,46 +9,48 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import (  # noqa: F401
+from tcc.ops import control, expression, sizes
+from tcc.ops.algebra import (
     activation,
     arithmetic,
-    attention,
     bits,
-    blocks,
     contract,
-    control,
     create,
-    data_dependent,
+    cumulative,
     diagonal,
-    expression,
-    grid,
-    indexing,
     levels,
-    linalg,
-    lists,
-    loss,
-    magnitude,
     movement,
     narrow,
-    normalization,
     pad,
     phases,
     pool,
     quantize,
     quantized,
     reduce,
-    resize,
-    roi,
-    scan,
-    signal,
-    sizes,
-    softmax,
-    strings,
-    tfidf,
+    space_to_depth,
     unary,
     window,
 )
+from tcc.ops.composite import (
+    attention,
+    grid,
+    linalg,
+    loss,
+    magnitude,
+    normalization,
+    resize,
+    roi,
+    signal,
+    softmax,
+)
+from tcc.ops.data import data_dependent, indexing, lists, strings, tfidf
 
-_ROWS = [row for _, family in sorted(globals().items()) for row in getattr(family, "OPS", ())]
+_FAMILIES = (
+    activation, arithmetic, attention, bits, space_to_depth, contract, control, create,
+    data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
+    movement, narrow, normalization, pad, phases, pool, quantize, quantized, reduce, resize, roi,
+    cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
+)  # fmt: skip
+_ROWS = [row for family in _FAMILIES for row in family.OPS]
 OPS: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})
 assert len(OPS) == len(_ROWS), "two ops of one name"

@@ -1,8 +1,9 @@
 """Control flow: If, Loop and Scan hold their bodies as graphs in their attributes.
 
 Bodies read values of the graph around them directly (`tcc.ir.graph.captures`).  The meaning of
-these ops is in `tcc.ir.evaluate`, because it evaluates graphs.  Where iterations or branches give
-results of different sizes the importer writes fresh size symbols into `types`; the run binds them.
+these ops is in `tcc.ir.graph.evaluate`, because it evaluates graphs.  Where iterations or branches
+give results of different sizes the importer writes fresh size symbols into `types`; the run binds
+them.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import index_value, literal
 from tcc.ir.op import Array, OpSpec, Sample, Tolerance
-from tcc.ir.scalar import index_value, literal
 from tcc.ir.types import F32, I64, TensorType, tensor
 from tcc.ops.formula import choose, fn
 from tcc.ops.operands import Arrays, Types, require

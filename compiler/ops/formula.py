@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
 from tcc.ir.index import Index, IndexLike, const
-from tcc.ir.scalar import Const, Scalar, Source, StageRef, apply, cast, literal
 from tcc.ir.types import BF16, F16, F32, DType, TensorType
 from tcc.ops.shapes import broadcast_types
 

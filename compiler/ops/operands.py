@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_index, as_int, bounds, const
 from tcc.ir.op import Array
-from tcc.ir.scalar import Scalar, apply, cast, index_value, literal
 from tcc.ir.types import I64, TensorType
 
 Types = Sequence[TensorType | None]

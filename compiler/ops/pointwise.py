@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tcc.ir.expr import Expr
+from tcc.ir.expr.scalar import Scalar
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance, Trait
-from tcc.ir.scalar import Scalar
 from tcc.ir.types import DType, TensorType
 from tcc.ops.formula import pointwise
 from tcc.ops.reference import in_f32

@@ -7,9 +7,9 @@ from functools import lru_cache
 from math import prod
 
 from tcc.ir.expr import Stage, extent
-from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, StageRef, walk
 from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
-from tcc.ir.scalar import Apply, Cast, Read, Scalar, StageRef, walk
+from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import I8, I32, U8
 
 # A symbolic extent counts as this many trips: long enough to be worth a vector.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tcc.ir.expr import extent
-from tcc.ir.group import Access, GroupStage, TileGroup
+from tcc.ir.expr.scalar import IndexValue, Read, Scalar, StageRef, read, rebuild, walk
 from tcc.ir.index import Index, Var, bounds, const, free_vars, iterator, linear_in, substitute
-from tcc.ir.scalar import IndexValue, Read, Scalar, StageRef, read, rebuild, walk
-from tcc.passes.fuse.link import coefficient
+from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.passes.fuse.unify_iterators import coefficient
 
 
 def order_loops(group: TileGroup) -> TileGroup:

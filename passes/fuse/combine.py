@@ -6,11 +6,11 @@ y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, 
 from __future__ import annotations
 
 from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.index import Var, as_int, free_vars
-from tcc.ir.scalar import Read, walk
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import is_contraction
-from tcc.passes.fuse.link import digits_of, linked_stages, radix_size, stage_reads
+from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size, stage_reads
 
 
 def read_plainly(expr: Expr) -> bool:

@@ -16,9 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.graph import Node, Value
-from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of, within
-from tcc.ir.scalar import (
+from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,
     Read,
@@ -30,9 +28,11 @@ from tcc.ir.scalar import (
     transform,
     walk,
 )
+from tcc.ir.graph import Node, Value
+from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of, within
 from tcc.ir.types import U64, TensorType
-from tcc.passes.fuse.held import too_large
 from tcc.passes.fuse.hoist import hoist_totals
+from tcc.passes.fuse.scratch_limit import too_large
 from tcc.schedule.nest import weight
 
 # Body operations above which work is not repeated for every stage that reads it.

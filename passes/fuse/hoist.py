@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tcc.ir.expr import Expr, Stage, extent, with_sources
-from tcc.ir.index import Var, free_vars, iterator, var_of
-from tcc.ir.scalar import (
+from tcc.ir.expr.scalar import (
     Apply,
     Const,
     Read,
@@ -28,6 +27,7 @@ from tcc.ir.scalar import (
     read,
     substitute_indices,
 )
+from tcc.ir.index import Var, free_vars, iterator, var_of
 
 
 def hoist_totals(expr: Expr) -> Expr:

@@ -29,24 +29,24 @@ from typing import TypeAlias
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr, Stage, reads
+from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.graph import Graph, Node, Value, captures, uses
-from tcc.ir.group import GroupStage, TileGroup
 from tcc.ir.index import as_int, linear_in, nonnegative
 from tcc.ir.layout import row_major
 from tcc.ir.op import Trait
-from tcc.ir.scalar import Cast, Read
 from tcc.ir.tile import Scope
+from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.combine import chooses_matrices, combines_once, read_plainly
 from tcc.passes.fuse.compose import CHEAP, compose, is_contraction, node_expr
-from tcc.passes.fuse.join import Join, find_joins
-from tcc.passes.fuse.repeated import ROWS
-from tcc.passes.fuse.residence import busy, stays_near
+from tcc.passes.fuse.concat_in_place import Join, find_joins
+from tcc.passes.fuse.recompute import ROWS
+from tcc.passes.fuse.residency import busy, stays_near
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.choose import choose
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import TYPICAL_CORE, Registers
+from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
 from tcc.schedule.nest import of_bytes, points, product, row_loop, weight
-from tcc.schedule.registers import TYPICAL_CORE, Registers
-from tcc.schedule.strips import kept_gain, strips_fit
 
 # Elements of a total that units do not make again and again.
 _LARGE = 1 << 12

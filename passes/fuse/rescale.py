@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tcc.ir.evaluate_expr import evaluate_scalars
-from tcc.ir.scalar import (
+from tcc.ir.expr.evaluate import evaluate_scalars
+from tcc.ir.expr.scalar import (
     Apply,
     Const,
     IndexValue,

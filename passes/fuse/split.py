@@ -16,11 +16,11 @@ from itertools import count
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, reads, with_sources
+from tcc.ir.expr.scalar import Source, StageRef
 from tcc.ir.graph import Value
-from tcc.ir.scalar import Source, StageRef
 from tcc.passes.fuse.compose import canonical, drop_unused
-from tcc.passes.fuse.held import too_large
-from tcc.passes.fuse.partial import alone, in_parts
+from tcc.passes.fuse.scratch_limit import too_large
+from tcc.passes.fuse.split_reductions import alone, in_parts
 
 Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 

@@ -15,22 +15,22 @@ from functools import lru_cache
 
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
+from tcc.ir.expr.scalar import IndexValue, Read, StageRef, walk
 from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, within
 from tcc.ir.layout import Layout, flat, place
-from tcc.ir.scalar import IndexValue, Read, StageRef, walk
 from tcc.ir.tile import Guard, Scope
+from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
-from tcc.passes.fuse.link import (
+from tcc.passes.fuse.sliding_window import Loops, shared_loops
+from tcc.passes.fuse.streaming import walked
+from tcc.passes.fuse.unify_iterators import (
     Shaped,
     axes_at,
     linked_stages,
     needs_memory,
     radix_size,
 )
-from tcc.passes.fuse.online import walked
-from tcc.passes.fuse.strips import Loops, shared_loops
 
 
 @dataclass(frozen=True, slots=True)

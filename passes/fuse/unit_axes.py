@@ -9,8 +9,8 @@ stage is inside its axes of one element, and that none that has a fill is of no 
 from __future__ import annotations
 
 from tcc.ir.expr import Expr, Stage, extent, with_reads
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, index_value, literal, read
 from tcc.ir.index import Index, as_int, const, free_vars, within
-from tcc.ir.scalar import Read, Scalar, StageRef, apply, index_value, literal, read
 from tcc.ir.types import I64, element_count
 
 

@@ -16,6 +16,19 @@ from itertools import pairwise, product
 from math import prod
 
 from tcc.ir.expr import Stage, extent, reads
+from tcc.ir.expr.scalar import (
+    Apply,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    children,
+    index_value,
+    read,
+    rebuild,
+    substitute_indices,
+    walk,
+)
 from tcc.ir.index import (
     Index,
     Quotient,
@@ -29,19 +42,6 @@ from tcc.ir.index import (
     iterator,
     substitute,
     var_of,
-)
-from tcc.ir.scalar import (
-    Apply,
-    Const,
-    IndexValue,
-    Read,
-    Scalar,
-    children,
-    index_value,
-    read,
-    rebuild,
-    substitute_indices,
-    walk,
 )
 
 # The most results of a point: more formulas than registers gain nothing.

@@ -1,4 +1,4 @@
-/* The byte form of host programs; backends/host.py writes it.  All numbers are little-endian int64:
+/* The byte form of host programs; backends/artifact/encode_program.py writes it.  All numbers are little-endian int64:
  *
  *   magic, version, words, string bytes, CRC-32 of all that follows, then
  *   registers, scratch, arena register, inputs, outputs, buffers, kernels   (counts)

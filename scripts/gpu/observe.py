@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tcc import gpu_code
+from tcc.backends.gpu import backend as gpu_code
 from tcc.backends.gpu.code import Job
 from tcc.backends.gpu.code_rules import Compiled, breaches
 from tcc.backends.gpu.machine_code import machine_codes

@@ -25,18 +25,18 @@ sys.path.insert(0, str(ROOT / "tests" / "backends" / "gpu"))
 import interpret  # before anything else imports Triton
 import numpy as np
 from tcc.backends.gpu.compile import Compilers
-from tcc.backends.gpu.print import triton_source
+from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
-from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
 from tcc.ir.index import Var, evaluate
 from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
-from tcc.passes.winograd import constant_bytes
+from tcc.passes.derive.winograd import constant_bytes
 from tcc.variants import optimise, variant_codes
 
 # Of the largest value: what other orders of sums, and rounding once more or less, may change.

@@ -11,7 +11,7 @@ from pathlib import Path
 import iree.runtime
 import numpy as np
 from iree.compiler import compile_file
-from tcc.cli.worker import Array, read_arrays, serve
+from tcc.cli.peers.worker import Array, read_arrays, serve
 
 OPSET = 17  # what the importer knows best; it refuses models below
 

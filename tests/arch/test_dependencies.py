@@ -77,10 +77,11 @@ def is_script(path: Path) -> bool:
 
 @cache
 def folder_imports(folder: str) -> tuple[set[str], set[str]]:
-    """The names of a folder's modules and their folders; the top modules that its files import."""
+    """The names of a folder's modules and their folders, which its files may import by these where
+    it is no source folder; the top modules that its files import."""
     own, found = set[str](), set[str]()
     for path in python_files([folder]):
-        own |= {path.stem, path.parent.name}
+        own |= set() if folder in SOURCES else {path.stem, path.parent.name}
         text = path.read_text(encoding="utf-8")
         looks = any(f"{function}(" in text for function in LOOKING)
         for node in (ast.walk if looks else statements)(ast.parse(text)):

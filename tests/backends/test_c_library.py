@@ -13,7 +13,7 @@ import pytest
 import tcc
 from onnx import TensorProto, helper
 from tcc.artifact import needed_glibc, verify_image
-from tcc.backends.toolchain import runtime_folder
+from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.cli.show import summary_line
 from tcc.driver import compile_model
 from tcc.options import read_options

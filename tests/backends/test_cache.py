@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import programs
 import pytest
-from tcc.backends.cache import cache_folder, check_own, make_own
-from tcc.backends.toolchain import find_toolchain, runtime_objects
+from tcc.backends.artifact.cache import cache_folder, check_own, make_own
+from tcc.backends.artifact.toolchain import find_toolchain, runtime_objects
 from tcc.errors import ToolError
 
 HINT = "set XDG_CACHE_HOME to a folder that belongs to you and that only you may write to"

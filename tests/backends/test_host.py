@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import programs
 import pytest
-from tcc.backends.host import decode_program, encode_program
+from tcc.backends.artifact.encode_program import decode_program, encode_program
 from tcc.errors import InternalError, UserError
 
 

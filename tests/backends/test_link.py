@@ -13,11 +13,11 @@ import numpy as np
 import programs
 import pytest
 from tcc.artifact import find_weights, read_listings, read_manifest, verify_weights
-from tcc.backends import toolchain
-from tcc.backends.host import encode_program
-from tcc.backends.link import c_name, link_artifact
-from tcc.backends.toolchain import find_toolchain, runtime_objects
-from tcc.backends.variant import Variant
+from tcc.backends.artifact import toolchain
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.link import c_name, link_artifact
+from tcc.backends.artifact.toolchain import find_toolchain, runtime_objects
+from tcc.backends.artifact.variant import Variant
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.runtime import load
 from tcc.target import isa_feature
@@ -240,7 +240,7 @@ def test_a_cpu_feature_that_is_missing_is_named_before_anything_runs(
         programs.link(program, kernels, out, weights=[weights], features=["no-such"])
     row = isa_feature("sse3")
     impossible = type(row)("made-up-feature", 7, 0, 3, 31, 1 << 62)
-    monkeypatch.setattr("tcc.backends.variant.isa_feature", lambda name: impossible)
+    monkeypatch.setattr("tcc.backends.artifact.variant.isa_feature", lambda name: impossible)
     programs.link(program, kernels, out, weights=[weights], features=["made-up-feature"])
     with pytest.raises(RuntimeError, match="made-up-feature"):
         load(out)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tcc.backends import workers
-from tcc.backends.resting import Resting
+from tcc.backends.idle_pool import Resting
 from tcc.backends.workers import WorkerFailedError, WorkerPool
 
 NUMBER = """

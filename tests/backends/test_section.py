@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcc.backends.section import Range, append_section, lay_out
+from tcc.backends.artifact.weight_section import Range, append_section, lay_out
 from tcc.ir.container import TRAILER
 
 PAGE, HUGE = 64 << 10, 2 << 20

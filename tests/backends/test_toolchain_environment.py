@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tcc.backends.toolchain import find_toolchain, run_tool
+from tcc.backends.artifact.toolchain import find_toolchain, run_tool
 
 SOURCE = "#include <stddef.h>\nsize_t size(void) { return sizeof(void *); }\n"
 

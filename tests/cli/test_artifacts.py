@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.artifact import find_weights, load, read_manifest
-from tcc.cli import listing
 from tcc.cli.compare import Difference
+from tcc.cli.kernels import listing
 from tcc.cli.verify import _verdict
 from tcc.debug import Trace
 from tcc.errors import UserError

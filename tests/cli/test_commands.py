@@ -12,7 +12,7 @@ import onnx
 import pytest
 from tcc import cli
 from tcc.errors import InternalError, ToolError, UserError
-from tcc.frontends.torch_converters import CONVERTERS
+from tcc.frontends.torch.converters import CONVERTERS
 from tcc.ops import OPS
 
 COMMANDS = sorted(cli.cli.commands)
@@ -153,7 +153,7 @@ def test_ops_are_found_by_the_names_of_onnx_and_aten(capsys: pytest.CaptureFixtu
     for name in ("conv2d", "aten.conv2d", "aten::conv2d.padding", "CONV2D"):
         (record,) = json.loads(_shown(["ops", name, "--json"], capsys))
         assert record["doc"] == (
-            "An operator of ATen that tcc.frontends.torch_window writes as others."
+            "An operator of ATen that tcc.frontends.torch.convert.window writes as others."
         )
     assert json.loads(_shown(["ops", *CONVERTERS, "--json"], capsys)) != []
     for name in json.loads(_shown(["ops", "--onnx", "--json"], capsys)):

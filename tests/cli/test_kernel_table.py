@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tcc.cli.kernel_facts import kernel_facts
-from tcc.cli.kernel_table import (
+from tcc.cli.kernels.facts import kernel_facts
+from tcc.cli.kernels.steps import StepTime
+from tcc.cli.kernels.table import (
     contraction_line,
     contractions,
     kernel_rows,
     open_sizes_line,
     table_lines,
 )
-from tcc.cli.steps import StepTime
 from tcc.errors import UserError
 
 MANIFEST: dict[str, Any] = {

@@ -14,7 +14,7 @@ from tcc import cli
 from tcc.artifact import load
 from tcc.cli import layers
 from tcc.driver import compile_model
-from tcc.frontends.onnx_pieces import PieceModel
+from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ops import OPS
 
 SIZE = 12

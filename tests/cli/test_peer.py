@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tcc.cli.peer import PEERS, Peer, Row
-from tcc.cli.rounds import interleaved
-from tcc.cli.worker import read_arrays, write_arrays
+from tcc.cli.peers.peer import PEERS, Peer, Row
+from tcc.cli.peers.rounds import interleaved
+from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 
 pytest.importorskip("onnxruntime")
@@ -133,7 +133,7 @@ def test_openvino_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
 WORKER = """
 import sys, time
 from pathlib import Path
-from tcc.cli.worker import serve
+from tcc.cli.peers.worker import serve
 
 def prepare():
     print("chatter", flush=True)

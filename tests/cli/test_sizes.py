@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnx.helper import make_node as node
 from tcc import cli
 from tcc.artifact import read_program
-from tcc.backends.host import decode_program
+from tcc.backends.artifact.encode_program import decode_program
 from tcc.cli.sizes import fitting_shapes
 from tcc.errors import UserError
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tcc import driver
 from tcc.artifact import read_manifest
-from tcc.backends.toolchain import runtime_folder
+from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.ir.types import DTYPES
 from tcc.options import read_options
 

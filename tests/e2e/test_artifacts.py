@@ -18,12 +18,12 @@ import tcc
 from onnx import helper
 from tcc import cli, runtime
 from tcc.artifact import read_listings, read_manifest
-from tcc.backends.toolchain import runtime_folder
+from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
-from tcc.schedule.machine import MACHINES
-from tcc.schedule.machine_file import machine_digest, machine_text
+from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.machine_file import machine_digest, machine_text
 from tcc.target import isa_feature
 
 from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
@@ -222,7 +222,8 @@ def test_a_missing_cpu_feature_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     row = isa_feature
     impossible = type(row("avx2"))("made-up-feature", 7, 0, 3, 31, 1 << 62)
     monkeypatch.setattr(
-        "tcc.backends.variant.isa_feature", lambda name: impossible if name == "avx2" else row(name)
+        "tcc.backends.artifact.variant.isa_feature",
+        lambda name: impossible if name == "avx2" else row(name),
     )
     path = build(tmp_path, cpu="x86-64-v3")
     with pytest.raises(UserError, match="made-up-feature"):

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 import programs
-from tcc.backends.toolchain import runtime_folder
+from tcc.backends.artifact.toolchain import runtime_folder
 
 CLIENT = Path(__file__).with_name("client.c")
 # relu(ones) + (1, 2, 3, 4), summed

@@ -10,7 +10,7 @@ import onnx
 import pytest
 import tcc
 from onnx import helper
-from tcc.cpu_code import CpuCode
+from tcc.backends.cpu.backend import CpuCode
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model

@@ -9,8 +9,8 @@ import pytest
 import tcc
 from onnx import TensorProto, TypeProto, helper
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ops.lists import pack
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ops.data.lists import pack
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 info = helper.make_tensor_value_info

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import tcc
 from onnx import helper
+from tcc.backends.cpu.backend import CpuCode
 from tcc.backends.cpu.detect import detect
-from tcc.cpu_code import CpuCode
 from tcc.driver import Compiled, compile_model
 from tcc.options import NUMERICS, read_options
 from tcc.passes.pipeline import REQUANTISE

@@ -12,7 +12,7 @@ import tcc
 from onnx import TensorProto, helper
 from tcc.cli import execute
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 STRING, F32, I64 = TensorProto.STRING, TensorProto.FLOAT, TensorProto.INT64
 info = helper.make_tensor_value_info

@@ -15,7 +15,7 @@ from tcc import cli
 from tcc.cli import verify
 from tcc.cli.compare import compare
 from tcc.options import TOLERANCES
-from tcc.passes import precision
+from tcc.passes.quantize import precision
 
 from .agreement import model_of, value
 

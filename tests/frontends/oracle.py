@@ -10,8 +10,8 @@ import onnx
 import onnxruntime as ort
 from onnx import parser
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 Arrays = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx.parser
 import pytest
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, carrier, walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.types import BF16
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 
 def matmul_n_bits(

@@ -14,7 +14,7 @@ import tcc
 from onnx import helper, numpy_helper
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 RNG = np.random.default_rng(12)
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import expected
 from .test_contrib_ops import A, B, X, Y, agrees, f32, i8, model_of, real, u8

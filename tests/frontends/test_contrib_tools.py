@@ -21,9 +21,9 @@ from onnxruntime.quantization import (
 )
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.onnx_converters import CONVERTERS
-from tcc.frontends.onnx_support import REFUSED
-from tcc.ir.evaluate import evaluate_graph
+from tcc.frontends.onnx.converters import CONVERTERS
+from tcc.frontends.onnx.support import REFUSED
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import expected, model_of
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import check, model_of, op_names
 

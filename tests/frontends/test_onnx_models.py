@@ -9,7 +9,7 @@ import onnx
 import pytest
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import check, op_names
 

@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.errors import UserError
 from tcc.frontends import load_model, model_file
-from tcc.frontends.onnx_pieces import PieceModel
-from tcc.frontends.onnx_reader import read_model
-from tcc.frontends.onnx_tensors import TensorReader
+from tcc.frontends.onnx.pieces import PieceModel
+from tcc.frontends.onnx.reader import read_model
+from tcc.frontends.onnx.tensors import TensorReader
 
 from .oracle import check, model_of
 

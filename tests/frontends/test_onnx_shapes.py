@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.onnx_scope import Session
-from tcc.frontends.onnx_tensors import TensorReader
-from tcc.ir.evaluate import evaluate_graph
+from tcc.frontends.onnx.tensors import TensorReader
+from tcc.frontends.scope import Session
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import check, model_of, op_names
 

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .oracle import check
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from tcc.errors import TccError, UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from .torch_samples import (
     COMPLEX,

@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.torch_calls import Block, Fixed, Formula, Program, Ref, Tensor
-from tcc.frontends.torch_complex import complex_converter_of
-from tcc.frontends.torch_converters import converter_of, is_writing
-from tcc.frontends.torch_formulas import read_formula
-from tcc.frontends.torch_import import import_program
-from tcc.frontends.torch_mutation import DOUBTFUL, VIEWS
-from tcc.ir.evaluate import evaluate_graph
+from tcc.frontends.torch.calls import Block, Fixed, Formula, Program, Ref, Tensor
+from tcc.frontends.torch.convert.complex import complex_converter_of
+from tcc.frontends.torch.converters import converter_of, is_writing
+from tcc.frontends.torch.formulas import read_formula
+from tcc.frontends.torch.importer import import_program
+from tcc.frontends.torch.mutation import DOUBTFUL, VIEWS
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.types import F32
 
 from tests.fuzz.hostile_archives import members, packed, program, tensor

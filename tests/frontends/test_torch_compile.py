@@ -15,7 +15,7 @@ import torch
 from tcc.dynamo import torch_backend
 from tcc.errors import UserError
 from tcc.frontends import captured, load_model
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.graph.evaluate import evaluate_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.xdist_group("torch")

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import TccError
-from tcc.ir.evaluate import Sizes, bind_sizes, evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder, Value, bind_attrs, carrier
+from tcc.ir.graph.evaluate import Sizes, bind_sizes, evaluate_graph
 from tcc.ir.index import Index, as_int, const, substitute, symbol, var_of
 from tcc.ir.op import OpSpec, Sample, Trait
 from tcc.ir.types import BF16, BOOL, F32, I64, DType, TensorType, dtype_of

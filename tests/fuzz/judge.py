@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import TccError
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Node, carrier, walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_index, as_int
 from tcc.ir.op import OpSpec, Tolerance
 from tcc.ir.types import DType
-from tcc.ops import OPS, linalg
+from tcc.ops import OPS
+from tcc.ops.composite import linalg
 from tcc.runtime.abi import EXTENSIONS, numpy_dtype
 
 from .graphs import Array, Generated, bodies_of

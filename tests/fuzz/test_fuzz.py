@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tcc.ir.graph import GraphBuilder
+from tcc.ir.graph.text import graph_text
 from tcc.ir.index import const
-from tcc.ir.text import graph_text
 from tcc.ir.types import F8E8M0, F32, TensorType, tensor
 from tcc.ops import OPS
 

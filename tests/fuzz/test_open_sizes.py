@@ -11,8 +11,8 @@ import pytest
 import tcc
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
-from tcc.passes.settle_sizes import settle_sizes
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.passes.graph.settle_sizes import settle_sizes
 
 from .open_sizes import Arrays, OpenModel, generate
 

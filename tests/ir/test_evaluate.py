@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.errors import InternalError, UserError
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import apply, index_value, literal
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const, symbol
 from tcc.ir.op import OpSpec
-from tcc.ir.scalar import apply, index_value, literal
 from tcc.ir.types import BOOL, F32, I64, tensor
 
 Ops = Mapping[str, OpSpec]

@@ -9,10 +9,10 @@ import onnx
 import onnxruntime
 import pytest
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.parse import parse_graph
-from tcc.ir.text import graph_text
-from tcc.ir.verify import verify_graph
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.parse import parse_graph
+from tcc.ir.graph.text import graph_text
+from tcc.ir.graph.verify import verify_graph
 from tcc.ops import OPS
 
 LOOP = """

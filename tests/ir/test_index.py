@@ -33,7 +33,7 @@ from tcc.ir.index import (
     symbol,
     var_of,
 )
-from tcc.ir.prove import at_most, inside
+from tcc.ir.index.prove import at_most, inside
 
 Tree: TypeAlias = Any  # an int, a name, or (operator, tree, tree)
 Array: TypeAlias = "np.ndarray[Any, Any]"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.graph import ConstantStore, Graph, Value
+from tcc.ir.graph.parse import parse_graph
+from tcc.ir.graph.text import graph_text
 from tcc.ir.lists import (
     NOTHING,
     ListType,
@@ -14,8 +16,6 @@ from tcc.ir.lists import (
     sequence_of,
     type_words,
 )
-from tcc.ir.parse import parse_graph
-from tcc.ir.text import graph_text
 from tcc.ir.types import F32, I64, STRING, TensorType
 
 TYPES = (

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.errors import InternalError
-from tcc.ir.evaluate_tile import evaluate_kernel
-from tcc.ir.overwrite import overwrites, stored_lanes
-from tcc.ir.parse_tile import parse_kernel
-from tcc.ir.tile_text import kernel_text
-from tcc.ir.verify_tile import verify_kernel
+from tcc.ir.tile.evaluate import evaluate_kernel
+from tcc.ir.tile.overwrite import overwrites, stored_lanes
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.text import kernel_text
+from tcc.ir.tile.verify import verify_kernel
 
 SCALE = """\
 kernel() parallel(p: 0..3) {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tcc.errors import UserError
-from tcc.ir.parse_program import parse_program
-from tcc.ir.program_text import program_text
+from tcc.ir.program.parse import parse_program
+from tcc.ir.program.text import program_text
 
 TEXT = """\
 program registers 9 scratch 64 arena r8

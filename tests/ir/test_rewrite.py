@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.errors import InternalError
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.rewrite import Rule, Site, apply_rules, rebuild, without_dead
+from tcc.ir.graph.text import graph_text
+from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import symbol
 from tcc.ir.op import OpSpec
-from tcc.ir.rewrite import Rule, Site, apply_rules, rebuild, without_dead
-from tcc.ir.text import graph_text
 from tcc.ir.types import BOOL, F32, tensor
-from tcc.ir.verify import verify_graph
 
 from .generate import graphs
 

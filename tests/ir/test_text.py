@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.errors import UserError
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import apply, argument, cast, index_value, literal
 from tcc.ir.graph import ConstantStore, Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.parse import parse_expr, parse_graph, parse_index
+from tcc.ir.graph.text import expr_text, graph_text, scalar_text
 from tcc.ir.index import const, iterator, symbol
 from tcc.ir.op import OpSpec
-from tcc.ir.parse import parse_expr, parse_graph, parse_index
-from tcc.ir.scalar import apply, argument, cast, index_value, literal
-from tcc.ir.text import expr_text, graph_text, scalar_text
 from tcc.ir.types import BOOL, F16, F32, F64, I64, TensorType, tensor
 
 from .generate import graphs, indices

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, ExprBuilder, Stage
+from tcc.ir.expr.scalar import Const, Scalar, apply, argument, cast, index_value, literal, read
+from tcc.ir.expr.verify import verify_expr
 from tcc.ir.graph import ConstantStore, Graph, GraphBuilder, Handle, Node, Value
+from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import Index, const, free_vars, iterator, maximum, minimum, symbol
+from tcc.ir.index.prove import at_most, inside
 from tcc.ir.op import NoAttrs, OpSpec
-from tcc.ir.prove import at_most, inside
-from tcc.ir.scalar import Const, Scalar, apply, argument, cast, index_value, literal, read
 from tcc.ir.types import BOOL, F32, F64, I32, I64, TensorType, tensor
-from tcc.ir.verify import verify_graph
-from tcc.ir.verify_expr import verify_expr
 
 Ops = Mapping[str, OpSpec]
 N, M = symbol("n", 0), symbol("m", 1, 64, 4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tcc.errors import InternalError
-from tcc.ir.parse_tile import parse_kernel
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_tile import verify_kernel
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
 
 GEMM = """\
 kernel() parallel(p: 0..4) {

@@ -32,8 +32,8 @@ from tcc.ir.program import (
     View,
     Weight,
 )
+from tcc.ir.program.verify import verify_program
 from tcc.ir.types import F32, I64
-from tcc.ir.verify_program import verify_program
 
 # Registers 0 n, 1 zero, 2 bytes, 3 counter, 4 free; buffers in the order of their names below.
 X, MIDDLE, W, POOL, ALIAS, Y = range(6)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tcc.errors import InternalError, UserError
 from tcc.ir.index import const
-from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.tile import Prefetch, lanes
-from tcc.ir.tile_text import kernel_text
-from tcc.ir.verify_tile import verify_kernel
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.text import kernel_text
+from tcc.ir.tile.verify import verify_kernel
 
 GEMM = """\
 size n in [1,]

@@ -20,7 +20,7 @@ from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.lists import ListType
 from tcc.ir.narrow import decode, encode
 from tcc.ir.types import BF16, TensorType
-from tcc.ops.lists import pack
+from tcc.ops.data.lists import pack
 from tcc.options import read_options
 
 from .cases import Array, Case, symbolic

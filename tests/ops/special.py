@@ -33,7 +33,7 @@ from tcc.ir.types import (
     integer_limits,
     tensor,
 )
-from tcc.ops import linalg
+from tcc.ops.composite import linalg
 
 from . import tolerance
 from .cases import Array, Case, check

@@ -7,11 +7,11 @@ import zlib
 import numpy as np
 import pytest
 from tcc.ir.expr import Expr
+from tcc.ir.expr.verify import verify_expr
+from tcc.ir.graph.parse import parse_expr
+from tcc.ir.graph.text import expr_text
 from tcc.ir.op import OpSpec
-from tcc.ir.parse import parse_expr
-from tcc.ir.text import expr_text
 from tcc.ir.types import TensorType, dtype_of, tensor
-from tcc.ir.verify_expr import verify_expr
 from tcc.ops import OPS
 
 ROWS = [op for op in OPS.values() if op.expr is not None]

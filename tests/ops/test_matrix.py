@@ -7,7 +7,7 @@ row's tolerance class; and the reference agrees with ONNX Runtime where ONNX has
 from __future__ import annotations
 
 import numpy as np
-from tcc.ir.evaluate_expr import evaluate_expr
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.op import OpSpec, Sample, Tolerance, Trait
 from tcc.ops import OPS
 

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from tcc.ops.regex import compile_pattern, matches
+from tcc.ops.data.regex import compile_pattern, matches
 
 PATTERNS = (
     "",

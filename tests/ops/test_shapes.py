@@ -6,13 +6,13 @@ import pytest
 from tcc.ir.index import Index, const, symbol
 from tcc.ir.types import BOOL, F16, F32, U8, tensor
 from tcc.ops import OPS
-from tcc.ops.activation import GeluAttrs
-from tcc.ops.arithmetic import BitShiftAttrs
-from tcc.ops.loss import LossAttrs
-from tcc.ops.magnitude import LrnAttrs
-from tcc.ops.normalization import EpsilonAttrs, GroupNormAttrs
-from tcc.ops.quantize import QuantizeAttrs
-from tcc.ops.reduce import ReduceAttrs
+from tcc.ops.algebra.activation import GeluAttrs
+from tcc.ops.algebra.arithmetic import BitShiftAttrs
+from tcc.ops.algebra.quantize import QuantizeAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.ops.composite.loss import LossAttrs
+from tcc.ops.composite.magnitude import LrnAttrs
+from tcc.ops.composite.normalization import EpsilonAttrs, GroupNormAttrs
 from tcc.ops.shapes import (
     AxisAttrs,
     UnequalDimsError,

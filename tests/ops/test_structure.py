@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import reads
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import bind_attrs
 from tcc.ir.index import Index, const, evaluate, free_vars, symbol
 from tcc.ir.layout import offset, permuted, row_major
 from tcc.ir.types import BOOL, F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
-from tcc.ops.attention import AttentionAttrs
-from tcc.ops.contract import EinsumAttrs, GemmAttrs
-from tcc.ops.create import DimsAttrs, RangeAttrs, ShapeOfAttrs
-from tcc.ops.indexing import GatherNdAttrs, OneHotAttrs
-from tcc.ops.movement import (
+from tcc.ops.algebra.contract import EinsumAttrs, GemmAttrs
+from tcc.ops.algebra.create import DimsAttrs, RangeAttrs, ShapeOfAttrs
+from tcc.ops.algebra.movement import (
     ConcatAttrs,
     ExpandAttrs,
     ReshapeAttrs,
@@ -29,12 +27,14 @@ from tcc.ops.movement import (
     TileAttrs,
     TransposeAttrs,
 )
-from tcc.ops.pad import PadAttrs
-from tcc.ops.pool import PoolAttrs
-from tcc.ops.resize import ResizeAttrs
+from tcc.ops.algebra.pad import PadAttrs
+from tcc.ops.algebra.pool import PoolAttrs
+from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
+from tcc.ops.composite.attention import AttentionAttrs
+from tcc.ops.composite.resize import ResizeAttrs
+from tcc.ops.composite.signal import DftAttrs
+from tcc.ops.data.indexing import GatherNdAttrs, OneHotAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.ops.signal import DftAttrs
-from tcc.ops.window import ConvAttrs, ConvTransposeAttrs
 
 N, S, T, M = (symbol(name, 1) for name in "nstm")
 SIZES = {"n": 3, "s": 5}

@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.variant import Variant
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.emit import emit_kernel
-from tcc.backends.host import encode_program
-from tcc.backends.link import link_artifact
-from tcc.backends.variant import Variant
-from tcc.ir.evaluate import evaluate_graph
+from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.graph import ConstantStore, Graph
-from tcc.ir.parse import parse_graph
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.parse import parse_graph
+from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import Kind, TensorType
-from tcc.ir.verify import verify_graph
 from tcc.ops import OPS
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.passes.plan_memory import plan_memory
+from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.tile.plan import KernelPlanner
 from tcc.runtime.module import Module, load
-from tcc.schedule.choose import Registers
+from tcc.schedule.cpu.choose import Registers
 from tcc.target import parse_target
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -6,9 +6,9 @@ from math import prod
 
 from tcc.ir.graph import Node
 from tcc.ir.index import as_int
-from tcc.passes.winograd import Limits
-from tcc.passes.winograd_forms import Form
-from tcc.passes.winograd_price import Forms, Region, RegionPrices
+from tcc.passes.derive.winograd import Limits
+from tcc.passes.derive.winograd_forms import Form
+from tcc.passes.derive.winograd_price import Forms, Region, RegionPrices
 
 
 class Products(RegionPrices):

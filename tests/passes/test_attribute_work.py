@@ -11,8 +11,8 @@ import pytest
 from onnx.helper import make_node
 from tcc.frontends import load_model
 from tcc.ir.graph import Graph, walk_nodes
-from tcc.passes.decompose import decompose_transposed
-from tcc.passes.fold_constants import fold_constants
+from tcc.passes.graph.decompose import decompose_transposed
+from tcc.passes.graph.fold_constants import fold_constants
 
 from tests.e2e.agreement import FLOAT, model_of, value
 

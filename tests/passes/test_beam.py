@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tcc.passes.beam import EXACT, Link, Option, Picks, cheapest
+from tcc.passes.choose.beam import EXACT, Link, Option, Picks, cheapest
 
 Table = Mapping[tuple[int, int], Sequence[Sequence[float]]]
 

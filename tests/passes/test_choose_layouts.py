@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int, free_vars, symbol
 from tcc.ir.layout import Layout
-from tcc.ops.movement import ConcatAttrs
-from tcc.ops.pool import PoolAttrs
-from tcc.ops.reduce import ReduceAttrs
-from tcc.passes import choose_layouts as module
-from tcc.passes.choose_layouts import choose_layouts
-from tcc.passes.layouts import Kernel, Placed
-from tcc.passes.lower_graph import halo_widths, place_graph
-from tcc.passes.plan_kernels import KernelPlanner
+from tcc.ops.algebra.movement import ConcatAttrs
+from tcc.ops.algebra.pool import PoolAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.passes.layout import choose as module
+from tcc.passes.layout.assign import Kernel, Placed
+from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.tile.plan import KernelPlanner
 from tcc.runtime.module import Module
-from tcc.schedule.cost import Pricer
-from tcc.schedule.machine import MACHINES
-from tcc.schedule.registers import Registers
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import MACHINES
 
 from tests.passes.fuse.models import Model
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcc.debug import Trace
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const
 from tcc.ir.op import Array
+from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import dtype_of
-from tcc.ops.data_dependent import TopKAttrs
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.few_largest import few_largest
-from tcc.passes.lower_model import lower_for_gpu
+from tcc.ops.data.data_dependent import TopKAttrs
+from tcc.passes.graph.small_top_k import few_largest
 from tcc.passes.pipeline import FEW_LARGEST, run_pipeline
-from tcc.passes.precision import FULL
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.passes.fuse.models import Model
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder, Value, walk_nodes
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, const, symbol
-from tcc.ir.text import graph_text
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops import OPS
-from tcc.passes.cse import merge_equal_nodes
-from tcc.passes.dce import drop_dead_nodes, drop_unread_arrays
-from tcc.passes.decompose import decompose_transposed
-from tcc.passes.fold_batch_norm import fold_batch_norm
-from tcc.passes.fold_constants import fold_constants
+from tcc.passes.graph.cse import merge_equal_nodes
+from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
+from tcc.passes.graph.decompose import decompose_transposed
+from tcc.passes.graph.fold_batch_norm import fold_batch_norm
+from tcc.passes.graph.fold_constants import fold_constants
 
 Read = Callable[..., Graph]
 Agree = Callable[..., None]

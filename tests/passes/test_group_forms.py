@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.index import as_int, const
 from tcc.ir.types import I64, tensor
-from tcc.passes import group_forms
-from tcc.passes.group_forms import Grouping, places, rows
+from tcc.passes.moe import forms as group_forms
+from tcc.passes.moe.forms import Grouping, places, rows
 
 
 def _check(index: np.ndarray, matrices: int, tile: int) -> None:

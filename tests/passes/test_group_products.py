@@ -9,14 +9,14 @@ import pytest
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import as_index, const
 from tcc.ir.types import F32, I64, tensor
-from tcc.ops.movement import SliceAttrs, SplitAttrs
+from tcc.ops.algebra.movement import SliceAttrs, SplitAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.group_price import GroupPrices
-from tcc.passes.group_products import Product, group_products
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.schedule.cost import Pricer
-from tcc.schedule.machine import machine_for
-from tcc.schedule.registers import TYPICAL_CORE
+from tcc.passes.moe.grouped_gemm import Product, group_products
+from tcc.passes.moe.price import GroupPrices
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.core import TYPICAL_CORE
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import machine_for
 from tcc.target import parse_target
 
 from tests.passes.fuse.models import Model

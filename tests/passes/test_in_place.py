@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.program import (
     Allocate,
     Arena,
@@ -21,13 +20,14 @@ from tcc.ir.program import (
     Program,
     buffers_of,
 )
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.in_place import update_in_place
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_kernels import Bound, KernelPlanner
-from tcc.passes.plan_memory import plan_memory
-from tcc.schedule.choose import Registers
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.tile.verify import verify_kernel
+from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.tile.plan import Bound, KernelPlanner
+from tcc.schedule.cpu.choose import Registers
 
 from .fuse.models import Model
 

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.debug import Trace
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.tile import Contract
 from tcc.ir.types import F16, I8, U8
-from tcc.ops.contract import GemmAttrs
-from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.integer_products import integer_products, weight_products
-from tcc.passes.lower_model import lower_for_gpu
+from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.passes.pipeline import INTEGER_PRODUCTS, run_pipeline
-from tcc.passes.precision import FULL
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.int8_matmul import integer_products, weight_products
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.passes.blocks.tiles import statements
 from tests.passes.fuse.models import Model

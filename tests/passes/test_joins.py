@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import Index, as_index, symbol
 from tcc.ir.layout import Layout, part_of, row_major
-from tcc.ops.movement import ConcatAttrs, SliceAttrs
-from tcc.passes import layouts as layouts_module
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_graph import halo_widths, place_graph
-from tcc.passes.nest_concats import nest_concats
+from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
+from tcc.passes.graph.nest_concats import nest_concats
+from tcc.passes.layout import assign as layouts_module
+from tcc.passes.layout.assign import Placed
+from tcc.passes.program.lower_graph import halo_widths, place_graph
 from tcc.runtime.module import Module
-from tcc.schedule.choose import Registers
+from tcc.schedule.cpu.choose import Registers
 
 from tests.passes.fuse.models import MODELS, Model
 from tests.passes.fuse.test_programs import check, inputs_of, lowered

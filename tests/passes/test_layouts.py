@@ -7,13 +7,13 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, substitute, symbol
 from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major
 from tcc.ir.types import element_count
+from tcc.ops.algebra.phases import PhaseConvAttrs
+from tcc.ops.algebra.pool import PoolAttrs
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
-from tcc.ops.phases import PhaseConvAttrs
-from tcc.ops.pool import PoolAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_graph import halo_widths, place_graph
+from tcc.passes.layout.assign import Placed
+from tcc.passes.program.lower_graph import halo_widths, place_graph
 
 from tests.passes.fuse.models import MODELS, Model
 

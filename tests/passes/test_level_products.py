@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder, Value
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.narrow import decode
 from tcc.ir.op import NoAttrs
 from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I4, U4, DType, tensor
 from tcc.ops import OPS
-from tcc.ops.contract import GemmAttrs
-from tcc.ops.movement import TransposeAttrs
-from tcc.ops.quantize import DequantizeAttrs
-from tcc.passes.fold_constants import fold_constants
-from tcc.passes.level_products import level_products
+from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.movement import TransposeAttrs
+from tcc.ops.algebra.quantize import DequantizeAttrs
+from tcc.passes.graph.fold_constants import fold_constants
+from tcc.passes.quantize.weight_quant_matmul import level_products
 
 DEPTH, COLUMNS = 256, 96
 RNG = np.random.default_rng(4)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.errors import UserError
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const, symbol
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.lower_node import check_runnable
+from tcc.passes.program.lower_node import check_runnable
 from tcc.runtime.module import Module
 
 Array = np.ndarray[Any, np.dtype[Any]]

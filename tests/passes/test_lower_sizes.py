@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tcc.errors import InternalError
 from tcc.ir.index import Index, ceildiv, const, evaluate, maximum, minimum, symbol
 from tcc.ir.program import Instr, IntOp, Let, Register
-from tcc.passes.lower_sizes import Registers
+from tcc.passes.program.lower_sizes import Registers
 
 N, M = symbol("n", 0), symbol("m", 1)
 

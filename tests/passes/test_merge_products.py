@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tcc.ir.graph import Graph, Value
-from tcc.passes.merge_products import merge_products
+from tcc.passes.graph.merge_matmuls import merge_products
 
 from tests.passes.fuse.models import Model
 

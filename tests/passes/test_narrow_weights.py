@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.ir.types import BF16, F16
-from tcc.ops.levels import nibbles
-from tcc.passes.narrow_weights import group_size, quantized, rounded
-from tcc.passes.weights import stored_bytes
+from tcc.ops.algebra.levels import nibbles
+from tcc.passes.layout.weights import stored_bytes
+from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -7,12 +7,12 @@ from tcc.ir.graph import Graph, GraphBuilder, Value, captures
 from tcc.ir.index import IndexLike, as_index, symbol
 from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
-from tcc.ops.activation import GeluAttrs
+from tcc.ops.algebra.activation import GeluAttrs
+from tcc.ops.algebra.movement import ExpandAttrs
+from tcc.ops.algebra.phases import PhaseConvAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.control import IfAttrs
-from tcc.ops.movement import ExpandAttrs
-from tcc.ops.normalization import NormAttrs
-from tcc.ops.phases import PhaseConvAttrs
-from tcc.ops.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.partition import Group, Kind, classify, partition
 

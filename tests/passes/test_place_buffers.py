@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from tcc.passes.merge_buffers import Life, most_live
-from tcc.passes.place_buffers import place_buffers
+from tcc.passes.memory.merge_buffers import Life, most_live
+from tcc.passes.memory.place_buffers import place_buffers
 
 LINE = 64
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 from tcc.ir.graph import Graph
-from tcc.ir.group import TileGroup
 from tcc.ir.index import IndexLike, symbol
 from tcc.ir.layout import Layout, row_major
-from tcc.ir.tile_text import kernel_text
-from tcc.ops.contract import GemmAttrs
-from tcc.passes import plan_kernels
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.text import kernel_text
+from tcc.ops.algebra.contract import GemmAttrs
 from tcc.passes.fuse.structure import build_group
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.plan_kernels import KernelPlanner, PlannedKernel, least_units
-from tcc.schedule.choose import Registers
-from tcc.schedule.cost import Pricer
-from tcc.schedule.machine import machine_for
-from tcc.schedule.schedule import Schedule
-from tcc.schedule.work import group_work
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.tile import plan as plan_kernels
+from tcc.passes.tile.plan import KernelPlanner, PlannedKernel, least_units
+from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import machine_for
+from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.work import group_work
 from tcc.target import parse_target
 
 from tests.passes.fuse.experts import layer

@@ -31,9 +31,9 @@ from tcc.ir.program import (
     View,
     prologue_length,
 )
+from tcc.ir.program.verify import verify_program
 from tcc.ir.types import F32, I64
-from tcc.ir.verify_program import verify_program
-from tcc.passes.plan_memory import plan_memory
+from tcc.passes.memory.plan_arena import plan_memory
 
 UNIT = 64  # bytes that carry one tag
 

@@ -11,10 +11,10 @@ from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major, set_ap
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.ops.formula import fn
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.planes import LINE, PAGE
-from tcc.passes.winograd_forms import FORMS, Tiling, input_transform, products
+from tcc.passes.derive.winograd_forms import FORMS, Tiling, input_transform, products
+from tcc.passes.layout.assign import Placed
+from tcc.passes.layout.pad_planes import LINE, PAGE
+from tcc.passes.program.lower_graph import place_graph
 
 
 def planes(count: int, size: int, *, together: bool = True, seen: bool = False) -> Graph:

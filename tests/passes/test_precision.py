@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph, Value, carrier
 from tcc.ir.index import symbol
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import BF16, F16, F32, I8, I64, DType
-from tcc.ir.verify_tile import verify_kernel
-from tcc.ops.activation import GeluAttrs
-from tcc.ops.movement import ConcatAttrs
+from tcc.ops.algebra.activation import GeluAttrs
+from tcc.ops.algebra.movement import ConcatAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.narrow_weights import group_size, quantized
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.passes.plan_memory import plan_memory
-from tcc.passes.precision import FULL, Precision
-from tcc.passes.winograd import winograd
-from tcc.schedule.choose import Registers
+from tcc.passes.derive.winograd import winograd
+from tcc.passes.layout.assign import Placed
+from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.quantize.precision import FULL, Precision
+from tcc.passes.quantize.quantize_weights import group_size, quantized
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.choose import Registers
 
 from tests.passes.fuse.models import Model
 from tests.passes.products import FREE

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.ir.graph import Graph, GraphBuilder, walk_nodes
-from tcc.ir.rewrite import Rule, apply_rules
-from tcc.ir.text import graph_text
+from tcc.ir.graph.rewrite import Rule, apply_rules
+from tcc.ir.graph.text import graph_text
 from tcc.ir.types import F16, F32, tensor
 from tcc.ops import OPS
-from tcc.passes.canonicalize import RULES, canonicalize
+from tcc.passes.graph.canonicalize import RULES, canonicalize
 
 Read = Callable[..., Graph]
 Agree = Callable[..., None]

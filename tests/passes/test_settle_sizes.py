@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError, UserError
 from tcc.frontends import load_model
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph
-from tcc.ir.verify import verify_graph
-from tcc.passes.canonicalize import canonicalize
-from tcc.passes.fix_sizes import fix_sizes
-from tcc.passes.settle_sizes import settle_sizes
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.verify import verify_graph
+from tcc.passes.graph.canonicalize import canonicalize
+from tcc.passes.graph.fix_sizes import fix_sizes
+from tcc.passes.graph.settle_sizes import settle_sizes
 
 from tests.frontends.oracle import model_of
 
@@ -83,6 +83,6 @@ def test_our_own_faults_are_not_the_users_sizes(monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object) -> Graph:
         raise InternalError("a rewrite changes its results")
 
-    monkeypatch.setattr("tcc.passes.fix_sizes.with_sizes", broken)
+    monkeypatch.setattr("tcc.passes.graph.fix_sizes.with_sizes", broken)
     with pytest.raises(InternalError, match="changes its results"):
         fix_sizes(load_model(model_of(ADDED)), {"n": 4})

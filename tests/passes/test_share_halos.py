@@ -21,7 +21,7 @@ from tcc.ir.program import (
     TensorRef,
 )
 from tcc.ir.types import F32
-from tcc.passes.share_halos import share_halos
+from tcc.passes.memory.share_halos import share_halos
 
 KINDS = 3  # of halos: a buffer of kind k has k + 1 times 64 bytes and the fill k
 

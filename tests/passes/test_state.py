@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.errors import UserError
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, const, symbol
 from tcc.ir.types import F32, I64, tensor
-from tcc.ir.verify import verify_graph
 from tcc.ops import OPS
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.state import Appended, appended_rows, bind_states, updates_in_place
+from tcc.passes.graph.state import Appended, appended_rows, bind_states, updates_in_place
+from tcc.passes.program.lower_graph import place_graph
 from tcc.runtime.module import Module
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.program import Arena, CallOp, IntOp, Let, Program
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.thin import thinned
-from tcc.schedule.choose import Registers
+from tcc.passes.memory.compact_buffers import thinned
+from tcc.passes.program.lower_graph import place_graph
+from tcc.schedule.cpu.choose import Registers
 
 from tests.passes.fuse.models import MODELS, Model, strided_shortcut
 from tests.passes.fuse.test_programs import lowered

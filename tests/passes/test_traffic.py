@@ -9,7 +9,7 @@ from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
 from tcc.ops.control import ScanAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.lower_graph import place_graph
+from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.traffic import Traffic, traffic, unfused_bytes
 
 from tests.passes.fuse.models import Model

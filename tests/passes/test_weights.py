@@ -13,7 +13,7 @@ from tcc.ir.graph import ConstantStore
 from tcc.ir.index import Index, ceildiv, const, evaluate
 from tcc.ir.layout import Layout, axis_vars, layout, permuted, row_major, with_halo
 from tcc.ir.types import BF16, BOOL, F16, F32, I8, DType
-from tcc.passes.weights import WeightTable, pack, stored_bytes
+from tcc.passes.layout.weights import WeightTable, pack, stored_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.debug import Trace
-from tcc.ir.evaluate import evaluate_graph
+from tcc.ir.expr.verify import verify_expr
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.parse import parse_graph
+from tcc.ir.graph.text import graph_text
+from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import IndexLike, as_int, const, symbol
-from tcc.ir.parse import parse_graph
-from tcc.ir.text import graph_text
 from tcc.ir.types import F32, F64, DType, tensor
-from tcc.ir.verify import verify_graph
-from tcc.ir.verify_expr import verify_expr
 from tcc.ops import OPS
+from tcc.passes.derive.winograd import Limits, constant_bytes, winograd
+from tcc.passes.derive.winograd_forms import FORMS
+from tcc.passes.derive.winograd_price import Forms, Region, RegionPrices, region_of
 from tcc.passes.fuse.partition import partition
-from tcc.passes.lower_graph import halo_widths, place_graph
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.passes.winograd import Limits, constant_bytes, winograd
-from tcc.passes.winograd_forms import FORMS
-from tcc.passes.winograd_price import Forms, Region, RegionPrices, region_of
+from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.tile.plan import KernelPlanner
 from tcc.runtime.module import Module
-from tcc.schedule.cost import Pricer
-from tcc.schedule.machine import MACHINES
-from tcc.schedule.registers import Registers
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import MACHINES
 
 from tests.passes.products import FREE, Products, products
 

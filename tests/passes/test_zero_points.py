@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tcc.debug import Trace
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.types import F32, I8, U8, DType, tensor
-from tcc.ops.quantize import DequantizeAttrs, QuantizeAttrs
-from tcc.ops.quantized import ConvIntegerAttrs
-from tcc.ops.window import ConvAttrs
+from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
+from tcc.ops.algebra.quantized import ConvIntegerAttrs
+from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.pipeline import (
     REQUANTISE,
     SPLIT_TO_SIGNED,
@@ -21,8 +21,8 @@ from tcc.passes.pipeline import (
     WEIGHT_PRODUCTS,
     run_pipeline,
 )
-from tcc.passes.requantise import requantise
-from tcc.passes.zero_points import split_zero_points
+from tcc.passes.quantize.requantize import requantise
+from tcc.passes.quantize.zero_points import split_zero_points
 
 from tests.passes.fuse.models import Model
 

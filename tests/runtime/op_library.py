@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc.backends.toolchain import runtime_folder, runtime_sources
+from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
 from tcc.runtime import abi
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import handle_programs
 import programs
-from tcc.backends.host import HEADER_WORDS, encode_program
+from tcc.backends.artifact.encode_program import HEADER_WORDS, encode_program
 from tcc.ir.program import Program
 
 WIDE = -(1 << 15)  # eight bytes follow

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc.backends.host import encode_program
-from tcc.backends.link import link_artifact
-from tcc.backends.section import BytesLike
-from tcc.backends.variant import Variant
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.variant import Variant
+from tcc.backends.artifact.weight_section import BytesLike
 from tcc.ir.lists import sequence_of
 from tcc.ir.program import (
     Alias,

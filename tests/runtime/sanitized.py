@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tcc.backends.toolchain import runtime_folder, runtime_sources
+from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
 
 FLAGS = (
     "-std=c11", "-O0", "-DTCC_TEST_FAIL_ALLOCATION", "-fsanitize=address,undefined",

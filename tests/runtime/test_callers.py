@@ -9,8 +9,8 @@ from pathlib import Path
 import handle_programs
 import programs
 import pytest
-from tcc.backends.host import encode_program
-from tcc.backends.toolchain import runtime_folder, runtime_sources
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
 from tcc.ir.program import Program
 
 PROGRAMS = {"handles": programs.handles(), "growing": handle_programs.growing(4)}

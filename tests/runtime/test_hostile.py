@@ -13,7 +13,7 @@ import handle_programs
 import programs
 import pytest
 from sanitized import Sanitized, run_sanitized
-from tcc.backends.host import HEADER_WORDS, encode_program
+from tcc.backends.artifact.encode_program import HEADER_WORDS, encode_program
 from tcc.ir.program import Program
 
 # One worker compiles the runtime with sanitizers, also where tests are spread over several.

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.group import TileGroup
+from tcc.ir.expr.scalar import apply, cast
 from tcc.ir.index import IndexLike
 from tcc.ir.layout import row_major
-from tcc.ir.scalar import apply, cast
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F32, DType, tensor
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.block_cost import LAUNCH, BlockPrice, BlockPricer, Usage, streamed
-from tcc.schedule.blocks import BlockProfile, BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks, ranked
+from tcc.schedule.gpu.choose import choose_blocks, ranked
+from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer, Usage, streamed
+from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 
 H200 = BlockProfile()
 

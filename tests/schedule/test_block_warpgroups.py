@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tcc.ir.group import TileGroup
 from tcc.ir.index import const
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F32, DType, TensorType
 from tcc.ops import OPS
-from tcc.ops.attention import AttentionAttrs
-from tcc.schedule.block_warpgroups import warpgroup_schedule
-from tcc.schedule.blocks import TYPICAL_DEVICE
-from tcc.schedule.choose_blocks import choose_blocks, ranked
+from tcc.ops.composite.attention import AttentionAttrs
+from tcc.schedule.gpu.choose import choose_blocks, ranked
+from tcc.schedule.gpu.schedule import TYPICAL_DEVICE
+from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 
 from tests.passes.blocks.tiles import group_of
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 from tcc.ir.graph import Graph
-from tcc.ir.group import TileGroup
 from tcc.ir.index import symbol
-from tcc.passes.layouts import Placed
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.schedule.candidates import Found, cheapest, knobs_of
-from tcc.schedule.choose import choose
-from tcc.schedule.cost import Price, Pricer
-from tcc.schedule.machine import MACHINES
+from tcc.ir.tile.group import TileGroup
+from tcc.passes.layout.assign import Placed
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.candidates import Found, cheapest, knobs_of
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import Knobs, Registers
+from tcc.schedule.cpu.cost import Price, Pricer
+from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import anchor
-from tcc.schedule.registers import Knobs, Registers
-from tcc.schedule.schedule import Schedule
 
 from tests.passes.fuse.models import Model
 

@@ -8,23 +8,23 @@ from math import prod
 import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder, extent
+from tcc.ir.expr.scalar import apply
 from tcc.ir.graph import Graph
-from tcc.ir.group import TileGroup
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import row_major
-from tcc.ir.scalar import apply
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import F32, F64, U8, DType, tensor
-from tcc.ir.verify_tile import verify_kernel
-from tcc.ops.contract import GemmAttrs
-from tcc.ops.levels import LevelsAttrs
+from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.levels import LevelsAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.schedule.choose import Registers, choose
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.tile.cpu.lower import lower
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.choose import Registers, choose
+from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import anchor, product
-from tcc.schedule.schedule import Schedule
 
 from tests.passes.fuse.models import MODELS, Model
 

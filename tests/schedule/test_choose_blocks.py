@@ -6,14 +6,14 @@ from math import prod
 
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder, extent
-from tcc.ir.group import TileGroup
+from tcc.ir.expr.scalar import apply
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import row_major
-from tcc.ir.scalar import apply
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, tensor
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.blocks import BlockProfile, BlockSchedule, NotBlocks
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule, NotBlocks
 
 DEVICE = BlockProfile(processors=100)
 

@@ -9,19 +9,19 @@ from itertools import pairwise
 from math import inf
 
 import pytest
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, apply, read
 from tcc.ir.graph import Graph
-from tcc.ir.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.index import Index, IndexLike, Var, const, iterator, var_of
-from tcc.ir.scalar import Read, Scalar, StageRef, apply, read
 from tcc.ir.tile import Scope
+from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.types import F32
-from tcc.schedule.choose import Registers
-from tcc.schedule.cost import Price, Pricer
-from tcc.schedule.machine import MACHINES
+from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.cost import Price, Pricer
+from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.work import contraction_flops, group_bytes, group_flops
+from tcc.schedule.footprint import Step, touch
 from tcc.schedule.nest import product, work
-from tcc.schedule.reach import Step, touch
-from tcc.schedule.schedule import Nest, Schedule
-from tcc.schedule.work import contraction_flops, group_bytes, group_flops
 
 from tests.passes.fuse.models import MODELS
 from tests.schedule.test_choose import planned

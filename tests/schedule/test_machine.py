@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tcc.errors import UserError
-from tcc.schedule.machine import MACHINES, Machine, machine_for
-from tcc.schedule.machine_file import machine_digest, machine_text, read_machine
+from tcc.schedule.cpu.machine import MACHINES, Machine, machine_for
+from tcc.schedule.cpu.machine_file import machine_digest, machine_text, read_machine
 from tcc.target import CPUS, ISA, x86_profile
 
 ALL = [f.name for f in ISA]

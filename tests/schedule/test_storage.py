@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 from tcc.ir.types import BF16, F16, F32, DType
-from tcc.schedule.machine import MACHINES
-from tcc.schedule.storage import most_uses
+from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.narrow_storage import most_uses
 
 SERVER = MACHINES["icelake-server"]
 LARGE = 1 << 30

@@ -1,4 +1,4 @@
-/* The byte form of a GPU model's kernels; backends/images.py writes it.  It lies behind the weights.
+/* The byte form of a GPU model's kernels; backends/artifact/gpu_binaries.py writes it.  It lies behind the weights.
  * All numbers are little-endian int64:
  *
  *   magic, version, words, string bytes, CRC-32 of words and strings behind the header, blob bytes

@@ -12,7 +12,7 @@ from tcc.backends.cpu.calibrate_kernels import BLOCKS, VECTORS, function_kernel,
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.detect import detect
 from tcc.backends.cpu.inprocess import LoadedCode
-from tcc.schedule.machine_file import machine_text, read_machine
+from tcc.schedule.cpu.machine_file import machine_text, read_machine
 from tcc.target import Target, parse_target
 
 from tests.processors import distinct

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from tcc.backends.cpu.compile import compile_kernels, start_processes
 from tcc.backends.cpu.detect import detect
-from tcc.backends.resting import RESTING
+from tcc.backends.idle_pool import RESTING
 from tcc.backends.workers import WorkerPool
 from tcc.budgets import BUDGETS
 from tcc.errors import InternalError
+from tcc.ir.expr.scalar import apply, argument
 from tcc.ir.index import const, iterator, var_of
-from tcc.ir.scalar import apply, argument
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import F32
 from tcc.target import Target, parse_target

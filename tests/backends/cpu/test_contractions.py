@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
-from tcc.backends.cpu.emit import emit_kernel
+from tcc.backends.cpu.llvm.emit import emit_kernel
+from tcc.ir.expr.scalar import apply, argument, literal
 from tcc.ir.index import const, iterator
-from tcc.ir.scalar import apply, argument, literal
 from tcc.ir.tile import (
     Block,
     Compute,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_expr import evaluate_scalars
+from tcc.ir.expr.evaluate import evaluate_scalars
+from tcc.ir.expr.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.index import const, iterator, var_of
 from tcc.ir.narrow import decode
-from tcc.ir.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I32, DType
 

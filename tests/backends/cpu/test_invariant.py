@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from tcc.backends.cpu.invariant import same_for_all
+from tcc.backends.cpu.llvm.invariant import same_for_all
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.scalar import apply
+from tcc.ir.expr.scalar import apply
 from tcc.ir.types import F32, tensor
 
 from tests.backends.cpu.kernels import normal

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
-from tcc.backends.cpu.emit import emit_kernel
+from tcc.backends.cpu.llvm.emit import emit_kernel
+from tcc.ir.expr.scalar import apply, argument, cast, index_value, literal
 from tcc.ir.index import const, floordiv, iterator, maximum, symbol
-from tcc.ir.scalar import apply, argument, cast, index_value, literal
 from tcc.ir.tile import (
     Block,
     Broadcast,

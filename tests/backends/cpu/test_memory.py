@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
-from tcc.backends.cpu.emit import emit_kernel
+from tcc.backends.cpu.llvm.emit import emit_kernel
 from tcc.ir.index import const, floordiv, iterator, mod, symbol
 from tcc.ir.tile import (
     Block,
@@ -19,8 +19,8 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
+from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8
-from tcc.ir.verify_tile import verify_kernel
 
 from tests.backends.cpu.kernels import (
     RNG,

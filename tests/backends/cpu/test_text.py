@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tcc.backends.cpu.blocks import Chunk, Value, element, part
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.text import Code, Module, Reg
+from tcc.backends.cpu.llvm.blocks import Chunk, Value, element, part
+from tcc.backends.cpu.llvm.text import Code, Module, Reg
 from tcc.ir.types import F32
 from tcc.target import parse_target
 

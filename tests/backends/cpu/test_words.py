@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from tcc.backends.cpu.codegen import compile_assembly
 from tcc.backends.cpu.detect import detect
-from tcc.backends.cpu.emit import KernelText, emit_kernel
-from tcc.ir.evaluate_tile import evaluate_kernel
+from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
+from tcc.ir.expr.scalar import literal
 from tcc.ir.graph import carrier
 from tcc.ir.index import Index, const, free_vars, iterator
-from tcc.ir.scalar import literal
 from tcc.ir.tile import (
     Block,
     Compute,
@@ -31,6 +30,7 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
+from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, F32, I8, I32, U8, DType, integer_limits
 from tcc.target import Target, parse_target
 

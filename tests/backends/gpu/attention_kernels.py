@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tcc.ir.index import const
 from tcc.ir.tile import TileKernel
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import BF16, DType, TensorType
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_tile import verify_kernel
 from tcc.ops import OPS
-from tcc.ops.attention import AttentionAttrs
-from tcc.passes.blocks.lower import lower_blocks
-from tcc.schedule.blocks import BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.ops.composite.attention import AttentionAttrs
+from tcc.passes.tile.gpu.lower import lower_blocks
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import BlockSchedule
 
 from tests.passes.blocks.tiles import group_of
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.print import triton_source
-from tcc.ir.evaluate_tile import evaluate_kernel
+from tcc.backends.gpu.triton.print import triton_source
 from tcc.ir.expr import extent
 from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.narrow import decode, encode
 from tcc.ir.tile import Scope, TileKernel
+from tcc.ir.tile.evaluate import evaluate_kernel
 from tcc.ir.types import BF16, BOOL, F16, DType
 
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 
 from tests.runtime.gpu.fakes import Fakes, in_child
 

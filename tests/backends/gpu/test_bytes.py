@@ -9,10 +9,10 @@ from tcc.backends.gpu.machine_code import machine_codes
 from tcc.backends.gpu.source import kernel_source
 from tcc.ir.tile import Scope, TileKernel
 from tcc.ir.types import I8, U8
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import lower_for_gpu
-from tcc.passes.precision import FULL
-from tcc.schedule.blocks import BlockSchedule
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
 from tests.passes.blocks.bytes import GRAPHS, product

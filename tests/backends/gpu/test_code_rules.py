@@ -10,7 +10,7 @@ import pytest
 from tcc.backends.gpu.code_rules import Breach, Compiled, breaches, matrix_families
 from tcc.backends.gpu.machine_code import MachineCode, machine_code
 from tcc.backends.gpu.source import CompiledKernel
-from tcc.ir.parse_tile import parse_kernel
+from tcc.ir.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 

@@ -15,8 +15,8 @@ from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import MachineCode, machine_codes
 from tcc.backends.gpu.source import CompiledKernel, KernelSource, ParameterKind, kernel_source
 from tcc.errors import InternalError, ToolError
-from tcc.ir.parse_tile import parse_kernel
-from tcc.ir.scalar import FUNCTIONS, argument, cast
+from tcc.ir.expr.scalar import FUNCTIONS, argument, cast
+from tcc.ir.tile.parse import parse_kernel
 from tcc.ir.types import BF16, DTYPES, F16, F32, I8
 from tcc.target import GPUS
 

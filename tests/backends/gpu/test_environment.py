@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
-from tcc.backends.resting import RESTING
-from tcc.ir.parse_tile import parse_kernel
+from tcc.backends.idle_pool import RESTING
+from tcc.ir.tile.parse import parse_kernel
 from tcc.target import GPUS
 
 from .blocks import TEXTS

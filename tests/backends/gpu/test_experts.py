@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import lower_for_gpu
-from tcc.passes.precision import FULL
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.passes.fuse.experts import GRAPHS
 

@@ -20,11 +20,11 @@ from tcc.ir.types import (
     tensor,
 )
 from tcc.ops import OPS
-from tcc.ops.levels import LevelsAttrs
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import lower_for_gpu
-from tcc.passes.precision import FULL
-from tcc.schedule.blocks import BlockSchedule
+from tcc.ops.algebra.levels import LevelsAttrs
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
 from .running import NEEDS_TRITON, Job, interpreted

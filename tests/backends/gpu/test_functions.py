@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.print import triton_source
+from tcc.backends.gpu.triton.print import triton_source
 from tcc.errors import UserError
+from tcc.ir.expr.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.index import const, iterator, var_of
 from tcc.ir.narrow import decode
-from tcc.ir.scalar import FUNCTIONS, Scalar, apply, argument, cast, literal
 from tcc.ir.tile import Block, Compute, Load, Scope, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, DType
 

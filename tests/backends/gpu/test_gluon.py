@@ -11,9 +11,9 @@ import pytest
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.machine_code import machine_code, machine_codes
 from tcc.backends.gpu.source import HOPPER, KernelSource, ParameterKind, kernel_source
-from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.tile import TileKernel
-from tcc.ir.verify_tile import verify_kernel
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.verify import verify_kernel
 from tcc.target import GPUS
 
 from . import gluon_interpreter as gluon

@@ -8,7 +8,7 @@ import pytest
 from tcc.backends.gpu.code import portable_profile
 from tcc.backends.gpu.compile import compile_kernels
 from tcc.backends.gpu.source import kernel_source
-from tcc.ir.parse_tile import parse_kernel
+from tcc.ir.tile.parse import parse_kernel
 from tcc.target import GPUS
 
 from .blocks import BIG_MATMUL, TEXTS

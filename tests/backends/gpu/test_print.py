@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.backends.gpu.print import triton_source
+from tcc.backends.gpu.triton.print import triton_source
 from tcc.errors import InternalError
-from tcc.ir.parse_tile import parse_kernel
-from tcc.ir.verify_tile import verify_kernel
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.verify import verify_kernel
 
 from .blocks import TEXTS
 from .more_blocks import CORNERS

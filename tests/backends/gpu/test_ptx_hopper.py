@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.driver import resolve_targets
 from tcc.options import read_options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 
 from tests.runtime.gpu.fakes import Fakes, in_child
 

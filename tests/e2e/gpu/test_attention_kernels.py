@@ -6,16 +6,16 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from tcc.backends.gpu.backend import GpuCode
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
-from tcc.gpu_code import GpuCode
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
 from tcc.ir.index import as_int
+from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
-from tcc.passes.lower_model import Lowered
 from tcc.passes.pipeline import run_pipeline
+from tcc.passes.program.lower_model import Lowered
 
 SHAPE = (1, 4, 512, 128)
 WHOLE = "y = Attention(q, k, v)"

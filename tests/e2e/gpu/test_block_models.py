@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from tcc.debug import Trace
 from tcc.frontends import load_model
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
 from tcc.ir.program import Alias, CallOp
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_program import verify_program
-from tcc.passes.blocks.align import buffer_alignments
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import Lowered, lower_for_gpu
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.program.verify import verify_program
+from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.precision import FULL
+from tcc.passes.program.lower_model import Lowered, lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.align import buffer_alignments
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.e2e.agreement import Array, assert_agree, expected, session
 

@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tcc.backends.gpu.backend import GpuCode
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
-from tcc.gpu_code import GpuCode
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.program import CallOp, Copy
+from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
+from tcc.passes.graph.state import bind_states
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.state import bind_states
 
 from tests.e2e.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 from tests.e2e.test_state import STATES, WIDTH, decoder, normal

@@ -11,7 +11,7 @@ import tcc
 from onnx import helper
 from tcc import cli
 from tcc.artifact import read_manifest
-from tcc.cli.listing import kernel_listing
+from tcc.cli.kernels.listing import kernel_listing
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options

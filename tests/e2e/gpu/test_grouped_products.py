@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from tcc.backends.gpu.backend import GpuCode
 from tcc.backends.gpu.code import Job as CompileJob
 from tcc.backends.gpu.code import compile_blocks
 from tcc.backends.gpu.compile import Compilers
@@ -13,15 +14,14 @@ from tcc.backends.gpu.machine_code import machine_code
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
-from tcc.gpu_code import GpuCode
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
-from tcc.ir.tile_text import kernel_text
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.tile.text import kernel_text
 from tcc.options import Options, read_options
-from tcc.passes.blocks.plan import block_schedule
-from tcc.passes.group_products import Product
-from tcc.passes.lower_model import Lowered
+from tcc.passes.moe.grouped_gemm import Product
 from tcc.passes.pipeline import FEW_LARGEST, grouped_products, run_pipeline
+from tcc.passes.program.lower_model import Lowered
+from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.passes.traffic import traffic
 
 from tests.backends.gpu.running import Job, interpreter

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from tcc.backends.gpu.backend import GpuCode
 from tcc.debug import Trace
 from tcc.driver import resolve_targets
 from tcc.frontends import load_model
-from tcc.gpu_code import GpuCode
-from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.program.evaluate import evaluate_program
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 

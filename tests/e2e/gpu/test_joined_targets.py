@@ -13,7 +13,7 @@ import tcc
 from onnx import helper
 from tcc import cli
 from tcc.artifact import read_listings, read_manifest
-from tcc.cli.listing import kernel_listing
+from tcc.cli.kernels.listing import kernel_listing
 from tcc.cli.show import summary_line
 from tcc.driver import Compiled, compile_model
 from tcc.errors import UserError

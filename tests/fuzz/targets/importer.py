@@ -15,7 +15,8 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import DecodeError, Message
 from onnx import ModelProto
 from tcc.errors import UserError
-from tcc.frontends import onnx_import, onnx_reader
+from tcc.frontends.onnx import importer as onnx_import
+from tcc.frontends.onnx import reader as onnx_reader
 
 from tests.fuzz.hostile import cases
 from tests.fuzz.hostile_case import Action, Outcome

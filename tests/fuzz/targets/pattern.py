@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from tcc.ops.regex import compile_pattern, matches
+from tcc.ops.data.regex import compile_pattern, matches
 
 # What RE2 and Python read alike; counts in braces are left out, for they nest to huge patterns.
 _SHARED = re.compile(r"(?:[a-c019 _.|^$\[\]-]|\((?:\?:)?|\)[*+?]?|(?<=[a-c0-9.\])])[*+?])*")

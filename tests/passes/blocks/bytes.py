@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.graph import Graph
 from tcc.ir.types import F32, I8, U8, DType
-from tcc.ops.quantized import ConvIntegerAttrs
+from tcc.ops.algebra.quantized import ConvIntegerAttrs
 
 from tests.passes.fuse.models import Model
 

@@ -6,10 +6,10 @@ import operator
 from itertools import product
 
 import pytest
+from tcc.ir.expr.scalar import Apply, IndexValue, Scalar, apply, index_value, literal
 from tcc.ir.index import Index, evaluate, free_vars, iterator, symbol
-from tcc.ir.scalar import Apply, IndexValue, Scalar, apply, index_value, literal
 from tcc.ir.types import I32, I64
-from tcc.passes.blocks.compare import in_few_bits, on_one_side
+from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 
 K, P = iterator("k", 3), iterator("p", 4)
 ROW, COL = iterator("l0", 4), iterator("l1", 5)

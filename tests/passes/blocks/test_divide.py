@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import StageRef, apply
 from tcc.ir.graph import Value
 from tcc.ir.index import IndexLike, as_int, symbol
-from tcc.ir.scalar import StageRef, apply
 from tcc.ir.types import BF16, F32, tensor
-from tcc.passes.blocks.divide import divide_sums
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.blocks.stored import stored_as
+from tcc.passes.choose.split_k import divide_sums
 from tcc.passes.fuse.split import split
-from tcc.schedule.block_cost import LAUNCH
-from tcc.schedule.blocks import BlockProfile
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.stored import stored_as
+from tcc.schedule.gpu.cost import LAUNCH
+from tcc.schedule.gpu.schedule import BlockProfile
 
 DEVICE = BlockProfile(processors=100)
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.program.verify import verify_program
 from tcc.ir.tile import Contract, TileKernel
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import I8
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_program import verify_program
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import Lowered, lower_for_gpu
-from tcc.passes.precision import FULL
+from tcc.passes.program.lower_model import Lowered, lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from .bytes import GRAPHS, inputs_of
 from .tiles import statements

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.scalar import apply
+from tcc.ir.expr.scalar import apply
 from tcc.ir.types import BF16, F32, DType, tensor
-from tcc.passes.blocks.join import blocks_join
-from tcc.schedule.blocks import BlockProfile
+from tcc.passes.fuse.gpu_legality import blocks_join
+from tcc.schedule.gpu.schedule import BlockProfile
 
 DEVICE = BlockProfile()
 

@@ -7,24 +7,24 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph, Value
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int, const, evaluate, symbol
 from tcc.ir.op import Array
 from tcc.ir.tile import Block, Contract, Load, Loop, Reduce, Relayout, Store
 from tcc.ir.types import BOOL
-from tcc.ops.activation import GeluAttrs
-from tcc.ops.movement import ExpandAttrs
-from tcc.ops.normalization import NormAttrs
-from tcc.ops.pool import PoolAttrs
-from tcc.ops.reduce import ArgAttrs, ReduceAttrs
+from tcc.ops.algebra.activation import GeluAttrs
+from tcc.ops.algebra.movement import ExpandAttrs
+from tcc.ops.algebra.pool import PoolAttrs
+from tcc.ops.algebra.reduce import ArgAttrs, ReduceAttrs
+from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.blocks.join import blocks_join
-from tcc.passes.blocks.lower import NotBlocks, blocks_fit, lower_blocks
 from tcc.passes.fuse.compose import compose
+from tcc.passes.fuse.gpu_legality import blocks_join
 from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
-from tcc.schedule.blocks import TYPICAL_DEVICE, BlockSchedule
+from tcc.passes.tile.gpu.lower import NotBlocks, blocks_fit, lower_blocks
+from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockSchedule
 
 from tests.ops.test_matrix import CASES
 from tests.passes.fuse.models import Model

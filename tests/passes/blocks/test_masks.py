@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.op import Array
-from tcc.passes.blocks.masks import Band, Linear, band_of, linear_of, with_computed_masks
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_graph import place_graph
-from tcc.passes.lower_model import lower_for_gpu
-from tcc.passes.precision import FULL
+from tcc.passes.graph.computed_constants import (
+    Band,
+    Linear,
+    band_of,
+    linear_of,
+    with_computed_masks,
+)
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.passes.fuse.models import Model
 from tests.passes.fuse.test_programs import check

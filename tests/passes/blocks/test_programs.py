@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.program import Program
+from tcc.ir.program.verify import verify_program
 from tcc.ir.tile import TileKernel
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_program import verify_program
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.in_place import update_in_place
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_memory import plan_memory
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
+from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.passes.fuse.models import MODELS
 from tests.passes.fuse.test_programs import SIZES, Array, check, symbols

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder, extent
+from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, IndexLike, evaluate, symbol
 from tcc.ir.op import Array
-from tcc.ir.scalar import Scalar, apply, index_value, literal
 from tcc.ir.tile import Loop, TileKernel
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import F32, I64, tensor
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_tile import verify_kernel
 from tcc.ops.formula import choose, fn
-from tcc.passes.blocks.lower import lower_blocks
-from tcc.schedule.blocks import BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.passes.tile.gpu.lower import lower_blocks
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import BlockSchedule
 
 from . import tiles
 

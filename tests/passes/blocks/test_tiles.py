@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr
-from tcc.schedule.blocks import NotBlocks
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import NotBlocks
 
 from tests.ops.cases import SOME_SYMBOLIC_CASES, each
 from tests.ops.test_matrix import Case, check, reference

@@ -8,17 +8,17 @@ from math import prod
 
 import numpy as np
 from tcc.ir.expr import Expr, extent
-from tcc.ir.group import TileGroup
 from tcc.ir.index import Var, evaluate
 from tcc.ir.layout import row_major
 from tcc.ir.tile import Loop, Stmt, TileKernel
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import TensorType
-from tcc.ir.verify_blocks import verify_blocks
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.blocks.lower import lower_blocks
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.blocks import BlockSchedule
-from tcc.schedule.choose_blocks import choose_blocks
+from tcc.passes.tile.gpu.lower import lower_blocks
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import BlockSchedule
 
 from tests.passes.fuse.tiles import Array, run_kernel
 

@@ -8,24 +8,26 @@ import numpy as np
 import pytest
 from tcc.debug import Trace
 from tcc.errors import TccError
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_expr import evaluate_expr
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import const, symbol
 from tcc.ir.op import Array, Sample
+from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import F32, I64, TensorType, dtype_of, tensor
 from tcc.ops import OPS
-from tcc.ops.data_dependent import CompressAttrs, NonZeroAttrs, TopKAttrs
-from tcc.ops.indexing import ScatterAttrs, ScatterNdAttrs
-from tcc.ops.scan import CumSumAttrs
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.express import EXPRESSED, express_calls, prefix, ranks
-from tcc.passes.express.prefix import BLOCK, DIRECT, Combination, Totals
-from tcc.passes.lower_model import lower_for_gpu
+from tcc.ops.algebra.cumulative import CumSumAttrs
+from tcc.ops.data.data_dependent import CompressAttrs, NonZeroAttrs, TopKAttrs
+from tcc.ops.data.indexing import ScatterAttrs, ScatterNdAttrs
+from tcc.passes.graph.legalize_calls import EXPRESSED, express_calls
+from tcc.passes.graph.legalize_calls import prefix_sums as prefix
+from tcc.passes.graph.legalize_calls import top_k as ranks
+from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, DIRECT, Combination, Totals
 from tcc.passes.pipeline import EXPRESS_CALLS, run_pipeline
-from tcc.passes.precision import FULL
+from tcc.passes.program.lower_model import lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
 
 SIZED = ("non_zero", "compress")
 COUNT = Combination("sum", "add", 0)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from tcc.ir.graph import Graph
 from tcc.ir.types import F32, I64
-from tcc.ops.reduce import ReduceAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 
 from .models import Model

@@ -11,9 +11,9 @@ from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import Index, IndexLike, as_index, symbol
 from tcc.ir.types import BOOL, F32, I64, tensor
 from tcc.ops import OPS
-from tcc.ops.activation import GeluAttrs
-from tcc.ops.contract import GemmAttrs
-from tcc.ops.movement import (
+from tcc.ops.algebra.activation import GeluAttrs
+from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.movement import (
     ConcatAttrs,
     ExpandAttrs,
     ReshapeAttrs,
@@ -21,13 +21,13 @@ from tcc.ops.movement import (
     SplitAttrs,
     TransposeAttrs,
 )
-from tcc.ops.normalization import EpsilonAttrs, NormAttrs
-from tcc.ops.pad import PadAttrs
-from tcc.ops.phases import PhaseConvAttrs
-from tcc.ops.pool import PoolAttrs
-from tcc.ops.reduce import ReduceAttrs
+from tcc.ops.algebra.pad import PadAttrs
+from tcc.ops.algebra.phases import PhaseConvAttrs
+from tcc.ops.algebra.pool import PoolAttrs
+from tcc.ops.algebra.reduce import ReduceAttrs
+from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
+from tcc.ops.composite.normalization import EpsilonAttrs, NormAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.ops.window import ConvAttrs, ConvTransposeAttrs
 
 
 class Model:

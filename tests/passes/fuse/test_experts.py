@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.tile import Contract, Load, Loop
-from tcc.passes.blocks.join import blocks_join
+from tcc.passes.fuse.gpu_legality import blocks_join
 from tcc.passes.fuse.partition import Lowers, partition
-from tcc.schedule.registers import Registers
+from tcc.schedule.cpu.core import Registers
 
 from tests.passes.blocks.test_programs import lowered as lowered_blocks
 from tests.passes.blocks.tiles import statements

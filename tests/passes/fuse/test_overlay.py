@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_program import evaluate_program
+from tcc.ir.expr.scalar import StageRef
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
-from tcc.ir.scalar import StageRef
-from tcc.passes.fuse.overlay import overlaid
-from tcc.passes.fuse.scratch import held_values
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_kernels import Bound, KernelPlanner
-from tcc.passes.winograd import winograd
-from tcc.schedule.choose import Registers
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.passes.derive.winograd import winograd
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.tile.cpu.alias_scratch import overlaid
+from tcc.passes.tile.cpu.scratch import held_values
+from tcc.passes.tile.plan import Bound, KernelPlanner
+from tcc.schedule.cpu.choose import Registers
 
 from tests.passes.products import FREE
 from tests.passes.test_winograd import Conv

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
 from tcc.ir.types import F32, TensorType
 from tcc.ops.formula import fn
-from tcc.passes.fuse.partial import alone, in_parts
 from tcc.passes.fuse.split import split
+from tcc.passes.fuse.split_reductions import alone, in_parts
 
 SHAPE = (16, 96, 100)
 X = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)

@@ -11,13 +11,13 @@ from tcc.ir.index import as_int, const, evaluate, iterator
 from tcc.ir.tile import Loop, Prefetch, Scope, Stmt, Store, TileKernel
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
-from tcc.passes.fuse.prefetch import _streams, _turns
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.passes.precision import Precision
-from tcc.passes.winograd_forms import FORMS, Tiling, output_transform
-from tcc.schedule.choose import Registers
+from tcc.passes.derive.winograd_forms import FORMS, Tiling, output_transform
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.cpu.prefetch import _streams, _turns
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.choose import Registers
 from tcc.schedule.nest import trips
 
 from tests.passes.fuse.models import Model

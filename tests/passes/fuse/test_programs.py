@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import evaluate, free_vars
-from tcc.ir.parse_program import parse_program
-from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.program import Program
-from tcc.ir.program_text import program_text
+from tcc.ir.program.evaluate import evaluate_program
+from tcc.ir.program.parse import parse_program
+from tcc.ir.program.text import program_text
+from tcc.ir.program.verify import verify_program
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile_text import kernel_text
-from tcc.ir.verify_program import verify_program
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.in_place import update_in_place
-from tcc.passes.lower_graph import lower_program, place_graph
-from tcc.passes.lower_node import lower_node
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.passes.plan_memory import plan_memory
-from tcc.passes.thin import thinned
-from tcc.schedule.choose import Registers
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.text import kernel_text
+from tcc.ir.tile.verify import verify_kernel
+from tcc.passes.memory.compact_buffers import thinned
+from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.plan_arena import plan_memory
+from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.choose import Registers
 
 from .models import MODELS
 

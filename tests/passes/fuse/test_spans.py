@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tcc.ir.group import TileGroup
 from tcc.ir.index import as_int, evaluate, iterator, symbol, var_of
 from tcc.ir.tile import If, Loop, Prefetch, Stmt
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.fuse.lower import lower
-from tcc.passes.fuse.spans import ladder, last_part
-from tcc.schedule.schedule import Schedule
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify import verify_kernel
+from tcc.passes.tile.cpu.lower import lower
+from tcc.passes.tile.cpu.ranges import ladder, last_part
+from tcc.schedule.cpu.schedule import Schedule
 
 from tests.passes.fuse.models import Model
 from tests.schedule.test_choose import only

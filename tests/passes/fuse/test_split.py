@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr
+from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
 from tcc.passes.fuse.split import Piece, split
 

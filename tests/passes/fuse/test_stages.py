@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import StageRef, apply, literal
 from tcc.ir.index import Index
-from tcc.ir.parse_tile import parse_kernel
-from tcc.ir.scalar import StageRef, apply, literal
-from tcc.ir.tile_text import kernel_text
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.text import kernel_text
 from tcc.ir.types import F32, I64, tensor
 
 from tests.passes.fuse import tiles

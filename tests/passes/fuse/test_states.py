@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.group import TileGroup
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import Scalar, apply, argument, index_value, literal, read
 from tcc.ir.index import IndexLike, as_int, iterator, symbol
-from tcc.ir.scalar import Scalar, apply, argument, index_value, literal, read
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, I64, tensor
 from tcc.passes.fuse.compose import canonical, costly, drop_unused, inline_pointwise
 from tcc.passes.fuse.hoist import hoist_totals
-from tcc.passes.fuse.online import walked
+from tcc.passes.fuse.online_reductions import derive, with_states
 from tcc.passes.fuse.rescale import rescaling
-from tcc.passes.fuse.states import derive, with_states
-from tcc.schedule.schedule import Schedule
+from tcc.passes.fuse.streaming import walked
+from tcc.schedule.cpu.schedule import Schedule
 
 from . import tiles
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate import evaluate_graph
 from tcc.ir.graph import Graph
-from tcc.ops.pool import PoolAttrs
-from tcc.ops.window import ConvAttrs
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ops.algebra.pool import PoolAttrs
+from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.fuse.compose import compose
 
 from .models import Model

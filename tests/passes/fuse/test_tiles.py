@@ -13,9 +13,9 @@ from tcc.errors import InternalError
 from tcc.ir.expr import Expr, extent
 from tcc.ir.graph import Node, Value
 from tcc.ir.index import evaluate
-from tcc.ir.parse_tile import parse_kernel
 from tcc.ir.tile import TileKernel
-from tcc.ir.tile_text import kernel_text
+from tcc.ir.tile.parse import parse_kernel
+from tcc.ir.tile.text import kernel_text
 from tcc.passes.fuse.compose import compose
 
 from tests.ops.cases import SOME_SYMBOLIC_CASES, each, fewer

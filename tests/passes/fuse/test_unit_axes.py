@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tcc.ir.evaluate_program import evaluate_program
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import GraphBuilder
+from tcc.ir.program.evaluate import evaluate_program
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
-from tcc.passes.blocks.plan import BlockPlanner
-from tcc.passes.lower_model import lower_for_cpu, lower_for_gpu
-from tcc.passes.plan_kernels import KernelPlanner
-from tcc.passes.precision import FULL
-from tcc.schedule.registers import TYPICAL_CORE
+from tcc.passes.program.lower_model import lower_for_cpu, lower_for_gpu
+from tcc.passes.quantize.precision import FULL
+from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.cpu.core import TYPICAL_CORE
 
 
 @pytest.mark.parametrize("device", [False, True])

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from tcc.ir.graph import Graph, Value
+from tcc.passes.fuse.horizontal_fusion import unite
 from tcc.passes.fuse.partition import Group, partition
-from tcc.passes.fuse.unite import unite
-from tcc.schedule.registers import TYPICAL_CORE
+from tcc.schedule.cpu.core import TYPICAL_CORE
 
 from tests.passes.fuse.models import Model
 

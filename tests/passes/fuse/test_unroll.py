@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from tcc.ir.evaluate_expr import evaluate_expr
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent
+from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, IndexLike, iterator, symbol
-from tcc.ir.scalar import Scalar, index_value
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops.formula import choose, fn
 from tcc.passes.fuse.unroll import Unrolled, unroll

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tcc.ir.evaluate_tile import evaluate_kernel
 from tcc.ir.expr import Expr, extent
-from tcc.ir.group import TileGroup
+from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import as_int, evaluate
 from tcc.ir.layout import row_major
-from tcc.ir.scalar import StageRef
 from tcc.ir.tile import TileKernel
+from tcc.ir.tile.evaluate import evaluate_kernel
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import DType, TensorType
-from tcc.ir.verify_tile import verify_kernel
-from tcc.passes.fuse.lower import lower
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.schedule.choose import Registers, choose
-from tcc.schedule.schedule import Nest, Schedule
+from tcc.passes.tile.cpu.lower import lower
+from tcc.schedule.cpu.choose import Registers, choose
+from tcc.schedule.cpu.schedule import Nest, Schedule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Chooser = Callable[[TileGroup], Schedule]

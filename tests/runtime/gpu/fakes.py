@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import abi
 
 HERE = Path(__file__).parent

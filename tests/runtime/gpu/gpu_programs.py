@@ -9,11 +9,18 @@ from typing import Any
 
 import numpy as np
 from programs import Builder
-from tcc.backends.host import encode_program
-from tcc.backends.images import Form, GpuImages, GpuKernel, GpuVariant, Param, Platform
-from tcc.backends.link import link_artifact
-from tcc.backends.section import BytesLike
-from tcc.backends.variant import Variant
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.gpu_binaries import (
+    Form,
+    GpuImages,
+    GpuKernel,
+    GpuVariant,
+    Param,
+    Platform,
+)
+from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.variant import Variant
+from tcc.backends.artifact.weight_section import BytesLike
 from tcc.ir.program import (
     Alias,
     Arena,

@@ -11,7 +11,7 @@ import pytest
 import tvm_ffi
 from fakes import ARCHS, DEVICE_TYPES, Driver, Fakes, check, in_child
 from gpu_programs import WEIGHTS, Linker
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import abi, load
 from tcc.runtime.devices import view_of_device
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fakes import Artifact, Driver, Fakes, check, on_host
 from gpu_programs import WEIGHTS, Linker
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 
 PLATFORMS = tuple(Platform)
 SECONDS = 30  # then the process ends by a signal, and the test fails

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import Artifact, Driver, Fakes, check, in_child, on_device, on_host
 from gpu_programs import WEIGHTS, Linker
-from tcc.backends.images import Form, GpuImages, Platform
+from tcc.backends.artifact.gpu_binaries import Form, GpuImages, Platform
 from tcc.runtime import load
 from tcc.target import GPUS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import Artifact, Driver, Fakes, check, on_device, on_host
 from gpu_programs import WEIGHTS, Linker
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import load
 
 PLATFORMS = tuple(Platform)

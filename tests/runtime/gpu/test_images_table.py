@@ -16,7 +16,7 @@ import pytest
 from fakes import Driver, Fakes, check
 from gpu_programs import Linker
 from tcc.artifact import find_weights, read_manifest
-from tcc.backends.images import (
+from tcc.backends.artifact.gpu_binaries import (
     ALIGNMENT,
     HEADER_WORDS,
     Form,
@@ -28,8 +28,8 @@ from tcc.backends.images import (
     Platform,
     encode_images,
 )
-from tcc.backends.link import link_artifact
-from tcc.backends.toolchain import runtime_folder
+from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.errors import InternalError
 from tcc.runtime import load
 

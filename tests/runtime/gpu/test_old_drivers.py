@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fakes import Driver, Fakes, check
 from gpu_programs import WEIGHTS, GpuBuilder
-from tcc.backends.images import Form, GpuImages, GpuVariant, Platform
+from tcc.backends.artifact.gpu_binaries import Form, GpuImages, GpuVariant, Platform
 from tcc.ir.program import Input, Launch, Program
 from tcc.runtime import load
 

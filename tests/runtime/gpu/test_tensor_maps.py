@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import Artifact, Driver, Fakes, check, in_child, on_host
 from gpu_programs import GpuBuilder, link
-from tcc.backends.images import (
+from tcc.backends.artifact.gpu_binaries import (
     Form,
     GpuImages,
     GpuKernel,

@@ -14,12 +14,12 @@ import pytest
 from fakes import ARCHS, Driver, Fakes, in_child
 from gpu_programs import WEIGHTS
 from tcc.artifact import find_weights, read_manifest
-from tcc.backends import link as linking
-from tcc.backends.host import encode_program
-from tcc.backends.images import Form, GpuImages, Platform
-from tcc.backends.link import link_artifact
-from tcc.backends.section import Range, Section
-from tcc.backends.variant import Variant
+from tcc.backends.artifact import link as linking
+from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.gpu_binaries import Form, GpuImages, Platform
+from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.variant import Variant
+from tcc.backends.artifact.weight_section import Range, Section
 from tcc.errors import InternalError
 from tcc.ir.program import IntOp
 from tcc.runtime import load
@@ -192,7 +192,7 @@ def test_a_cpu_that_lacks_a_feature_and_a_gpu_that_is_missing_are_both_named(
 ) -> None:
     row = linking.variant_source.__globals__["isa_feature"]("sse3")
     impossible = type(row)("made-up-feature", 7, 0, 3, 31, 1 << 62)
-    monkeypatch.setattr("tcc.backends.variant.isa_feature", lambda name: impossible)
+    monkeypatch.setattr("tcc.backends.artifact.variant.isa_feature", lambda name: impossible)
     path = tmp_path / "x.so"
     listed = [variant("cuda", fakes, kernels), variant("cpu", fakes, kernels, ["made-up"])]
     link_artifact(listed, {}, "mini", path)

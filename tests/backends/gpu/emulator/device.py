@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tcc.backends.images import Platform
+from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.errors import TccError
 
 from tests.runtime.gpu.fakes import Driver

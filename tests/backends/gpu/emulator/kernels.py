@@ -21,7 +21,7 @@ from tcc.ir.index import evaluate
 from tcc.ir.program import Input, Launch, Program
 from tcc.ir.tile import Scope, TileKernel
 from tcc.runtime import abi
-from tcc.schedule.blocks import BlockSchedule
+from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import Target
 
 from tests.backends.gpu.running import evaluated, job_of

@@ -1,0 +1,69 @@
+"""The C header of one artifact: its ports and sizes, and tcc.h itself, in one file."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any
+
+from tcc.backends.artifact.toolchain import runtime_folder
+from tcc.ir.program import Port, Program
+
+
+def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
+    """C text that declares `<name>_api` and needs no other header of tcc.
+
+    Sizes that are known at compile time are macros; an artifact's other sizes have none.  The arena
+    is that of the variant which needs most.
+    """
+    upper = name.upper()
+    lines = [
+        f"/* {name}: a model compiled by tcc.",
+        " *",
+        *_port_lines("input", program.inputs),
+        *_port_lines("output", program.outputs),
+        " */",
+        f"#ifndef TCC_MODEL_{upper}_H",
+        f"#define TCC_MODEL_{upper}_H",
+        "",
+        f"#define {upper}_INPUTS {len(program.inputs)}",
+        f"#define {upper}_OUTPUTS {len(program.outputs)}",
+        f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}",
+    ]
+    arenas = [variant["arena_bytes"] for variant in manifest["variants"]]
+    if None not in arenas:
+        lines.append(f"#define {upper}_ARENA_BYTES {max(arenas)}")
+    for kind, ports in (("INPUT", program.inputs), ("OUTPUT", program.outputs)):
+        described = manifest[f"{kind.lower()}s"]
+        for i, port in enumerate(ports):
+            lines.extend(_macros(f"{upper}_{kind}_{i}", port, described[i]["shape"]))
+    api = (runtime_folder() / "include" / "tcc.h").read_text()
+    declaration = f'#ifdef __cplusplus\nextern "C"\n#endif\nconst tcc_api *{name}_api(void);\n'
+    return "\n".join(lines) + f"\n\n{api}\n{declaration}\n#endif\n"
+
+
+def _port_lines(kind: str, ports: tuple[Port, ...]) -> list[str]:
+    return [
+        f" * {kind} {i}: {_comment(port.name)} {port.dtype.name} {_comment(port.text)}"
+        for i, port in enumerate(ports)
+    ]
+
+
+def _comment(text: str) -> str:
+    """Names come from models: they must neither end the comment nor begin one in it."""
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", shown)
+
+
+def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:
+    name = "".join(
+        chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in port.name.encode()
+    )
+    lines = [f'#define {prefix}_NAME "{name}"', f"#define {prefix}_RANK {len(shape)}"]
+    for i, size in enumerate(shape):
+        if size is not None:
+            lines.append(f"#define {prefix}_DIM_{i} {size}")
+    known = [size for size in shape if size is not None]
+    if len(known) == len(shape):
+        lines.append(f"#define {prefix}_BYTES {(prod(known) * port.dtype.bits + 7) // 8}")
+    return lines

@@ -1,0 +1,253 @@
+"""Objects + runtime + program + manifest + weights -> one shared library, and its C header.
+
+Equal inputs give equal bytes: the linker runs in a folder of its own with fixed relative names, and
+nothing it writes depends on place or time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tcc.backends.artifact.encode_program import decode_program
+from tcc.backends.artifact.gpu_binaries import encode_images
+from tcc.backends.artifact.header import model_header
+from tcc.backends.artifact.toolchain import (
+    Toolchain,
+    find_toolchain,
+    run_tool,
+    runtime_folder,
+    runtime_objects,
+)
+from tcc.backends.artifact.variant import (
+    Variant,
+    check_variants,
+    describe_ports,
+    describe_variant,
+    row_source,
+    variant_source,
+)
+from tcc.backends.artifact.weight_section import Section, append_section, lay_out
+from tcc.errors import InternalError, ToolError
+from tcc.ir.container import (
+    ABI_VERSION,
+    LISTINGS_SECTION,
+    MANIFEST_SECTION,
+    SEAL,
+    SEAL_MAGIC,
+    SIDE_SUFFIX,
+)
+from tcc.ir.program import Program
+from tcc.options import is_reserved
+from tcc.runtime.soname import ROOM, set_soname
+
+EXPORTS = (
+    "tcc_artifact_api",
+    "__tvm_ffi_main",
+    "__tvm_ffi_run_into",
+    "__tvm_ffi__metadata_main",
+    "__tvm_ffi__doc_main",
+)
+# Some tools treat files above 2 GiB badly, so larger weights go beside the artifact.
+_MOST_EMBEDDED = 2 << 30
+
+_LINK_FLAGS = (
+    "-shared", "-fPIC", f"-Wl,-soname,{'/' * ROOM}", "-Wl,--as-needed", "-Wl,--build-id=none",
+    "-Wl,--version-script=exports.map",
+    "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-z,defs",
+)  # fmt: skip
+
+
+def c_name(text: str) -> str:
+    """`text` as a C identifier that is not one of tcc's: what an artifact's model name may be."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII) or "model"
+    taken = name[0].isdigit() or is_reserved(name)
+    return f"model_{name}" if taken else name
+
+
+def link_artifact(
+    variants: Sequence[Variant],
+    manifest: dict[str, Any],
+    name: str,
+    out: Path,
+    *,
+    triple: str = "",
+    side_file: bool = False,
+) -> dict[str, Any]:
+    """Writes the artifact `out`, and its C header beside it with the suffix `.h`.
+
+    The loader takes the first of the `variants` that can run where it is, GPUs before the CPU.
+    `name` is a C identifier (`c_name`).  The manifest is `manifest` and what is known here: abi,
+    name, inputs, outputs, variants, weights; listings are kept beside the code, for people.
+    Returns the manifest.  Files are written beside, then renamed.  Raises InternalError for
+    variants that do not fit each other, and ToolError where no compiler is found or it fails, or
+    `out` cannot be written.
+    """
+    programs = [decode_program(variant.program) for variant in variants]
+    check_variants(variants, programs)
+    if name != c_name(name):
+        raise InternalError(f"{name!r} is no name of an artifact", where="link")
+    section = lay_out(
+        [variant.weights for variant in variants],
+        [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
+    )
+    side = side_file or section.size > _MOST_EMBEDDED
+    full = _complete(manifest, variants, programs, name, section, side)
+    toolchain = find_toolchain(triple)
+    text = json.dumps(full, sort_keys=True, indent=1, ensure_ascii=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".tcc-", dir=out.parent) as made:
+            folder = Path(made)
+            objects = _write_inputs(folder, variants, text, name, section)
+            _write_listings(folder, _listings(variants))
+            _link(toolchain, folder, objects)
+            _seal(folder / "model.so")
+            set_soname(folder / "model.so", out.name)
+            append_section(folder / ("weights" if side else "model.so"), section)
+            (folder / "model.h").write_text(model_header(name, programs[0], full))
+            _publish(folder, out, side and section.size > 0)
+    except OSError as error:
+        raise ToolError(
+            "the artifact cannot be written",
+            where=str(error.filename or out),
+            why=error.strerror or str(error),
+            hint="choose another place with -o",
+        ) from error
+    return full
+
+
+def _complete(
+    manifest: dict[str, Any],
+    variants: Sequence[Variant],
+    programs: Sequence[Program],
+    name: str,
+    section: Section,
+    side: bool,
+) -> dict[str, Any]:
+    places = zip(variants, programs, section.weights, section.images, strict=True)
+    return {
+        **manifest,
+        "abi": ABI_VERSION,
+        "name": name,
+        **describe_ports(programs[0]),
+        "variants": [describe_variant(*each) for each in places],
+        "weights": {
+            "bytes": section.size,
+            "sha256": section.sha256.hex(),
+            "place": "side file" if side else "artifact",
+        },
+    }
+
+
+def _listings(variants: Sequence[Variant]) -> dict[str, str]:
+    """All texts; where there are several variants their symbols come with the variant's number."""
+    if len(variants) == 1:
+        return dict(variants[0].listings)
+    return {
+        f"{number}/{symbol}": text
+        for number, variant in enumerate(variants)
+        for symbol, text in variant.listings.items()
+    }
+
+
+def _write_inputs(
+    folder: Path, variants: Sequence[Variant], manifest: str, name: str, section: Section
+) -> int:
+    """What compiler and linker read; returns how many objects that is."""
+    objects = [data for variant in variants for data in variant.objects]
+    for i, data in enumerate(objects):
+        (folder / f"object{i}.o").write_bytes(data)
+    for i, variant in enumerate(variants):
+        (folder / f"program{i}.bin").write_bytes(variant.program)
+    (folder / "manifest.json").write_text(manifest, encoding="ascii")
+    exports = "".join(f" {symbol};" for symbol in (f"{name}_api", *EXPORTS))
+    (folder / "exports.map").write_text(f"{{ global:{exports} local: *; }};\n")
+    (folder / "artifact.c").write_text(_artifact_source(variants, name, section))
+    return len(objects)
+
+
+def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
+    """C for a section that no program loads; nothing where there are no listings."""
+    source = ""
+    if listings:
+        packed = zlib.compress(json.dumps(dict(listings)).encode(), 9)
+        (folder / "listings.bin").write_bytes(packed)
+        source = (
+            f'__asm__(".pushsection {LISTINGS_SECTION},\\"\\",@progbits\\n"\n'
+            '        ".incbin \\"listings.bin\\"\\n.popsection\\n");\n'
+        )
+    (folder / "listings.h").write_text(source)
+
+
+def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -> str:
+    """C that ties one artifact together: its variants, the manifest, and the two exports."""
+    parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
+    places = enumerate(zip(variants, section.weights, section.images, strict=True))
+    rows = "".join(row_source(i, *each) for i, each in places)
+    digest = ", ".join(str(byte) for byte in section.sha256)
+    return f"""#include "runtime.h"
+#include "listings.h"
+#define HIDDEN extern __attribute__((visibility("hidden")))
+
+{parts}
+static const tcc_variant variants[] = {{
+{rows}}};
+
+__asm__(".pushsection {MANIFEST_SECTION},\\"a\\"\\n"
+        "tcc_manifest_begin: .incbin \\"manifest.json\\"\\n"
+        "tcc_manifest_end:\\n"
+        ".popsection\\n");
+HIDDEN const char tcc_manifest_begin[], tcc_manifest_end[];
+
+const tcc_artifact tcc_artifact_info = {{
+    .abi = {ABI_VERSION},
+    .name = "{name}",
+    .manifest = tcc_manifest_begin,
+    .manifest_end = tcc_manifest_end,
+    .variants = variants,
+    .n_variants = {len(variants)},
+    .section_bytes = {section.size}ull,
+    .section_sha256 = {{{digest}}},
+}};
+
+#define EXPORT __attribute__((visibility("default")))
+EXPORT const tcc_api *tcc_artifact_api(void) {{ return tcc_runtime_api(); }}
+EXPORT const tcc_api *{name}_api(void) {{ return tcc_runtime_api(); }}
+"""
+
+
+def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
+    base = runtime_folder()
+    compile_flags = (
+        "-std=c11", "-O1", "-g0", "-fPIC", "-fvisibility=hidden",
+        f"-I{base / 'include'}", f"-I{base / 'src'}", "-I.",
+    )  # fmt: skip
+    run_tool((*toolchain.command, *compile_flags, "-c", "artifact.c", "-o", "artifact.o"), folder)
+    runtime = [str(path) for path in runtime_objects(toolchain)]
+    inputs = ["artifact.o", *(f"object{i}.o" for i in range(objects)), *runtime]
+    run_tool((*toolchain.command, *_LINK_FLAGS, *inputs, "-o", "model.so"), folder)
+
+
+def _seal(path: Path) -> None:
+    """Appends the hash of the image: whoever loads the file can see that it is what was linked."""
+    image = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(SEAL.pack(SEAL_MAGIC, len(image), hashlib.sha256(image).digest()))
+
+
+def _publish(folder: Path, out: Path, side: bool) -> None:
+    """The artifact last: whoever sees it sees what belongs to it."""
+    (folder / "model.so").chmod(0o755)
+    beside = out.with_name(out.name + SIDE_SUFFIX)
+    if side:
+        os.replace(folder / "weights", beside)
+    os.replace(folder / "model.h", out.with_suffix(".h"))
+    os.replace(folder / "model.so", out)

@@ -1,0 +1,151 @@
+"""One variant of an artifact: the model as one program, with its code and its weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tcc.backends.artifact.gpu_binaries import GpuImages
+from tcc.backends.artifact.weight_section import BytesLike, Range
+from tcc.errors import InternalError
+from tcc.ir.container import PROGRAM_SECTION
+from tcc.ir.program import Port, Program, constant_registers
+from tcc.target import isa_feature
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the loader picks as a whole.
+
+    `target` names it for people.  `objects` are ELF relocatable files that define the program's
+    kernels (hidden, with the kernel ABI of runtime.h); `gpu` holds them in their place where they
+    run on GPUs.  `weights` are the parts of its weights; offsets inside them are the program's.
+    `features` are what the CPU must have, which runs at least the program.  `facts` are what the
+    manifest says of it besides, `listings` the kernels' texts by symbol.
+    """
+
+    target: str
+    program: bytes
+    kernels: tuple[str, ...]
+    weights: Sequence[BytesLike] = ()
+    objects: tuple[bytes, ...] = ()
+    features: Sequence[str] = ()
+    gpu: GpuImages | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    listings: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> None:
+    """Raises InternalError where variants do not fit their programs, or not each other: all have
+    the same ports, and no two link kernels of one name."""
+    if not variants:
+        raise InternalError("an artifact needs a variant", where="link")
+    linked: set[str] = set()
+    first = describe_ports(programs[0])
+    for variant, program in zip(variants, programs, strict=True):
+        if program.kernels != variant.kernels:
+            raise InternalError("kernels do not fit the program", where="link")
+        if describe_ports(program) != first:
+            raise InternalError(
+                f"the variants {variants[0].target} and {variant.target} have different ports",
+                where="link",
+            )
+        if variant.gpu is None and not linked.isdisjoint(variant.kernels):
+            raise InternalError("two variants link kernels of one name", where="link")
+        linked.update(variant.kernels if variant.gpu is None else ())
+
+
+def describe_ports(program: Program) -> dict[str, Any]:
+    """The manifest's `inputs` and `outputs`."""
+    constants = constant_registers(program)
+    return {
+        "inputs": [_describe(port, constants) for port in program.inputs],
+        "outputs": [_describe(port, constants) for port in program.outputs],
+    }
+
+
+def describe_variant(
+    variant: Variant, program: Program, weights: Range, images: Range
+) -> dict[str, Any]:
+    """The manifest's entry in `variants`, with the places of weights and images in the section."""
+    described = {
+        **variant.facts,
+        "target": variant.target,
+        "features": list(variant.features),
+        "kernel_count": len(variant.kernels),
+        "arena_bytes": constant_registers(program).get(program.arena),
+        "weights": {"offset": weights.offset, "bytes": weights.size},
+    }
+    if variant.gpu is not None:
+        described["gpu"] = {
+            "platform": variant.gpu.platform.name.lower(),
+            "offset": images.offset,
+            "bytes": images.size,
+            "images": [
+                {"arch": v.arch, "form": v.form.name.lower(), "needs": v.needs}
+                for v in variant.gpu.variants
+            ],
+        }
+    return described
+
+
+def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
+    return {
+        "name": port.name,
+        "dtype": port.dtype.name,
+        "shape": [constants.get(register) for register in port.dims],
+        "text": port.text,
+        "state": port.state,
+    }
+
+
+# ---- C ------------------------------------------------------------------------------------------
+
+
+def variant_source(number: int, variant: Variant) -> str:
+    """C that declares variant `number`'s kernels, features and program; `row_source` names them."""
+    linked = () if variant.gpu is not None else variant.kernels  # those of GPUs are not linked
+    for kernel in linked:
+        if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
+            raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
+    declarations = "\n".join(
+        f'extern __attribute__((visibility("hidden"))) void tcc_k{number}_{i}(void *const *, '
+        f'const int64_t *, int64_t, int64_t, void *) __asm__("{kernel}");'
+        for i, kernel in enumerate(linked)
+    )
+    table = ", ".join(f"tcc_k{number}_{i}" for i in range(len(linked))) or "0"
+    rows = [isa_feature(feature) for feature in variant.features]
+    checks = ", ".join(
+        f'{{"{row.name}", {row.leaf}u, {row.subleaf}u, {row.reg}u, {row.bit}u, {row.xcr0}ull}}'
+        for row in rows
+    )
+    name = f"tcc_program{number}"
+    return f"""{declarations}
+static const tcc_kernel kernels{number}[] = {{{table}}};
+static const tcc_feature features{number}[] = {{{checks or "{0, 0, 0, 0, 0, 0}"}}};
+__asm__(".pushsection {PROGRAM_SECTION}{number},\\"a\\"\\n"
+        ".balign 64\\n"
+        "{name}_begin: .incbin \\"program{number}.bin\\"\\n"
+        "{name}_end: .byte 0\\n"
+        ".popsection\\n");
+HIDDEN const uint8_t {name}_begin[], {name}_end[];
+"""
+
+
+def row_source(number: int, variant: Variant, weights: Range, images: Range) -> str:
+    """Its row in the table of variants."""
+    kernels = "0" if variant.gpu is not None else f"kernels{number}"
+    return f"""    {{
+        .target = "{variant.target}",
+        .program = tcc_program{number}_begin,
+        .program_end = tcc_program{number}_end,
+        .kernels = {kernels},
+        .n_kernels = {len(variant.kernels)},
+        .features = features{number},
+        .n_features = {len(variant.features)},
+        .weights = {{{weights.offset}ull, {weights.size}ull}},
+        .images = {{{images.offset}ull, {images.size}ull}},
+    }},
+"""

@@ -1,0 +1,182 @@
+"""A graph as code for the cores of one processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tcc.backends.cpu.compile import compile_kernels, start_processes
+from tcc.backends.generated import Generated
+from tcc.errors import UserError
+from tcc.ir.graph import Graph
+from tcc.ir.types import DTYPES, F32
+from tcc.options import Options
+from tcc.passes.derive.winograd import Limits
+from tcc.passes.derive.winograd_price import RegionPrices
+from tcc.passes.manager import Pass
+from tcc.passes.moe.price import GroupPrices
+from tcc.passes.pipeline import (
+    CHECK_INDICES,
+    REQUANTISE,
+    SPLIT_AS_GIVEN,
+    SPLIT_TO_SIGNED,
+    SPLIT_ZERO_POINTS,
+    WEIGHT_PRODUCTS,
+    grouped_products,
+)
+from tcc.passes.program.lower_graph import KernelTable
+from tcc.passes.program.lower_model import Lowered, lower_for_cpu
+from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.plan import Bound, KernelPlanner
+from tcc.schedule.cpu.choose import Registers
+from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.machine import Machine, machine_for
+from tcc.schedule.cpu.machine_file import machine_digest, read_machine
+from tcc.schedule.cpu.narrow_storage import most_uses
+from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.work import work_facts
+from tcc.target import Target
+
+# Rows of a tile that products with matrices that data choose are tried with.
+_TILES = (16, 32)
+# Nodes of a graph for one kernel, about.
+_NODES = 4
+
+
+class CpuCode:
+    """Lowers and generates one model for `target`; `constants` are the bytes of its constants."""
+
+    def __init__(self, target: Target, options: Options, constants: int) -> None:
+        """Raises UserError for a machine file that is damaged or for other processors."""
+        self.target, self.options, self.constants = target, options, constants
+        self.machine = resolve_machine(options, target)
+        self.planner = schedule_planner(self.machine, constants if options.level >= 2 else None)
+        # Functions of the host sort rows.
+        self.asked: tuple[Pass, ...] = (CHECK_INDICES,)
+        if target.profile.multiplies_bytes:
+            signed, mixed = (bool(target.profile.byte_product(u, False, 4)) for u in (False, True))
+            split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
+            split = SPLIT_AS_GIVEN if mixed and signed else split
+            self.asked += (WEIGHT_PRODUCTS, split)
+            self.asked += () if options.numerics == "strict" else (REQUANTISE,)
+        if self.planner.pricer is not None:
+            tile_of = GroupPrices(self.planner, _TILES).tile_of
+            self.asked += (grouped_products(tile_of, checks=True),)
+
+    @property
+    def limits(self) -> Limits | None:
+        """What bounds algorithms that trade rounding for speed."""
+        return winograd_limits(self.target, self.machine, self.options, self.constants)
+
+    @property
+    def priced(self) -> int:
+        """How many schedules' prices were compared."""
+        return self.planner.priced
+
+    def check(self, graph: Graph) -> None:
+        """Nothing that can be run cannot be run here."""
+
+    def lower(self, graph: Graph) -> Lowered:
+        """The program and its kernels."""
+        bits = self.options.weight_bits
+        floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
+        uses = most_uses(self.machine, floats, self.constants)
+        pairs = self.target.profile.multiplies_pairs
+        # They take as long to start as a few kernels to be planned.
+        start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
+        return lower_for_cpu(graph, self.planner, Precision(floats, bits, pairs, uses))
+
+    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
+        """Nothing is compiled ahead: machine code takes a moment."""
+
+    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+        """`lowered`: what kernels need of a core is known before they are compiled."""
+        return lowered
+
+    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+        """Machine code under `names`."""
+        code = compile_kernels(
+            lowered.kernels, names, self.target, self.options.jobs, self.options.budgets
+        )
+        facts = self._facts(lowered.table, names, lowered.weights.size)
+        return Generated(code.objects, code.scratch, code.listings, facts)
+
+    def _facts(self, kernels: KernelTable, names: Sequence[str], weights: int) -> dict[str, Any]:
+        machine, pricer = self.machine, Pricer(self.machine, weights)
+        listed = [
+            {"symbol": name, "source": loc, **_cost(pricer, bound)}
+            for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
+        ]
+        return {
+            "machine": {
+                "name": machine.name,
+                "sha256": machine_digest(machine),
+                "cores": machine.cores,
+                "flops_per_second": machine.peak,
+                "bytes_per_second": machine.memory.read_all,
+            },
+            "cpu": self.target.profile.cpu,
+            "kernels": listed,
+        }
+
+
+def resolve_machine(options: Options, target: Target) -> Machine:
+    """The constants that schedules are chosen by: of the file that the options name, else the
+    shipped ones of the target's processor.
+
+    Raises UserError for a file that is damaged, or describes a machine with other vectors.
+    """
+    if options.machine is None:
+        return machine_for(target.profile)
+    machine = read_machine(options.machine)
+    profile = target.profile
+    if (machine.lanes, machine.registers) != (profile.lanes(32), profile.vector_registers):
+        raise UserError(
+            "the machine file is for a processor with other vectors",
+            where=f"--machine {options.machine}",
+            why=f"it has {machine.registers} vectors of {machine.lanes} f32, {profile.cpu} has "
+            f"{profile.vector_registers} of {profile.lanes(32)}",
+            hint="calibrate on such a machine, or choose its processor with --cpu",
+        )
+    return machine
+
+
+def schedule_planner(machine: Machine, constants: int | None) -> KernelPlanner:
+    """A planner that prices schedules, for a model with so many bytes of constants; None: without
+    prices."""
+    return KernelPlanner(
+        Registers(
+            machine.lanes,
+            machine.registers,
+            machine.l2.size,
+            machine.cores,
+            machine.fmas,
+            machine.loads,
+            machine.fma_latency,
+            machine.l1,
+        ),
+        None if constants is None else Pricer(machine, constants),
+    )
+
+
+def winograd_limits(
+    target: Target, machine: Machine, options: Options, constants: int
+) -> Limits | None:
+    """What bounds algorithms that trade rounding for speed, in a model with so many bytes of
+    constants; None where they are off."""
+    if options.numerics == "strict":
+        return None
+    direct = 2.0 if options.precision == "bf16" and target.profile.multiplies_pairs else 1.0
+    # As large as the constants may become: they come from memory where that is what forms cost.
+    planner = schedule_planner(machine, round(constants * options.weight_growth))
+    return Limits(RegionPrices(planner, direct), options.weight_growth)
+
+
+def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
+    """What one launch does and is predicted to take; open sizes count as typical ones."""
+    assert isinstance(bound.schedule, Schedule)
+    price = pricer.price(bound.group, bound.schedule)
+    return {
+        **work_facts(bound.group, bound.kernel.sizes),
+        "seconds": float(f"{price.seconds:.4g}"),
+    }

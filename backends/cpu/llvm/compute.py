@@ -1,0 +1,175 @@
+"""Element-wise bodies over blocks.
+
+Code is written register by register in the order of the result.  Each scalar of the body has a
+natural shape (the axes along which it varies): it is computed once for each register of that
+shape and repeated over lanes only where a wider use needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tcc.backends.cpu.llvm.blocks import (
+    Chunk,
+    Value,
+    last_axis,
+    part,
+    row_number,
+    row_positions,
+    vector_chunks,
+)
+from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.scalars import (
+    convert,
+    emit_apply,
+    emit_cast,
+    emit_const,
+    joint_function,
+)
+from tcc.backends.cpu.llvm.storage import round_to
+from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
+from tcc.errors import InternalError
+from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
+from tcc.ir.index import (
+    Var,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+    substitute,
+    var_of,
+)
+from tcc.ir.tile import Compute, lanes
+from tcc.ir.types import F64, I64, DType
+
+_ONE = Chunk(0, 1, 1)
+
+
+class Body:
+    """A scalar body over blocks: `at` gives its value for one register of the result."""
+
+    def __init__(
+        self, indices: Indices, root: Scalar, args: Sequence[Value], shape: tuple[int, ...]
+    ) -> None:
+        self._indices = indices
+        self._args = args
+        self._shape = shape
+        self._lanes = tuple(v for v in (var_of(i) for i in lanes(shape)) if v is not None)
+        self._order = walk(root)
+        self._varying: dict[Scalar, frozenset[int]] = {}
+        for node in self._order:
+            self._varying[node] = self._axes(node)
+        self._known: dict[tuple[Scalar, tuple[int, ...], Chunk], Reg] = {}
+
+    @property
+    def _code(self) -> Code:
+        return self._indices.code
+
+    def _axes(self, node: Scalar) -> frozenset[int]:
+        """The axes of the result along which `node` varies."""
+        rank = len(self._shape)
+        match node:
+            case Arg():
+                shape = self._args[node.number].shape
+                skip = rank - len(shape)
+                return frozenset(skip + n for n, size in enumerate(shape) if size != 1)
+            case IndexValue():
+                free = free_vars(node.index)
+                return frozenset(n for n, lane in enumerate(self._lanes) if lane in free)
+            case _:
+                return frozenset(a for c in children(node) for a in self._varying[c])
+
+    def at(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
+        """`node` at a row of the result for the elements of `chunk`."""
+        varying, last = self._varying[node], len(self._shape) - 1
+        narrow = chunk if last in varying else _ONE
+        where = tuple(p if n in varying else 0 for n, p in enumerate(position))
+        key = (node, where, narrow)
+        if key not in self._known:
+            self._known[key] = self._emit(node, where, narrow)
+        return self._code.splat(self._known[key], chunk.width)
+
+    def _emit(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
+        match node:
+            case Const():
+                return emit_const(node, chunk.width)
+            case IndexValue():
+                return self._index(node, position, chunk)
+            case Arg():
+                value = self._args[node.number]
+                return part(self._code, value, row_number(value.shape, position), chunk)
+            case Apply():
+                joint = joint_function(node)
+                if joint is not None:
+                    function, inner = joint
+                    return function(self._code, self.at(inner, position, chunk))
+                args = [self.at(a, position, chunk) for a in node.args]
+                return emit_apply(self._code, node, args)
+            case Cast():
+                return emit_cast(self._code, node, self.at(node.arg, position, chunk))
+            case Read():
+                raise InternalError("a read inside a tile body", where="backends/cpu/compute")
+
+    def _index(self, node: IndexValue, position: tuple[int, ...], chunk: Chunk) -> Reg:
+        lane = iterator("lane", chunk.count)
+        last: tuple[Var, ...] = self._lanes[-1:]
+        mapping = {v: const(p) for v, p in zip(self._lanes, position, strict=False)}
+        mapping |= {v: const(chunk.start) + (lane if chunk.width > 1 else 0) for v in last}
+        index = substitute(node.index, mapping)
+        if chunk.width == 1:
+            return convert_index(self._code, self._indices.emit(index), node.dtype)
+        var = var_of(lane)
+        assert var is not None
+        split = linear_in(index, var)
+        slope = None if split is None else as_int(split[0])
+        if split is not None and slope is not None and node.dtype.is_integer:
+            base = convert_index(self._code, self._indices.emit(split[1]), node.dtype)
+            ramp = lane_consts([slope * n for n in range(chunk.width)], base.elem)
+            return self._code.op("add", self._code.splat(base, chunk.width), ramp)
+        each = self._indices.lanes(index, var, chunk.count, chunk.width)
+        low, high = bounds(index)
+        if low is not None and high is not None and low >= -(2**31) and high < 2**31:
+            each = self._code.convert("trunc", each, "i32")
+        return convert_index(self._code, each, node.dtype)
+
+
+def convert_index(code: Code, reg: Reg, dtype: DType) -> Reg:
+    """Signed integers as elements of `dtype`."""
+    if dtype.is_float:
+        elem = "double" if dtype is F64 else "float"
+        return round_to(code, code.convert("sitofp", reg, elem), dtype)
+    wide = reg if reg.elem == "i64" else code.convert("sext", reg, "i64")
+    return convert(code, wide, I64, dtype)
+
+
+def compute(indices: Indices, node: Compute, values: Mapping[int, Value]) -> Value:
+    """The result of a Compute; `values` are its arguments by number."""
+    shape = node.out.shape
+    args = [values[n] for n in range(len(node.args))]
+    body = Body(indices, node.body, args, shape)
+    chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
+    regs = tuple(
+        body.at(node.body, position, chunk) for position in row_positions(shape) for chunk in chunks
+    )
+    return Value(node.out.dtype, shape, chunks, regs)
+
+
+def combine(indices: Indices, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
+    """Scalars over `Arg`s applied to registers, all of one width."""
+    known: dict[Scalar, Reg] = {}
+    width = args[0].width
+    for node in walk(*bodies):
+        match node:
+            case Const():
+                known[node] = emit_const(node, width)
+            case Arg():
+                known[node] = args[node.number]
+            case Apply():
+                known[node] = emit_apply(indices.code, node, [known[a] for a in node.args])
+            case Cast():
+                known[node] = emit_cast(indices.code, node, known[node.arg])
+            case _:
+                raise InternalError("a monoid combines arguments only", where="backends/cpu")
+    return tuple(known[b] for b in bodies)

@@ -1,0 +1,260 @@
+"""Contractions of register blocks.
+
+Three shapes of code: the last axis of the result is a vector axis of one operand and the other
+operand's elements are repeated over it (GEMM); it is a vector axis of both (depthwise); or both
+operands end in the summed axis and partial sums in lanes are added at the end (dot products).
+Anything else is computed element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from math import prod
+
+from tcc.backends.cpu.llvm.blocks import (
+    Chunk,
+    Value,
+    carried_chunks,
+    element,
+    last_axis,
+    part,
+    register_element,
+    row_number,
+    scalar_chunks,
+    splat_element,
+    vector_chunks,
+)
+from tcc.backends.cpu.llvm.dot_operands import multiply_bytes, multiply_pairs, per_word
+from tcc.backends.cpu.llvm.relayout import rearrange
+from tcc.backends.cpu.llvm.scalars import convert
+from tcc.backends.cpu.llvm.storage import constant, round_to
+from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.ir.tile import Block, Contract
+from tcc.ir.types import BF16, F32, I8, I32, U8, U32, DType
+from tcc.target import Profile
+
+Point = Mapping[str, int]
+
+
+def scalar_operands(node: Contract) -> tuple[Block, ...]:
+    """The operands whose elements are used one at a time, repeated over lanes."""
+    if not node.out_axes or last_axis(node.out.shape) == 1 or _dots_pay(node):
+        return ()
+    last = node.out_axes[-1]
+    if (last in node.a_axes) == (last in node.b_axes):
+        return ()
+    return (node.b if last in node.a_axes else node.a,)
+
+
+def multiplies_words(node: Contract, profile: Profile) -> bool:
+    """Whether products of neighbours are summed word by word: of bytes, or of pairs of bf16 if
+    there is the instruction for it; one summed axis (of bf16 with an even length), last in the
+    operand used one element at a time and before the lanes in the other."""
+    kinds, acc = {node.a.dtype, node.b.dtype}, node.acc.dtype
+    paired = kinds == {BF16} and acc is F32 and profile.multiplies_pairs
+    if not paired and not (kinds <= {I8, U8} and acc is I32):
+        return False
+    scalar = scalar_operands(node)
+    summed = {x for x in node.a_axes + node.b_axes if x not in node.out_axes}
+    if len(summed) != 1 or not scalar:
+        return False
+    one, many = (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
+    k = one[-1]
+    fits = k in summed and many[-2:] == (k, node.out_axes[-1])
+    return fits and not (paired and _size(node, k) % per_word(BF16))
+
+
+def _size(node: Contract, label: str) -> int:
+    return dict(zip(node.a_axes, node.a.shape, strict=True))[label]
+
+
+def _dots_pay(node: Contract) -> bool:
+    """Whether both end in a summed axis, long enough to pay for a sum of lanes per element."""
+    a, b, out = node.a_axes, node.b_axes, node.out_axes
+    if not a or not b or a[-1] != b[-1] or a[-1] in out:
+        return False
+    depth = last_axis(node.a.shape)
+    if last_axis(node.out.shape) == 1:
+        return depth > 1
+    # The other way is to transpose the operand that has the result's last axis.
+    return 32 * prod(node.out.shape[:-1]) < depth
+
+
+def contract(code: Code, node: Contract, acc: Value, a: Value, b: Value) -> Value:
+    """The result of a Contract for values of its blocks."""
+    return _Contraction(code, node, acc, a, b).run()
+
+
+class _Contraction:
+    def __init__(self, code: Code, node: Contract, acc: Value, a: Value, b: Value) -> None:
+        self.code, self.node, self.dtype = code, node, acc.dtype
+        # Words of several neighbours each: the summed axis is as much shorter.
+        self.words = a.dtype is U32 and node.a.dtype is not U32
+        self.acc, self.a, self.b = acc, a, b
+        if not self.words:
+            self.a, self.b = _cast(code, a, acc.dtype), _cast(code, b, acc.dtype)
+        self.a_axes, self.b_axes = node.a_axes, node.b_axes
+        self.sizes: dict[str, int] = {}
+        for axes, shape in (
+            (node.out_axes, node.out.shape),
+            (node.a_axes, a.shape),
+            (node.b_axes, b.shape),
+        ):
+            self.sizes |= dict(zip(axes, shape, strict=True))
+        self.summed = tuple(
+            x for x in dict.fromkeys(node.a_axes + node.b_axes) if x not in node.out_axes
+        )
+
+    def run(self) -> Value:
+        node = self.node
+        last = node.out_axes[-1] if node.out_axes else None
+        if _dots_pay(node):
+            return self._dots(self.a_axes[-1])
+        if last is not None and self.sizes[last] > 1 and last in self.a_axes + self.b_axes:
+            self.a, self.a_axes = self._ending_in(last, self.a, self.a_axes)
+            self.b, self.b_axes = self._ending_in(last, self.b, self.b_axes)
+            return self._along_result(last)
+        return self._elements()
+
+    def _ending_in(
+        self, last: str, value: Value, axes: tuple[str, ...]
+    ) -> tuple[Value, tuple[str, ...]]:
+        """`value` with the axis `last`, if it has it, at the end."""
+        if last not in axes or axes[-1] == last:
+            return value, axes
+        moved = (*(x for x in axes if x != last), last)
+        order = tuple(axes.index(x) for x in moved)
+        shape = tuple(self.sizes[x] for x in moved)
+        return rearrange(self.code, value, order, shape), moved
+
+    # ---- the result's last axis in lanes ------------------------------------------------------
+
+    def _along_result(self, last: str) -> Value:
+        node = self.node
+        chunks = carried_chunks(self.sizes[last], self.code.module.lanes)
+        points = list(self._points(node.out_axes[:-1]))
+        sums = [
+            part(self.code, self.acc, self._row(self.acc, node.out_axes, point), chunk)
+            for point in points
+            for chunk in chunks
+        ]
+        for inner in self._points(self.summed):
+            for n, point in enumerate(points):
+                at = {**point, **inner}
+                for m, chunk in enumerate(chunks):
+                    x = self._operand(self.a, self.a_axes, at, last, chunk)
+                    y = self._operand(self.b, self.b_axes, at, last, chunk)
+                    number = n * len(chunks) + m
+                    sums[number] = self._multiply_add(x, y, sums[number])
+        return Value(self.dtype, node.out.shape, chunks, tuple(sums))
+
+    def _operand(
+        self, value: Value, axes: tuple[str, ...], at: Point, last: str, chunk: Chunk
+    ) -> Reg:
+        row = self._row(value, axes, at)
+        if axes and axes[-1] == last:
+            return part(self.code, value, row, chunk)
+        return splat_element(self.code, value, row, at[axes[-1]] if axes else 0, chunk.width)
+
+    # ---- the summed axis in lanes -------------------------------------------------------------
+
+    def _dots(self, last: str) -> Value:
+        node = self.node
+        chunks = vector_chunks(self.sizes[last], self.code.module.lanes)
+        outer = tuple(x for x in self.summed if x != last)
+        out: list[Reg] = []
+        for point in self._points(node.out_axes):
+            partial: dict[int, Reg] = {}
+            for inner in self._points(outer):
+                at = {**point, **inner}
+                for chunk in chunks:
+                    x = part(self.code, self.a, self._row(self.a, self.a_axes, at), chunk)
+                    y = part(self.code, self.b, self._row(self.b, self.b_axes, at), chunk)
+                    x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
+                    zero = constant(0, self.dtype, chunk.width)
+                    total = partial.get(chunk.width, zero)
+                    partial[chunk.width] = self._multiply_add(x, y, total)
+            row = self._row(self.acc, node.out_axes, point)
+            lane = point[node.out_axes[-1]] if node.out_axes else 0
+            total = self._horizontal(partial)
+            out.append(self._add(element(self.code, self.acc, row, lane), total))
+        return self._from_elements(out)
+
+    def _without_tail(self, reg: Reg, chunk: Chunk) -> Reg:
+        if chunk.count == chunk.width:
+            return reg
+        zero = constant(0, self.dtype, chunk.width)
+        keep = [n if n < chunk.count else chunk.width for n in range(chunk.width)]
+        return self.code.shuffle(reg, zero, keep)
+
+    def _horizontal(self, partial: Mapping[int, Reg]) -> Reg:
+        """The sum of all lanes, halving the widest until one is left."""
+        width = max(partial)
+        total = partial[width]
+        while width > 1:
+            half = width // 2
+            low = self.code.shuffle(total, None, range(half))
+            high = self.code.shuffle(total, None, range(half, width))
+            total, width = self._add(low, high), half
+            if width in partial:
+                total = self._add(total, partial[width])
+        return total
+
+    # ---- anything else ------------------------------------------------------------------------
+
+    def _elements(self) -> Value:
+        node = self.node
+        out: list[Reg] = []
+        for point in self._points(node.out_axes):
+            total = self._element(self.acc, node.out_axes, point)
+            for inner in self._points(self.summed):
+                at = {**point, **inner}
+                x = self._element(self.a, self.a_axes, at)
+                y = self._element(self.b, self.b_axes, at)
+                total = self._multiply_add(x, y, total)
+            out.append(total)
+        return self._from_elements(out)
+
+    def _element(self, value: Value, axes: tuple[str, ...], at: Point) -> Reg:
+        lane = at[axes[-1]] if axes else 0
+        return element(self.code, value, self._row(value, axes, at), lane)
+
+    def _from_elements(self, regs: list[Reg]) -> Value:
+        shape = self.node.out.shape
+        return Value(self.dtype, shape, scalar_chunks(last_axis(shape)), tuple(regs))
+
+    # ---- arithmetic and positions -------------------------------------------------------------
+
+    def _points(self, axes: tuple[str, ...]) -> list[dict[str, int]]:
+        ranges = [range(self.sizes[x]) for x in axes]
+        return [dict(zip(axes, at, strict=True)) for at in product(*ranges)]
+
+    def _row(self, value: Value, axes: tuple[str, ...], at: Point) -> int:
+        return row_number(value.shape, [at[x] for x in axes[:-1]])
+
+    def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
+        if self.words and self.node.a.dtype is BF16:
+            return multiply_pairs(self.code, x, y, total)
+        if self.words:
+            kinds = self.node.a.dtype, self.node.b.dtype
+            return multiply_bytes(self.code, (x, kinds[0]), (y, kinds[1]), total)
+        if self.dtype.is_float and self.code.module.profile.fma:
+            return round_to(self.code, self.code.fma(x, y, total), self.dtype)
+        if self.dtype.is_float:
+            product = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
+            return self._add(product, total)
+        return self.code.op("add", self.code.op("mul", x, y), total)
+
+    def _add(self, x: Reg, y: Reg) -> Reg:
+        total = self.code.op("fadd" if self.dtype.is_float else "add", x, y)
+        return round_to(self.code, total, self.dtype)
+
+
+def _cast(code: Code, value: Value, dtype: DType) -> Value:
+    if value.dtype is dtype:
+        return value
+    if register_element(value.dtype) == register_element(dtype) and dtype.bits >= value.dtype.bits:
+        return Value(dtype, value.shape, value.chunks, value.regs)
+    regs = tuple(convert(code, r, value.dtype, dtype) for r in value.regs)
+    return Value(dtype, value.shape, value.chunks, regs)

@@ -1,0 +1,162 @@
+"""A tile kernel as LLVM IR text.
+
+    void NAME(ptr buffers, ptr ints, i64 begin, i64 end, ptr scratch)
+
+`buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The units
+begin <= u < end run one after another, after what they all would do alike; `scratch` is
+`KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported
+function only unpacks its arguments for an internal one, NAME_units, whose parameters say that
+buffers do not overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tcc.backends.cpu.llvm.body import Statements
+from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.invariant import same_for_all
+from tcc.backends.cpu.llvm.text import Code, Module, Reg, int_const
+from tcc.errors import InternalError
+from tcc.ir.expr import extent
+from tcc.ir.index import as_int
+from tcc.ir.tile import Scope, TileBuffer, TileKernel
+from tcc.target import Target
+
+LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """One kernel's module and the bytes of scratch a thread needs to run it."""
+
+    name: str
+    llvm: str
+    scratch: int
+
+
+def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
+    """`kernel` as the function `name` for a CPU; raises InternalError for what has no code."""
+    module = Module(target)
+    offsets, scratch = _place_locals(kernel.locals)
+    inner = _inner(kernel, name, module)
+    outer = _outer(kernel, name, offsets)
+    text = "\n".join(
+        (
+            f'target triple = "{target.triple}"',
+            module.text(),
+            inner,
+            outer,
+            _attributes(target),
+            '!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n',
+        )
+    )
+    return KernelText(name, text, scratch)
+
+
+def _attributes(target: Target) -> str:
+    pairs = {
+        "target-cpu": target.profile.cpu,
+        "target-features": target.profile.llvm_features,
+        "prefer-vector-width": str(target.profile.vector_bits),
+        "no-trapping-math": "true",
+    }
+    listed = " ".join(f'"{k}"="{v}"' for k, v in pairs.items() if v)
+    return f"attributes #0 = {{ nounwind {listed} }}"
+
+
+def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int]:
+    """Where the LOCAL buffers lie in scratch, and its size."""
+    offsets, top = [], 0
+    for buffer in buffers:
+        offsets.append(top)
+        sizes = [as_int(size) for size in buffer.sizes]
+        if any(size is None for size in sizes):
+            raise InternalError(f"local buffer {buffer.name} has no static size")
+        count = prod(size for size in sizes if size is not None)
+        top += -(-count * buffer.dtype.bytes // LINE) * LINE
+    return tuple(offsets), top
+
+
+# ---- the exported function --------------------------------------------------------------------
+
+
+def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...]) -> str:
+    lines, args = [], []
+    for n in range(len(kernel.buffers)):
+        lines.append(f"  %p{n} = getelementptr ptr, ptr %buffers, i64 {n}")
+        lines.append(f"  %b{n} = load ptr, ptr %p{n}, align 8")
+        args.append(f"ptr %b{n}")
+    for n, offset in enumerate(offsets):
+        lines.append(f"  %l{n} = getelementptr i8, ptr %scratch, i64 {offset}")
+        args.append(f"ptr %l{n}")
+    for n in range(len(kernel.sizes)):
+        lines.append(f"  %q{n} = getelementptr i64, ptr %ints, i64 {n}")
+        lines.append(f"  %s{n} = load i64, ptr %q{n}, align 8")
+        args.append(f"i64 %s{n}")
+    args += ["i64 %begin", "i64 %end"]
+    return (
+        f"define void @{name}(ptr %buffers, ptr %ints, i64 %begin, i64 %end, ptr %scratch) #0 {{\n"
+        + "\n".join(lines)
+        + f"\n  call void @{name}_units({', '.join(args)})\n  ret void\n}}"
+    )
+
+
+# ---- the internal function --------------------------------------------------------------------
+
+
+def _inner(kernel: TileKernel, name: str, module: Module) -> str:
+    code = Code(module)
+    indices = Indices(code)
+    buffers: dict[TileBuffer, Reg] = {}
+    params = []
+    shared = {n for pair in kernel.in_place for n in pair}
+    for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
+        buffers[buffer] = Reg("ptr", 1, f"%b{n}")
+        only = " readonly" if buffer.scope is Scope.INPUT else ""
+        align = LINE if buffer.scope is Scope.LOCAL else buffer.align
+        alone = "" if n in shared else " noalias"
+        params.append(f"ptr{alone}{only} align {align} %b{n}")
+    for n, size in enumerate(kernel.sizes):
+        indices.values[size.name] = Reg("i64", 1, f"%s{n}")
+        params.append(f"i64 %s{n}")
+    params += ["i64 %begin", "i64 %end"]
+    some = code.compare("icmp slt", Reg("i64", 1, "%begin"), Reg("i64", 1, "%end"))
+    code.branch(some, "first", "done")
+    code.place("first")
+    statements, once = Statements(indices, buffers), same_for_all(kernel)
+    statements.plan(kernel.body)
+    statements.run(kernel.body[:once])
+    code.jump("units")
+    code.place("units")
+    code.jump("unit")
+    code.place("unit")
+    unit = Reg("i64", 1, "%u")
+    code.void("%u = phi i64 [ %begin, %units ], [ %u.next, %unit.end ]")
+    with code.scope():
+        _decode(kernel, indices, unit)
+        statements.run(kernel.body[once:])
+        code.jump("unit.end")
+    code.place("unit.end")
+    code.void("%u.next = add nuw nsw i64 %u, 1")
+    again = code.compare("icmp slt", Reg("i64", 1, "%u.next"), Reg("i64", 1, "%end"))
+    code.void(f"br {again}, label %unit, label %done, !llvm.loop !0")
+    code.place("done")
+    code.void("ret void")
+    head = f"define internal void @{name}_units({', '.join(params)}) noinline #0 {{\nentry:\n"
+    return head + "\n".join(code.lines) + "\n}"
+
+
+def _decode(kernel: TileKernel, indices: Indices, unit: Reg) -> None:
+    """Binds the parallel axes to the position that `unit` numbers, row-major."""
+    code, rest = indices.code, unit
+    for number, axis in reversed(list(enumerate(kernel.axes))):
+        if number == 0:
+            indices.values[axis.name] = rest
+            continue
+        size = indices.emit(extent(axis))
+        indices.values[axis.name] = (
+            int_const(0) if size.text == "1" else code.op("urem", rest, size)
+        )
+        rest = code.op("udiv", rest, size)

@@ -1,0 +1,110 @@
+"""Guards of an access as conditions on registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcc.backends.cpu.llvm.blocks import Chunk
+from tcc.backends.cpu.llvm.indices import Indices, constant
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts
+from tcc.ir.index import Index, Var, bounds, const, iterator, linear_in, var_of
+from tcc.ir.tile import Guard
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """Lanes that are active: those where `scalar` (an i1, None is true) and `vector` hold.
+
+    `never` where no lane can be.
+    """
+
+    scalar: Reg | None = None
+    vector: Reg | None = None
+    never: bool = False
+
+
+def lane_of(chunk: Chunk) -> Index:
+    """The variable that stands for the lanes of a chunk."""
+    return iterator("lane", chunk.count)
+
+
+def mask_of(indices: Indices, guards: Sequence[Guard], chunk: Chunk) -> Mask:
+    """The lanes where all guards hold; they are written over `lane_of(chunk)`."""
+    scalar: Reg | None = None
+    vector: Reg | None = None
+    for guard in guards:
+        for index, extent in _tests(guard):
+            if extent is None:
+                return Mask(never=True)
+            one, many = _test(indices, index, extent, chunk)
+            scalar = _both(indices.code, scalar, one)
+            vector = _both(indices.code, vector, many)
+    return Mask(scalar, vector)
+
+
+def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
+    """What must be tested, as `index < extent`; an extent of None where nothing is active."""
+    low, high = bounds(guard.index)
+    tests: list[tuple[Index, Index | None]] = []
+    room = bounds(guard.extent - 1 - guard.index)
+    if (high is not None and high < 0) or (room[1] is not None and room[1] < 0):
+        return [(guard.index, None)]
+    if low is None or low < 0:
+        tests.append((-1 - guard.index, const(0)))
+    if room[0] is None or room[0] < 0:
+        tests.append((guard.index, guard.extent))
+    return tests
+
+
+def _test(
+    indices: Indices, index: Index, extent: Index, chunk: Chunk
+) -> tuple[Reg | None, Reg | None]:
+    """`index < extent` as a condition for all lanes or one for each."""
+    code = indices.code
+    lane = var_of(lane_of(chunk))
+    assert lane is not None
+    difference = extent - index  # active where it is positive
+    split = linear_in(difference, lane)
+    if split is not None and constant(split[0]) == 0:
+        base = indices.emit(difference)
+        key = ("positive", base)
+        return code.remember(key, lambda: code.compare("icmp sgt", base, int_const(0))), None
+    if split is not None and constant(split[0]) in (1, -1):
+        return None, _threshold(indices, split, chunk)
+    return None, _each_lane(indices, difference, lane, chunk)
+
+
+def _threshold(indices: Indices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
+    """`slope * lane + rest > 0` for a slope of one or minus one, by one 32-bit compare."""
+    code, width = indices.code, chunk.width
+    slope, rest = constant(split[0]), indices.emit(split[1])
+
+    def make() -> Reg:
+        # Clamping keeps the comparison and makes the 32-bit form exact.
+        low = code.intrinsic("smax", "i64", rest, int_const(-width))
+        clamped = code.convert("trunc", code.intrinsic("smin", "i64", low, int_const(width)), "i32")
+        lanes = lane_consts(range(width), "i32")
+        if slope == -1:  # lane < rest
+            return code.compare("icmp slt", lanes, code.splat(clamped, width))
+        negated = code.op("sub", int_const(0, "i32"), clamped)  # lane > -rest
+        return code.compare("icmp sgt", lanes, code.splat(negated, width))
+
+    mask: Reg = code.remember(("threshold", rest, slope, width), make)
+    return mask
+
+
+def _each_lane(indices: Indices, difference: Index, lane: Var, chunk: Chunk) -> Reg:
+    each = indices.lanes(difference, lane, chunk.count, chunk.width)
+    zero = int_const(0, "i64", chunk.width)
+    mask: Reg = indices.code.remember(
+        ("positive", each), lambda: indices.code.compare("icmp sgt", each, zero)
+    )
+    return mask
+
+
+def _both(code: Code, a: Reg | None, b: Reg | None) -> Reg | None:
+    if a is None or b is None:
+        return a if b is None else b
+    both: Reg = code.remember(("and", a, b), lambda: code.op("and", a, b))
+    return both

@@ -1,0 +1,72 @@
+"""What every unit of a kernel does in the same way: a thread does it once for the units it takes.
+
+unit u { s[:] = normalised x[:] ; y[u] = sum(k) s[k] * w[u, k] }     the first is the same for all u
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tcc.backends.cpu.llvm.uses import every
+from tcc.ir.expr.scalar import IndexValue, walk
+from tcc.ir.index import Index, Var, free_vars
+from tcc.ir.tile import (
+    Compute,
+    If,
+    Load,
+    Loop,
+    Prefetch,
+    Scope,
+    Stmt,
+    Store,
+    TileBuffer,
+    TileKernel,
+)
+
+
+def same_for_all(kernel: TileKernel) -> int:
+    """How many of the body's first statements do the same in every unit, and leave only what no
+    later statement overwrites."""
+    count = 0
+    axes = frozenset(kernel.axes)
+    while count < len(kernel.body) and _plain(kernel.body[count], axes):
+        count += 1
+    while count and _stored(kernel.body[:count]) & _stored(kernel.body[count:]):
+        count -= 1
+    # Values that are only in registers are better there for as short as can be.
+    while count and not _stored(kernel.body[count - 1 : count]):
+        count -= 1
+    return count
+
+
+def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
+    """Whether a statement uses no axis, and no memory that other units see."""
+    for node in every((statement,)):
+        if any(axes.intersection(free_vars(i)) for i in _indices(node)):
+            return False
+        if isinstance(node, Store) and node.buffer.scope is not Scope.LOCAL:
+            return False
+        if isinstance(node, Load) and node.buffer.scope is Scope.OUTPUT:
+            return False
+    return True
+
+
+def _stored(body: Sequence[Stmt]) -> set[TileBuffer]:
+    return {node.buffer for node in every(body) if isinstance(node, Store)}
+
+
+def _indices(node: Stmt) -> Iterator[Index]:
+    """The indices that a statement itself computes."""
+    match node:
+        case Load() | Store() | Prefetch():
+            yield from node.indices
+            if not isinstance(node, Prefetch):
+                yield from (i for g in node.guards for i in (g.index, g.extent))
+        case Compute():
+            yield from (s.index for s in walk(node.body) if isinstance(s, IndexValue))
+        case Loop():
+            yield from (node.start, node.stop)
+        case If():
+            yield from (node.lhs, node.rhs)
+        case _:
+            pass

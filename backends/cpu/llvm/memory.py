@@ -1,0 +1,503 @@
+"""Loads and stores of blocks.
+
+The flattened offset of an access is split into a part for each row, shared address arithmetic, and
+what the lanes of a vector add.  Lanes that step by one element are a vector access, by none a
+scalar one; others are accessed one by one.  Memory of lanes that a guard turns off is not touched:
+scalars and whole vectors read a constant instead, vectors with lanes of both kinds are masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TypeVar
+
+from tcc.backends.cpu.llvm.blocks import (
+    Chunk,
+    Value,
+    element,
+    last_axis,
+    part,
+    row_number,
+    row_positions,
+    same_cuts,
+    scalar_chunks,
+    vector_chunks,
+)
+from tcc.backends.cpu.llvm.guards import Mask, lane_of, mask_of
+from tcc.backends.cpu.llvm.indices import Indices, constant, split_lanes
+from tcc.backends.cpu.llvm.relayout import rearrange
+from tcc.backends.cpu.llvm.storage import (
+    constant as literal,
+)
+from tcc.backends.cpu.llvm.storage import (
+    from_memory,
+    memory_element,
+    stored_constant,
+    to_memory,
+)
+from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
+from tcc.ir.index import (
+    Index,
+    Var,
+    const,
+    free_vars,
+    linear_in,
+    substitute,
+    symbol,
+    var_of,
+)
+from tcc.ir.tile import Block, Guard, Indirect, Load, Prefetch, Store, TileBuffer, lanes
+from tcc.ir.types import DType
+
+_LINE = 64  # alignment of constants: that of every vector
+_WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather than gathered
+
+
+@dataclass(slots=True)
+class Access:
+    """One load or store: where the elements of a block lie and which are active."""
+
+    indices: Indices
+    base: Reg
+    buffer: TileBuffer
+    shape: tuple[int, ...]
+    offset: Index
+    guards: tuple[Guard, ...]
+    bound: tuple[tuple[Var, Value], ...]
+    lanes: tuple[Var, ...] = field(init=False)
+    _rest: Index = field(init=False)
+    _coeffs: tuple[Index | None, ...] = field(init=False)
+    _affine: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lanes = _vars(lanes(self.shape))
+        rest, coeffs = split_lanes(self.offset, self.lanes)
+        if any(c is None for c in coeffs):
+            self.offset = self.indices.sharpen(self.offset)
+            rest, coeffs = split_lanes(self.offset, self.lanes)
+        self._rest, self._coeffs = rest, coeffs
+        self._affine = all(c is not None for c in coeffs) and not self.bound
+
+    @property
+    def code(self) -> Code:
+        return self.indices.code
+
+    def at(self, position: tuple[int, ...], last: Index) -> tuple[Index, tuple[Guard, ...]]:
+        """Offset and guards with all lanes bound; `last` takes the place of the last one."""
+        values = [*map(const, position), last][: len(self.lanes)]
+        offset = self._rest
+        for coeff, value in zip(self._coeffs, values, strict=True):
+            if coeff is not None:
+                offset = offset + coeff * value
+        if self._affine and not self.guards:
+            return offset, ()
+        mapping = dict(zip(self.lanes, values, strict=True))
+        mapping |= self._bindings(position, last)
+        guards = tuple(
+            Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in self.guards
+        )
+        return substitute(offset, mapping), guards
+
+    def _bindings(self, position: tuple[int, ...], last: Index) -> dict[Var, Index]:
+        """Indirect variables that do not vary along the last axis, or all where it is bound."""
+        result: dict[Var, Index] = {}
+        for var, value in self.bound:
+            if last_axis(value.shape) == 1:
+                lane = 0
+            elif not last.terms:
+                lane = last.const
+            else:
+                continue
+            row = row_number(value.shape, position)
+            reg = element(self.code, value, row, lane)
+            name = f"{var.name}.{row}.{lane}"
+            wide = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
+            if reg.elem != "i64":
+                reg = self._widened(reg, wide)
+            name = f"{name}.{reg.text}"
+            self.indices.values[name] = reg
+            # Nothing is assumed of data: a guard on it is always tested.
+            result[var] = symbol(name, -(1 << 63))
+        return result
+
+    def _widened(self, reg: Reg, opcode: str) -> Reg:
+        key = ("wide", reg, opcode)
+        return self.code.remember(key, lambda: self.code.convert(opcode, reg, "i64"))
+
+    def contiguous_axis(self) -> int | None:
+        """The axis along which memory runs, where that is another than the last and it pays."""
+        if not self._affine or not self.shape or self.shape[-1] < 2:
+            return None
+        if constant(self._coeffs[-1]) in (0, 1):
+            return None
+        axes = [n for n, c in enumerate(self._coeffs[:-1]) if constant(c) == 1]
+        return next((n for n in axes if self.shape[n] >= _WORTH_TURNING), None)
+
+    def dense_order(self) -> tuple[int, ...] | None:
+        """The order of axes in which two of a block without guards are one stretch of memory,
+        though neither is much of one alone; None where there is none or another way is better."""
+        if not self._affine or self.guards or len(self.shape) != 2:
+            return None
+        short, long = (0, 1) if constant(self._coeffs[0]) == 1 else (1, 0)
+        if constant(self._coeffs[short]) != 1 or not 1 < self.shape[short] < _WORTH_TURNING:
+            return None
+        return (long, short) if constant(self._coeffs[long]) == self.shape[short] else None
+
+    def merged_shape(self, order: tuple[int, ...]) -> tuple[int, ...]:
+        return (prod(self.shape[n] for n in order),)
+
+    def merged(self, order: tuple[int, ...]) -> Access:
+        """The same elements as one row; `order` is a `dense_order`."""
+        shape = self.merged_shape(order)
+        offset = self._rest + lanes(shape)[0]
+        return Access(self.indices, self.base, self.buffer, shape, offset, (), ())
+
+    def varies(self, index: Index) -> bool:
+        """Whether an indirect variable is left that is different for each lane."""
+        return any(v in free_vars(index) for v, _ in self.bound)
+
+    def pointer(self, offset: Index) -> Reg:
+        """The address of an offset in elements."""
+        elem = memory_element(self.buffer.dtype)
+        base = self.code.offset(self.base, self.indices.emit(offset - offset.const), elem)
+        return self.code.offset(base, int_const(offset.const), elem)
+
+    def alignment(self, offset: Index, width: int) -> int:
+        """A power of two that divides the address of `offset`, at most the access's size."""
+        size = self.buffer.dtype.bytes
+        known = self.indices.divisor(offset) * size
+        bound = min(self.buffer.align, 64, size * width)
+        while known % bound:
+            bound //= 2
+        return max(bound, 1)
+
+    def step(self, position: tuple[int, ...], chunk: Chunk) -> int | None:
+        """How many elements apart the lanes of a chunk lie: 0, 1, or None for anything else."""
+        if chunk.width == 1:
+            return 1
+        if self._affine:
+            slope = constant(self._coeffs[-1])
+            return slope if slope in (0, 1) else None
+        lane = lane_of(chunk)
+        offset, guards = self.at(position, const(chunk.start) + lane)
+        var = var_of(lane)
+        assert var is not None
+        if self.varies(offset) or any(self.varies(g.index) for g in guards):
+            return None
+        split = linear_in(offset, var)
+        step = None if split is None else constant(split[0])
+        return step if step in (0, 1) else None
+
+
+def access(
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    node: Load | Store | Prefetch,
+    shape: tuple[int, ...],
+    bound: tuple[tuple[Var, Value], ...],
+) -> Access:
+    """The access that a statement makes for a block of `shape`."""
+    offset = const(0)
+    for index, size in zip(node.indices, node.buffer.sizes, strict=True):
+        offset = offset * size + index
+    guards = () if isinstance(node, Prefetch) else node.guards
+    return Access(indices, buffers[node.buffer], node.buffer, shape, offset, guards, bound)
+
+
+# ---- blocks that memory holds in another order -------------------------------------------------
+
+_Node = TypeVar("_Node", Load, Store)
+
+
+def _with_last(rank: int, axis: int) -> tuple[int, ...]:
+    """The order of axes that moves `axis` to the end."""
+    return (*(n for n in range(rank) if n != axis), axis)
+
+
+def _turned(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
+    """`node` for a block whose axes are permuted by `order`."""
+    old, new = lanes(shape), lanes(tuple(shape[n] for n in order))
+    mapping = {v: new[order.index(n)] for n, v in enumerate(_vars(old))}
+    guards = tuple(
+        Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in node.guards
+    )
+    return replace(node, indices=tuple(substitute(i, mapping) for i in node.indices), guards=guards)
+
+
+def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
+    return tuple(v for v in map(var_of, indices) if v is not None)
+
+
+# ---- loads ------------------------------------------------------------------------------------
+
+
+def load(
+    node: Load,
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, Value], ...],
+    scalars: bool,
+) -> Value:
+    """The loaded block, in scalars where those are wanted."""
+    where = access(indices, buffers, node, node.out.shape, bound)
+    axis = None if scalars else where.contiguous_axis()
+    if axis is None:
+        return _load_rows(node, where, scalars)
+    # Memory runs along another axis: load with that one last, and turn the block in registers.
+    moved = _with_last(len(node.out.shape), axis)
+    turned = _turned(node, node.out.shape, moved)
+    shape = tuple(node.out.shape[n] for n in moved)
+    other = replace(turned, out=Block(node.out.name, node.out.dtype, shape))
+    value = _load_rows(other, access(indices, buffers, other, shape, ()), False)
+    back = tuple(moved.index(n) for n in range(len(moved)))
+    return rearrange(indices.code, value, back, node.out.shape)
+
+
+def _load_rows(node: Load, where: Access, scalars: bool) -> Value:
+    dtype, size = node.out.dtype, last_axis(node.out.shape)
+    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
+    regs = []
+    for position in row_positions(node.out.shape):
+        for chunk in chunks:
+            regs.append(_load_chunk(where, position, chunk, node.fill))
+    return Value(dtype, node.out.shape, chunks, tuple(regs))
+
+
+def _load_chunk(
+    where: Access, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+) -> Reg:
+    step = where.step(position, chunk)
+    if step is None:
+        each = [_load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)]
+        return where.code.gather(each, chunk.width)
+    if chunk.width == 1:
+        return _load_element(where, position, chunk.start, fill)
+    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    mask = mask_of(where.indices, guards, chunk)
+    if mask.never:
+        return literal(fill, where.buffer.dtype, chunk.width)
+    if step == 0 and mask.vector is None:
+        scalar = _load_element(where, position, chunk.start, fill)
+        return where.code.splat(scalar, chunk.width)
+    if step == 0:
+        each = [_load_element(where, position, chunk.start + n, fill) for n in range(chunk.count)]
+        return where.code.gather(each, chunk.width)
+    return _load_vector(where, position, chunk, mask, fill)
+
+
+def _load_element(
+    where: Access, position: tuple[int, ...], lane: int, fill: bool | int | float
+) -> Reg:
+    dtype, code = where.buffer.dtype, where.code
+    offset, guards = where.at(position, const(lane))
+    mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
+    if mask.never:
+        return literal(fill, dtype)
+    pointer = where.pointer(offset)
+    align = where.alignment(offset, 1)
+    if mask.scalar is not None:
+        pointer = _active_pointer(where, position, lane, 1, mask.scalar, fill)
+        align = dtype.bytes
+    loaded = _plain_load(code, pointer, dtype, 1, align)
+    return from_memory(code, loaded, dtype)
+
+
+def _load_vector(
+    where: Access,
+    position: tuple[int, ...],
+    chunk: Chunk,
+    mask: Mask,
+    fill: bool | int | float,
+) -> Reg:
+    code, dtype, width = where.code, where.buffer.dtype, chunk.width
+    offset, _ = where.at(position, const(chunk.start))
+    pointer = where.pointer(offset)
+    align = where.alignment(offset, width)
+    lanes_on = _lane_mask(code, mask, chunk)
+    if lanes_on is None:
+        if mask.scalar is not None:
+            pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
+            align = min(align, dtype.bytes * (width & -width))
+        loaded = _plain_load(code, pointer, dtype, width, align)
+        return from_memory(code, loaded, dtype)
+    elem = memory_element(dtype)
+    other = stored_constant(fill, dtype, width)
+    loaded = masked_load(code, Reg(elem, width, other.text), pointer, lanes_on, align)
+    return from_memory(code, loaded, dtype)
+
+
+def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
+    """The active lanes where they are not all alike."""
+    lanes_on = mask.vector
+    if chunk.count < chunk.width:
+        inside = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+        lanes_on = inside if lanes_on is None else code.op("and", lanes_on, inside)
+    if lanes_on is not None and mask.scalar is not None:
+        lanes_on = code.op("and", lanes_on, code.splat(mask.scalar, chunk.width))
+    return lanes_on
+
+
+def _active_pointer(
+    where: Access,
+    position: tuple[int, ...],
+    start: int,
+    count: int,
+    active: Reg,
+    fill: bool | int | float,
+) -> Reg:
+    """The address of `count` elements from lane `start` on, or of as many fills where inactive."""
+    code, dtype = where.code, where.buffer.dtype
+    offset, guards = where.at(position, const(start))
+    first, same = where.at(position, const(0))
+    ahead = constant(offset - first)
+    if ahead == start and guards == same:
+        # One choice serves the whole row.
+        row = last_axis(where.shape)
+        base = _or_constant(code, active, where.pointer(first), dtype, fill, row)
+        return code.offset(base, int_const(start), memory_element(dtype))
+    return _or_constant(code, active, where.pointer(offset), dtype, fill, count)
+
+
+def _or_constant(
+    code: Code, active: Reg, pointer: Reg, dtype: DType, fill: bool | int | float, width: int
+) -> Reg:
+    """`pointer` where active, else the address of a constant vector of `fill`."""
+    value = stored_constant(fill, dtype, width)
+    spelling = "".join(c if c.isalnum() else "_" for c in value.text)
+    name = f"fill.{dtype.name}.{width}.{spelling}"
+    code.module.add(
+        name,
+        lambda: f"@{name} = private unnamed_addr constant {value}, align {_LINE}",
+    )
+    chosen: Reg = code.remember(
+        ("active", active, pointer, name),
+        lambda: code.select(active, pointer, Reg("ptr", 1, f"@{name}")),
+    )
+    return chosen
+
+
+def _plain_load(code: Code, pointer: Reg, dtype: DType, width: int, align: int) -> Reg:
+    elem = memory_element(dtype)
+    return code.emit(elem, width, f"load {vector_type(elem, width)}, {pointer}, align {align}")
+
+
+def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
+    """The lanes of `mask` from memory, the rest from `other`."""
+    kind = f"v{other.width}{_SHORT.get(other.elem, other.elem)}"
+    name = f"llvm.masked.load.{kind}.p0"
+    code.module.add(name, lambda: f"declare {other.type} @{name}(ptr, {mask.type}, {other.type})")
+    return code.emit(
+        other.elem,
+        other.width,
+        f"call {other.type} @{name}(ptr align {align} {pointer.text}, {mask}, {other})",
+    )
+
+
+_SHORT = {"float": "f32", "double": "f64"}
+
+
+# ---- stores -----------------------------------------------------------------------------------
+
+
+def store(
+    node: Store,
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, Value], ...],
+    value: Value,
+) -> None:
+    """Writes a block."""
+    where = access(indices, buffers, node, value.shape, bound)
+    axis = where.contiguous_axis()
+    if axis is not None:
+        moved = _with_last(len(value.shape), axis)
+        node = _turned(node, value.shape, moved)
+        value = rearrange(indices.code, value, moved, tuple(value.shape[n] for n in moved))
+        where = access(indices, buffers, node, value.shape, ())
+    elif (order := where.dense_order()) is not None:
+        value = rearrange(indices.code, value, order, where.merged_shape(order))
+        where = where.merged(order)
+    shape = where.shape
+    chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
+    if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):
+        chunks = value.chunks
+    for position in row_positions(shape):
+        row = row_number(value.shape, position)
+        for chunk in chunks:
+            reg = part(where.code, value, row, chunk)
+            _store_chunk(where, position, chunk, reg)
+
+
+def _store_chunk(where: Access, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
+    code, dtype = where.code, where.buffer.dtype
+    if chunk.width == 1 or where.step(position, chunk) != 1:
+        for n in range(chunk.count):
+            _store_element(where, position, chunk.start + n, code.extract(reg, n))
+        return
+    _, guards = where.at(position, const(chunk.start) + lane_of(chunk))
+    mask = mask_of(where.indices, guards, chunk)
+    if mask.never:
+        return
+    stored = to_memory(code, reg, dtype)
+    first, _ = where.at(position, const(chunk.start))
+    pointer, align = where.pointer(first), where.alignment(first, chunk.width)
+    lanes_on = _lane_mask(code, mask, chunk)
+    if lanes_on is not None:
+        kind = f"v{stored.width}{_SHORT.get(stored.elem, stored.elem)}"
+        name = f"llvm.masked.store.{kind}.p0"
+        signature = f"declare void @{name}({stored.type}, ptr, {lanes_on.type})"
+        code.module.add(name, lambda: signature)
+        code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
+    elif mask.scalar is not None:
+        with code.when(mask.scalar, "store"):
+            code.void(f"store {stored}, {pointer}, align {align}")
+    else:
+        code.void(f"store {stored}, {pointer}, align {align}")
+
+
+def _store_element(where: Access, position: tuple[int, ...], lane: int, reg: Reg) -> None:
+    code = where.code
+    offset, guards = where.at(position, const(lane))
+    mask = mask_of(where.indices, guards, Chunk(lane, 1, 1))
+    if mask.never:
+        return
+    stored = to_memory(code, reg, where.buffer.dtype)
+    pointer, align = where.pointer(offset), where.alignment(offset, 1)
+    if mask.scalar is None:
+        code.void(f"store {stored}, {pointer}, align {align}")
+        return
+    with code.when(mask.scalar, "store"):
+        code.void(f"store {stored}, {pointer}, align {align}")
+
+
+# ---- hints ------------------------------------------------------------------------------------
+
+
+def prefetch(
+    node: Prefetch,
+    indices: Indices,
+    buffers: Mapping[TileBuffer, Reg],
+    bound: tuple[tuple[Var, Value], ...],
+) -> None:
+    """Asks for a cache line, to write it or to read it; the address may be any."""
+    code = indices.code
+    rank = max((len(value.shape) for _, value in bound), default=0)
+    where = access(indices, buffers, node, (1,) * rank, bound)
+    offset, _ = where.at((0,) * max(rank - 1, 0), const(0))
+    name = "llvm.prefetch.p0"
+    code.module.add(name, lambda: f"declare void @{name}(ptr, i32, i32, i32)")
+    locality = 4 - node.level
+    purpose = int(node.write)
+    code.void(f"call void @{name}({where.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")
+
+
+# ---- indirect accesses ------------------------------------------------------------------------
+
+
+def bound_values(
+    indirect: Indirect, values: Mapping[Block, Value]
+) -> tuple[tuple[Var, Value], ...]:
+    """The indirect variables of an access with the registers behind them."""
+    return tuple((var, values[block]) for var, block in indirect)

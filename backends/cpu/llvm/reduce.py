@@ -1,0 +1,113 @@
+"""Reductions of register blocks, as trees of fixed shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tcc.backends.cpu.llvm.blocks import Value, part, row_number, row_positions, scalar_chunks
+from tcc.backends.cpu.llvm.compute import combine
+from tcc.backends.cpu.llvm.indices import Indices
+from tcc.backends.cpu.llvm.scalars import emit_const
+from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.errors import InternalError
+from tcc.ir.expr import MONOIDS
+from tcc.ir.expr.scalar import Const, Scalar
+from tcc.ir.tile import Reduce
+
+Parts = tuple[Reg, ...]  # one register for each component of the monoid
+
+
+def reduce(indices: Indices, node: Reduce, values: Sequence[Value]) -> tuple[Value, ...]:
+    """The results of a Reduce: its axes have size one."""
+    monoid = MONOIDS[node.monoid]
+    dtypes = tuple(v.dtype for v in values)
+    tree = _Tree(indices, monoid.combine(dtypes), monoid.identity(dtypes))
+    shape, out_shape = values[0].shape, node.outs[0].shape
+    aligned = _same_chunks(indices.code, values)
+    groups: dict[int, list[int]] = {}
+    for row, position in enumerate(row_positions(shape)):
+        groups.setdefault(row_number(out_shape, position), []).append(row)
+    whole_row = len(shape) - 1 in node.axes
+    results: list[list[Parts]] = []
+    for out_row in sorted(groups):
+        rows = groups[out_row]
+        sums = [
+            tree.fold([tuple(v.at(row, n) for v in aligned) for row in rows])
+            for n in range(len(aligned[0].chunks))
+        ]
+        if whole_row:
+            counts = [chunk.count for chunk in aligned[0].chunks]
+            sums = [tree.across(sums, counts)]
+        results.append(sums)
+    chunks = scalar_chunks(1) if whole_row else aligned[0].chunks
+    return tuple(
+        Value(
+            out.dtype,
+            out_shape,
+            chunks,
+            tuple(parts[component] for sums in results for parts in sums),
+        )
+        for component, out in enumerate(node.outs)
+    )
+
+
+def _same_chunks(code: Code, values: Sequence[Value]) -> Sequence[Value]:
+    """`values` in the chunks of the first."""
+    first = values[0]
+    if any(v.shape != first.shape for v in values):
+        raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
+    cuts = first.chunks
+
+    def cut(v: Value) -> Value:
+        regs = tuple(part(code, v, row, c) for row in range(v.rows) for c in cuts)
+        return replace(v, chunks=cuts, regs=regs)
+
+    return [v if v.chunks == cuts else cut(v) for v in values]
+
+
+class _Tree:
+    def __init__(
+        self, indices: Indices, bodies: Sequence[Scalar], identity: Sequence[Scalar]
+    ) -> None:
+        self._indices, self._bodies = indices, bodies
+        self._identity = [i for i in identity if isinstance(i, Const)]
+
+    @property
+    def _code(self) -> Code:
+        return self._indices.code
+
+    def _combine(self, a: Parts, b: Parts) -> Parts:
+        return combine(self._indices, self._bodies, (*a, *b))
+
+    def fold(self, items: Sequence[Parts]) -> Parts:
+        """All items combined pairwise, neighbours first."""
+        level = list(items)
+        while len(level) > 1:
+            pairs = [self._combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+            level = pairs + ([level[-1]] if len(level) % 2 else [])
+        return level[0]
+
+    def across(self, items: Sequence[Parts], counts: Sequence[int]) -> Parts:
+        """All lanes of all items combined; an item's lanes from its count on do not take part."""
+        waiting = [self._padded(parts, n) for parts, n in zip(items, counts, strict=True)]
+        width = max(parts[0].width for parts in waiting)
+        total = self.fold([p for p in waiting if p[0].width == width])
+        while width > 1:
+            half = width // 2
+            low = tuple(self._code.shuffle(r, None, range(half)) for r in total)
+            high = tuple(self._code.shuffle(r, None, range(half, width)) for r in total)
+            width = half
+            same = [p for p in waiting if p[0].width == width]
+            total = self.fold([self._combine(low, high), *same])
+        return total
+
+    def _padded(self, parts: Parts, count: int) -> Parts:
+        width = parts[0].width
+        if count == width:
+            return parts
+        keep = [n if n < count else width for n in range(width)]
+        return tuple(
+            self._code.shuffle(reg, emit_const(i, width), keep)
+            for reg, i in zip(parts, self._identity, strict=True)
+        )

@@ -1,0 +1,155 @@
+"""Broadcasts, and blocks whose elements change places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+from tcc.backends.cpu.llvm.blocks import (
+    Value,
+    last_axis,
+    part,
+    row_number,
+    row_positions,
+    vector_chunks,
+)
+from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.ir.tile import Broadcast, Relayout
+
+Place = tuple[int, int]  # a register of the source and a lane of it
+
+
+def broadcast(code: Code, node: Broadcast, value: Value) -> Value:
+    """`value` repeated along its axes of size one."""
+    shape = node.out.shape
+    chunks = vector_chunks(last_axis(shape), code.module.lanes)
+    regs = tuple(
+        part(code, value, row_number(value.shape, position), chunk)
+        for position in row_positions(shape)
+        for chunk in chunks
+    )
+    return Value(value.dtype, shape, chunks, regs)
+
+
+def relayout(code: Code, node: Relayout, value: Value) -> Value:
+    """The result of a Relayout."""
+    return rearrange(code, value, node.order, node.out.shape)
+
+
+def rearrange(code: Code, value: Value, order: tuple[int, ...], shape: tuple[int, ...]) -> Value:
+    """`value` with its axes permuted by `order`, then reshaped to `shape`."""
+    chunks = vector_chunks(last_axis(shape), code.module.lanes)
+    wanted = _wanted(order, value)
+    rows = wanted.reshape(prod(shape[:-1]), last_axis(shape), 2)
+    targets = [
+        ([(int(r), int(lane)) for r, lane in row[c.start : c.start + c.count]], c.width)
+        for row in rows
+        for c in chunks
+    ]
+    done = _transposes(code, value, targets)
+    regs = [
+        done[n] if n in done else _collect(code, value.regs, places, width)
+        for n, (places, width) in enumerate(targets)
+    ]
+    return Value(value.dtype, shape, chunks, tuple(regs))
+
+
+def _wanted(order: tuple[int, ...], value: Value) -> npt.NDArray[np.int64]:
+    """For every element of the result, in order, where it is: [register, lane]."""
+    per_row = len(value.chunks)
+    lanes = [(n, lane) for n, chunk in enumerate(value.chunks) for lane in range(chunk.count)]
+    places = [(row * per_row + n, lane) for row in range(value.rows) for n, lane in lanes]
+    grid = np.array(places, np.int64).reshape(*value.shape, 2)
+    return grid.transpose(*order, len(value.shape)).reshape(-1, 2)
+
+
+# ---- transposes ------------------------------------------------------------------------------
+
+
+def _transposes(
+    code: Code, value: Value, targets: Sequence[tuple[list[Place], int]]
+) -> dict[int, Reg]:
+    """Results that take the same lane of many registers, several at once."""
+    groups: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
+    for number, (places, width) in enumerate(targets):
+        sources = tuple(source for source, _ in places)
+        lanes = {lane for _, lane in places}
+        widths = {value.regs[s].width for s in sources}
+        if len(set(sources)) == len(places) > 2 and len(lanes) == 1 == len(widths):
+            groups.setdefault((sources, width), {})[number] = lanes.pop()
+    done: dict[int, Reg] = {}
+    for (sources, width), results in groups.items():
+        regs = [value.regs[s] for s in sources]
+        if regs[0].width > 1 and 4 * len(results) >= min(width, regs[0].width):
+            regs += [Reg(regs[0].elem, regs[0].width, "poison")] * (width - len(regs))
+            turned = transpose(code, regs)
+            done |= {number: turned[lane] for number, lane in results.items()}
+    return done
+
+
+def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
+    """For each lane of `regs`, a register of that lane of all of them; powers of two both.
+
+    Squares are turned by log2(n) rounds of two-register shuffles: round b swaps the bit b of an
+    element's row with that of its lane.
+    """
+    rows, width = list(regs), regs[0].width
+    while len(rows) > width:
+        # Narrow registers side by side: their squares are turned in the same instructions.
+        pairs = [
+            (g + n, g + width + n) for g in range(0, len(rows), 2 * width) for n in range(width)
+        ]
+        joined = range(2 * rows[0].width)
+        rows = [code.shuffle(rows[a], rows[b], joined) for a, b in pairs]
+    total, bit = rows[0].width, 1
+    while bit < len(rows):
+        low = [n if not n & bit else total + (n ^ bit) for n in range(total)]
+        high = [n | bit if not n & bit else total + n for n in range(total)]
+        for n in range(len(rows)):
+            if not n & bit:
+                a, b = rows[n], rows[n | bit]
+                rows[n], rows[n | bit] = code.shuffle(a, b, low), code.shuffle(a, b, high)
+        bit *= 2
+    if len(regs) >= width:
+        return rows
+    # Wide registers hold several squares side by side.
+    count = len(regs)
+    starts = [(lane % count, lane // count * count) for lane in range(width)]
+    return [code.shuffle(rows[r], None, range(start, start + count)) for r, start in starts]
+
+
+# ---- any other place -------------------------------------------------------------------------
+
+
+def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:
+    """One register from lanes of others."""
+    sources = list(dict.fromkeys(source for source, _ in places))
+    whole = [(sources[0], n) for n in range(width)]
+    if places == whole and regs[sources[0]].width == width:
+        return regs[sources[0]]
+    if width == 1 or any(regs[s].width == 1 for s in sources):
+        return code.gather([code.extract(regs[s], lane) for s, lane in places], width)
+    level = [(frozenset((s,)), _spread(code, regs[s], s, places, width)) for s in sources]
+    while len(level) > 1:
+        merged = []
+        for (ours, a), (theirs, b) in zip(level[::2], level[1::2], strict=False):
+            merged.append((ours | theirs, code.shuffle(a, b, _blend(places, ours, theirs, width))))
+        level = merged + (level[-1:] if len(level) % 2 else [])
+    return level[0][1]
+
+
+def _spread(code: Code, reg: Reg, source: int, places: list[Place], width: int) -> Reg:
+    """The lanes that come from one register, where they belong."""
+    lanes = [lane if s == source else -1 for s, lane in places]
+    return code.shuffle(reg, None, lanes + [-1] * (width - len(lanes)))
+
+
+def _blend(
+    places: list[Place], ours: frozenset[int], theirs: frozenset[int], width: int
+) -> list[int]:
+    lanes = [
+        n if s in ours else width + n if s in theirs else -1 for n, (s, _) in enumerate(places)
+    ]
+    return lanes + [-1] * (width - len(lanes))

@@ -1,0 +1,328 @@
+"""Scalar functions and casts on registers of any width.
+
+Arithmetic on f16 and bf16 is done in f32 and rounded once for each function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from tcc.backends.cpu.llvm import integers
+from tcc.backends.cpu.llvm.blocks import register_element
+from tcc.backends.cpu.llvm.narrow import wrapped
+from tcc.backends.cpu.llvm.storage import constant, round_to
+from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
+from tcc.backends.cpu.math.code import MathFunction, lane_by_lane, number
+from tcc.backends.cpu.math.erf import one_plus_erf
+from tcc.backends.cpu.math.table import MATH
+from tcc.errors import InternalError
+from tcc.ir.expr.scalar import Apply, Cast, Const, Scalar
+from tcc.ir.types import BOOL, F16, F32, F64, DType, Kind, integer_limits
+
+# Results that the narrow float types can hold whenever they can hold the arguments.
+_EXACT = frozenset(
+    {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "select", "rem"}
+)
+_COMPARE = MappingProxyType(
+    {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+)
+_LOGIC = MappingProxyType({"and": "and", "or": "or", "xor": "xor"})
+
+
+def emit_apply(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
+    """The value of `node` for values of its arguments."""
+    kind = node.args[-1].dtype
+    name = node.function
+    if name == "select":
+        return code.select(args[0], args[1], args[2])
+    if name in _COMPARE:
+        return _compare(code, _COMPARE[name], args[0], args[1], kind)
+    if node.dtype is BOOL or kind is BOOL:
+        return _boolean(code, name, args, kind)
+    if kind.is_float:
+        result = _float(code, node, args)
+        return result if name in _EXACT else round_to(code, result, node.dtype)
+    return _integer(code, name, args, kind)
+
+
+def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
+    """A function for what `node` and its argument compute together, and what it is taken of."""
+    if node.function != "add" or node.dtype is not F32:
+        return None
+    for inner, other in (node.args, node.args[::-1]):
+        one = isinstance(other, Const) and other.value == 1
+        if one and isinstance(inner, Apply) and inner.function == "erf":
+            return one_plus_erf, inner.args[0]
+    return None
+
+
+def _compare(code: Code, what: str, a: Reg, b: Reg, dtype: DType) -> Reg:
+    if dtype.is_float:
+        return code.compare(f"fcmp {'une' if what == 'ne' else 'o' + what}", a, b)
+    if what in ("eq", "ne"):
+        return code.compare(f"icmp {what}", a, b)
+    return code.compare(f"icmp {'s' if dtype.kind is Kind.INT else 'u'}{what}", a, b)
+
+
+def _boolean(code: Code, name: str, args: Sequence[Reg], kind: DType) -> Reg:
+    a = args[0]
+    if name == "is_nan":
+        return code.compare("fcmp uno", a, a)
+    if name == "is_inf":
+        size = code.intrinsic("fabs", a.elem, a)
+        return code.compare("fcmp oeq", size, float_const(float("inf"), a.elem, a.width))
+    truth = [arg if arg.elem == "i1" else to_bool(code, arg) for arg in args]
+    if name in ("not", "bit_not"):
+        return code.op("xor", truth[0], int_const(1, "i1", a.width))
+    opcode = _BOOLEAN.get(name)
+    if opcode is None:
+        raise InternalError(f"no function {name} of {kind.name}", where="backends/cpu/scalars")
+    return code.op(opcode, truth[0], truth[1])
+
+
+_BOOLEAN = MappingProxyType(
+    {
+        **_LOGIC,
+        "bit_and": "and",
+        "bit_or": "or",
+        "bit_xor": "xor",
+        "max": "or",
+        "add": "or",
+        "min": "and",
+        "mul": "and",
+    }
+)
+
+
+def to_bool(code: Code, a: Reg) -> Reg:
+    """Whether a value is not zero; NaN is not."""
+    if a.elem in ("float", "double"):
+        return code.compare("fcmp une", a, float_const(0.0, a.elem, a.width))
+    return code.compare("icmp ne", a, int_const(0, a.elem, a.width))
+
+
+def _integer(code: Code, name: str, args: Sequence[Reg], dtype: DType) -> Reg:
+    signed, a = dtype.kind is Kind.INT, args[0]
+    if len(args) == 2 and name in integers.BINARY:
+        return integers.BINARY[name](code, a, args[1], signed)
+    zero = int_const(0, a.elem, a.width)
+    match name:
+        case "neg":
+            return code.op("sub", zero, a)
+        case "abs":
+            if not signed:
+                return a
+            negative = code.compare("icmp slt", a, zero)
+            return code.select(negative, code.op("sub", zero, a), a)
+        case "sign":
+            return integers.sign(code, a, signed)
+        case "bit_not":
+            return code.op("xor", a, int_const(-1, a.elem, a.width))
+        case "floor" | "ceil" | "round" | "trunc":
+            return a
+    raise InternalError(f"no function {name} of {dtype.name}", where="backends/cpu/scalars")
+
+
+# ---- floats -------------------------------------------------------------------------------------
+
+_ARITHMETIC = MappingProxyType(
+    {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+)
+_INTRINSIC = MappingProxyType(
+    {
+        "abs": "fabs",
+        "floor": "floor",
+        "ceil": "ceil",
+        "round": "roundeven",
+        "trunc": "trunc",
+        "sqrt": "sqrt",
+    }
+)
+
+
+def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
+    name, a = node.function, args[0]
+    if name == "rem":
+        return per_lane(code, "fmod", args)
+    if name in _ARITHMETIC:
+        return code.op(_ARITHMETIC[name], a, args[1])
+    if name in _INTRINSIC:
+        return code.intrinsic(_INTRINSIC[name], a.elem, a)
+    if name in ("max", "min"):
+        return _float_extremum(code, name, node.args, args)
+    if name in _FLOAT:
+        return _FLOAT[name](code, args)
+    if a.elem == "float" and name in MATH:
+        return MATH[name](code, *args)
+    return per_lane(code, name, args)
+
+
+def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequence[Reg]) -> Reg:
+    if code.module.profile.arch == "aarch64":  # one instruction; NaN where either is
+        return code.intrinsic("maximum" if name == "max" else "minimum", args[0].elem, *args)
+    predicate = "fcmp ogt" if name == "max" else "fcmp olt"
+    # `x > y ? x : y` gives y when either is NaN: right as it stands if x cannot be NaN.
+    a, b = args
+    for first, x, y in ((nodes[0], a, b), (nodes[1], b, a)):
+        if isinstance(first, Const) and first.value == first.value:
+            return code.select(code.compare(predicate, x, y), x, y)
+    # Sums run through `a`: only `b`, which is new, is asked for NaN, off the chain of results.
+    chosen = _extremum_instruction(code, name, b, a)
+    if chosen is None:
+        chosen = code.select(code.compare(predicate, b, a), b, a)
+    return code.select(code.compare("fcmp ord", b, b), chosen, b)
+
+
+def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
+    """`x > y ? x : y`, or with less-than, as the one instruction it is.
+
+    LLVM finds it for the compare and select, but not once it has joined these with a test for NaN.
+    """
+    prefix = _EXTREMUM_PREFIX.get((x.elem, x.width))
+    if prefix is None or prefix[1] > code.module.profile.vector_bits:
+        return None
+    kind = "ps" if x.elem == "float" else "pd"
+    tail = "" if prefix[1] == 128 else f".{prefix[1]}"
+    rounding = [int_const(4, "i32")] if prefix[1] == 512 else []
+    return code.call(f"llvm.x86.{prefix[0]}.{name}.{kind}{tail}", x.elem, x.width, x, y, *rounding)
+
+
+# The instruction set and vector bits of an extremum of so many lanes.
+_EXTREMUM_PREFIX = MappingProxyType(
+    {
+        ("float", 4): ("sse", 128),
+        ("float", 8): ("avx", 256),
+        ("float", 16): ("avx512", 512),
+        ("double", 2): ("sse2", 128),
+        ("double", 4): ("avx", 256),
+        ("double", 8): ("avx512", 512),
+    }
+)
+
+
+def _float_sign(code: Code, args: Sequence[Reg]) -> Reg:
+    (a,) = args
+    zero, one = (float_const(v, a.elem, a.width) for v in (0.0, 1.0))
+    signed_one = code.intrinsic("copysign", a.elem, one, a)
+    nonzero = code.compare("fcmp one", a, zero)
+    # Zeros and NaN give themselves.
+    return code.select(nonzero, signed_one, a)
+
+
+def _float_mod(code: Code, args: Sequence[Reg]) -> Reg:
+    a, b = args
+    rest = per_lane(code, "fmod", args)
+    zero = float_const(0.0, a.elem, a.width)
+    is_zero = code.compare("fcmp oeq", rest, zero)
+    signed_zero = code.intrinsic("copysign", a.elem, zero, b)
+    below = code.compare("fcmp olt", rest, zero)
+    other = code.op("xor", below, code.compare("fcmp olt", b, zero))
+    shifted = code.select(other, code.op("fadd", rest, b), rest)
+    some = code.compare("fcmp one", b, zero)
+    kept = code.select(code.op("and", is_zero, some), signed_zero, shifted)
+    nan = code.compare("fcmp uno", rest, rest)
+    return code.select(nan, rest, kept)
+
+
+_FLOAT: Mapping[str, Callable[[Code, Sequence[Reg]], Reg]] = MappingProxyType(
+    {
+        "neg": lambda code, args: code.emit(args[0].elem, args[0].width, f"fneg {args[0]}"),
+        "sign": _float_sign,
+        "mod": _float_mod,
+    }
+)
+
+
+def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
+    """The C library's function `name`, for f32 or f64."""
+    return lane_by_lane(code, name + ("f" if args[0].elem == "float" else ""), args)
+
+
+# ---- casts --------------------------------------------------------------------------------------
+
+
+def emit_cast(code: Code, node: Cast, a: Reg) -> Reg:
+    """The value of `node` for the value of its argument."""
+    return convert(code, a, node.arg.dtype, node.dtype)
+
+
+def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
+    """Value conversion: floats to integers truncate and saturate, NaN gives 0."""
+    if source is target:
+        return a
+    if target is BOOL:
+        return to_bool(code, a)
+    if target.is_float:
+        return _to_float(code, a, source, target)
+    elem = register_element(target)
+    if source.is_float:
+        return _to_integer(code, a, elem, target)
+    if target.is_packed and source is not BOOL:
+        whole = a if source.bytes == 1 else code.convert("trunc", a, elem)
+        return wrapped(code, whole, target)
+    if source.bytes > target.bytes:
+        return code.convert("trunc", a, elem)
+    if a.elem == elem:
+        return a
+    return code.convert("sext" if source.kind is Kind.INT else "zext", a, elem)
+
+
+def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
+    """Truncates; values beyond the type's range give its ends, NaN gives 0."""
+    low, high = integer_limits(target)
+    if target.bits <= 16:
+        return _to_narrow_integer(code, a, elem, low, high)
+    inside = code.to_integer(a, elem, "fptosi" if target.kind is Kind.INT else "fptoui")
+    # The first float above the range is a power of two, so exact; below it lies `low` or less.
+    over = code.compare("fcmp oge", a, number(a, float(high + 1)))
+    under = code.compare("fcmp ole", a, number(a, float(low)))
+    value = code.select(over, number(inside, high), inside)
+    value = code.select(under, number(inside, low), value)
+    return code.select(code.compare("fcmp uno", a, a), number(inside, 0), value)
+
+
+def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
+    """The same where floats hold both ends: the float is put inside, by one instruction an end."""
+    nan = None if low == 0 else code.compare("fcmp uno", a, a)
+    for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN gives the first end
+        a = code.select(code.compare(predicate, a, number(a, float(end))), a, number(a, float(end)))
+    found = code.convert("trunc", code.convert("fptosi", a, "i32"), elem)
+    return found if nan is None else code.select(nan, number(found, 0), found)
+
+
+def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
+    elem = register_element(target)
+    if not source.is_float:
+        opcode = "sitofp" if source.kind is Kind.INT else "uitofp"
+        return round_to(code, code.convert(opcode, a, elem), target)
+    if a.elem == elem:
+        return round_to(code, a, target)
+    if elem == "double":
+        return code.convert("fpext", a, elem)
+    narrow = code.convert("fptrunc", a, elem)
+    if target is F16 and source is F64:
+        narrow = _to_odd(code, a, narrow)
+    return round_to(code, narrow, target)
+
+
+def _to_odd(code: Code, exact: Reg, narrow: Reg) -> Reg:
+    """`exact` rounded to odd in f32: rounding that again to f16 gives what rounding once does."""
+
+    def number(value: int) -> Reg:
+        return int_const(value, "i32", narrow.width)
+
+    back = code.convert("fpext", narrow, "double")
+    bits = code.convert("bitcast", narrow, "i32")
+    even = code.compare("icmp eq", code.op("and", bits, number(1)), number(0))
+    inexact = code.compare("fcmp one", back, exact)
+    sizes = [code.intrinsic("fabs", "double", x) for x in (back, exact)]
+    low = code.compare("fcmp olt", sizes[0], sizes[1])
+    moved = code.op("add", bits, code.select(low, number(1), number(-1)))
+    chosen = code.select(code.op("and", even, inexact), moved, bits)
+    return code.convert("bitcast", chosen, "float")
+
+
+def emit_const(node: Const, width: int) -> Reg:
+    """A literal in every lane."""
+    return constant(node.value, node.dtype, width)

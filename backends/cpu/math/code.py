@@ -1,0 +1,79 @@
+"""How the vector functions are written: building blocks, and one shared copy for each width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tcc.backends.cpu.llvm.text import Code, Reg, float_const, int_const
+
+MathFunction = Callable[..., Reg]
+
+
+def shared(body: MathFunction) -> MathFunction:
+    """`body` as a function of the module, written once for each width and always inlined."""
+
+    def emit(code: Code, *args: Reg) -> Reg:
+        like = args[0]
+        name = f"tcc.{body.__name__}.{like.width}.{like.elem}"
+        code.module.add(name, lambda: _definition(code, name, body, args))
+        call = ", ".join(map(str, args))
+        return code.emit(like.elem, like.width, f"call {like.type} @{name}({call})")
+
+    emit.__name__, emit.__doc__ = body.__name__, body.__doc__
+    return emit
+
+
+def _definition(code: Code, name: str, body: MathFunction, args: Sequence[Reg]) -> str:
+    inner = Code(code.module)
+    params = [Reg(a.elem, a.width, f"%x{n}") for n, a in enumerate(args)]
+    result = body(inner, *params)
+    head = (
+        f"define internal {result.type} @{name}({', '.join(map(str, params))}) alwaysinline #0 {{"
+    )
+    return "\n".join((head, "entry:", *inner.lines, f"  ret {result}", "}"))
+
+
+def number(like: Reg, value: float) -> Reg:
+    """A constant of the type of `like`."""
+    if like.elem.startswith("i"):
+        return int_const(int(value), like.elem, like.width)
+    return float_const(value, like.elem, like.width)
+
+
+def polynomial(code: Code, x: Reg, coefficients: Sequence[float]) -> Reg:
+    """`c[0] + c[1] * x + ...` by Horner's rule."""
+    total = number(x, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        total = code.fma(total, x, number(x, c))
+    return total
+
+
+def clamp(code: Code, x: Reg, low: float | None, high: float | None) -> Reg:
+    """`x` between bounds; NaN stays."""
+    for predicate, bound in (("fcmp olt", low), ("fcmp ogt", high)):
+        if bound is not None:
+            x = code.select(code.compare(predicate, x, number(x, bound)), number(x, bound), x)
+    return x
+
+
+def magnitude(code: Code, x: Reg) -> Reg:
+    return code.intrinsic("fabs", x.elem, x)
+
+
+def any_lane(code: Code, mask: Reg) -> Reg:
+    """Whether a condition holds in some lane."""
+    if mask.width == 1:
+        return mask
+    return code.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
+
+
+def lane_by_lane(code: Code, symbol: str, args: Sequence[Reg]) -> Reg:
+    """The C library's function `symbol`, called for each lane."""
+    width = args[0].width
+    if width > 1:  # lanes that are not used may be undefined, arguments may not
+        args = [code.emit(arg.elem, width, f"freeze {arg}") for arg in args]
+    lanes = [
+        code.call(symbol, args[0].elem, 1, *(code.extract(arg, n) for arg in args))
+        for n in range(width)
+    ]
+    return code.gather(lanes, width)

@@ -1,0 +1,62 @@
+"""The error function of f32 vectors.
+
+erf(x) = x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t); P and Q are
+minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do to the result.
+
+1 + erf(x) = exp(-g(|x|)) for negative x, else 2 - exp(-g(|x|)): the sum loses what erf has of small
+x, so that one form with a longer Q does for all.
+"""
+
+from __future__ import annotations
+
+from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.backends.cpu.math.code import clamp, magnitude, number, polynomial, shared
+from tcc.backends.cpu.math.exp import exp_between
+
+_SWITCH = 0.92
+_SMALL = (
+    0.12837917,
+    -0.37612635,
+    0.11283697,
+    -0.0268594995,
+    0.0052012866,
+    -0.0008145601,
+    8.382403e-05,
+)
+_LARGE = (0.12851436, 0.63571829, 0.10526184, -0.022889964, 0.0032149556, -0.00021398495)
+# The Q of 1 + erf; beyond 4 its g only has to grow.
+_WHOLE = (
+    0.128380254,
+    0.636597753,
+    0.102919616,
+    -0.0195839591,
+    0.00053693197,
+    0.00103240251,
+    -0.00030880241,
+    3.14401877e-05,
+)
+
+
+@shared
+def erf(code: Code, x: Reg) -> Reg:
+    """At most 2 ULP off (measured 1.07); GELU made of it is within 1e-6 absolute."""
+    size = magnitude(code, x)
+    small = code.fma(polynomial(code, code.op("fmul", x, x), _SMALL), x, x)
+    t = clamp(code, size, None, 4.0)
+    negated = code.emit(t.elem, t.width, f"fneg {t}")
+    power = exp_between(code, code.fma(polynomial(code, t, _LARGE), negated, negated))
+    large = code.op("fsub", number(t, 1.0), power)
+    signed = code.intrinsic("copysign", x.elem, large, x)
+    inner = code.compare("fcmp olt", size, number(size, _SWITCH))
+    return code.select(inner, small, signed)
+
+
+@shared
+def one_plus_erf(code: Code, x: Reg) -> Reg:
+    """At most 1.3e-7 off (measured 1.23e-7), as 1 + erf(x) of a rounded erf(x) is; 0 far left."""
+    t = magnitude(code, x)
+    negated = code.emit(t.elem, t.width, f"fneg {t}")
+    exponent = code.fma(polynomial(code, t, _WHOLE), negated, negated)
+    power = exp_between(code, clamp(code, exponent, -104.0, None))
+    left = code.compare("fcmp olt", x, number(x, 0.0))
+    return code.select(left, power, code.op("fsub", number(t, 2.0), power))

@@ -1,0 +1,290 @@
+"""A graph as code for GPUs: one program, and its kernels for each architecture of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcc.backends.generated import Generated
+from tcc.backends.gpu.code import GpuCode as CompiledBlocks
+from tcc.backends.gpu.code import Job, begin_blocks, compile_blocks
+from tcc.backends.gpu.compile import Compilers
+from tcc.backends.gpu.source import HOPPER, CompiledKernel
+from tcc.backends.gpu.tuning import better_schedules
+from tcc.ir.graph import Graph
+from tcc.ir.types import DTYPES, F32, DType
+from tcc.options import Options
+from tcc.passes.manager import Pass
+from tcc.passes.moe.price import GroupPrices
+from tcc.passes.pipeline import (
+    EXPRESS_CALLS,
+    FEW_LARGEST,
+    INTEGER_PRODUCTS,
+    grouped_products,
+)
+from tcc.passes.program.handles import check_without_handles
+from tcc.passes.program.lower_model import Lowered, lower_for_gpu, lower_placed
+from tcc.passes.program.lower_node import check_without_calls
+from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
+from tcc.passes.tile.plan import Bound
+from tcc.schedule.cpu.work import work_facts
+from tcc.schedule.gpu.cost import BlockPricer, Usage
+from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
+from tcc.target import GpuProfile, Target
+
+# Rows of a tile that products with matrices that data choose are tried with.
+_TILES = (16, 32, 64, 128)
+
+
+class GpuCode:
+    """Lowers and generates one model for the GPUs of `target`."""
+
+    # No algorithm here trades rounding for speed, and no prices are compared.
+    limits = None
+    priced = 0
+
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        asked: Sequence[Pass] | None = None,
+        compilers: Compilers | None = None,
+    ) -> None:
+        """`asked`: the passes that all parts of a target ask for; None: this is all of it.
+        `compilers` are what all code of an artifact is compiled by; None: processes of its own,
+        for a moment each."""
+        self.target, self.options, self.compilers = target, options, compilers
+        self.asked = asked_by_gpus(target.gpus, options) if asked is None else tuple(asked)
+        strict = options.numerics == "strict"
+        floats = stored_floats(options)
+        profile = block_profile(target.gpus, options.precision)
+        roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
+        if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
+            profile = replace(profile, warpgroups=True)
+        self.planner = BlockPlanner(profile, floats, skips=not strict)
+        self.precision = Precision(
+            floats, options.weight_bits, pairs=True, everywhere=floats is not F32
+        )
+
+    def check(self, graph: Graph) -> None:
+        """Raises UserError with every node that only a function of the host computes, unless these
+        are allowed; and with strings and lists, which devices do not have."""
+        check_without_handles(graph, self.target.kind)
+        if not self.options.allow_host:
+            check_without_calls(graph, self.target.kind)
+
+    def lower(self, graph: Graph) -> Lowered:
+        """The program and its kernels."""
+        if self.compilers is not None:
+            self.compilers.start()  # which takes them about as long as this
+        return lower_for_gpu(graph, self.planner, self.precision)
+
+    def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
+        """Has kernels compiled that `fitted` will ask for, while the caller does other things."""
+        if self.compilers is not None:
+            job = self._job(lowered.table.bounds, names, lowered.alignments)
+            begin_blocks(job, self.compilers)
+
+    def fitted(self, lowered: Lowered, names: Sequence[str]) -> Lowered:
+        """`lowered` with other schedules for kernels that turn out to need more registers or
+        shared memory than was thought."""
+
+        def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
+            numbers = tuple(bounds)
+            code = self._compiled(
+                tuple(bounds.values()),
+                [names[n] for n in numbers],
+                [lowered.alignments[n] for n in numbers],
+            )
+            return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
+
+        changes = better_schedules(lowered.table.bounds, self.planner, compiled)
+        if not changes:
+            return lowered
+        self.planner.exchange(changes)
+        return lower_placed(lowered.placed, self.planner, self.precision)
+
+    def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
+        """Images of all kernels under `names`."""
+        code = self._compiled(lowered.table.bounds, names, lowered.alignments, portable=True)
+        facts = self._facts(lowered, names, code.kernels)
+        return Generated((), 0, code.listings, facts, code.images)
+
+    def _compiled(
+        self,
+        bounds: Sequence[Bound],
+        names: Sequence[str],
+        alignments: Sequence[Sequence[int]],
+        portable: bool = False,
+    ) -> CompiledBlocks:
+        job, host = self._job(bounds, names, alignments), self.options.allow_host
+        if self.compilers is not None:
+            return compile_blocks(job, self.compilers, allow_host=host, portable=portable)
+        with Compilers(self.options.jobs, self.options.budgets) as own:
+            return compile_blocks(job, own, allow_host=host, portable=portable)
+
+    def _job(
+        self, bounds: Sequence[Bound], names: Sequence[str], alignments: Sequence[Sequence[int]]
+    ) -> Job:
+        return Job(
+            [bound.kernel for bound in bounds],
+            names,
+            [block_schedule(bound) for bound in bounds],
+            alignments,
+            self.target,
+            self.options.precision,
+            self.options.gpu_kernels == "auto",
+        )
+
+    def _facts(
+        self, lowered: Lowered, names: Sequence[str], made: Sequence[Sequence[CompiledKernel]]
+    ) -> dict[str, Any]:
+        first = self.target.gpus[0]
+        rows = list(zip(names, lowered.table.locs, lowered.table.bounds, strict=True))
+        return {
+            "machine": {
+                "name": first.part,
+                "flops_per_second": _peak(first, self.options.precision),
+                "bytes_per_second": first.bandwidth,
+            },
+            "kernels": [
+                {
+                    "symbol": name,
+                    "source": loc,
+                    **work_facts(bound.group, bound.kernel.sizes),
+                    **_price(first, bound, kernel, self.options.precision),
+                    **_blocks(block_schedule(bound)),
+                }
+                for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
+            ],
+            "builds": [
+                {
+                    "arch": gpu.arch,
+                    "kernels": [
+                        {
+                            "symbol": name,
+                            **_build(kernel),
+                            **_price(gpu, bound, kernel, self.options.precision),
+                        }
+                        for (name, _, bound), kernel in zip(rows, kernels, strict=True)
+                    ],
+                }
+                for gpu, kernels in zip(self.target.gpus, made, strict=True)
+            ],
+        }
+
+
+def stored_floats(options: Options) -> DType:
+    """What operands of f32 are stored as; tf32 is stored as f32."""
+    return DTYPES.get(options.precision, F32)
+
+
+def asked_by_gpus(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
+    """The passes that all `gpus` ask for.
+
+    Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    """
+    planner = BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
+    grouped = grouped_products(GroupPrices(planner, _TILES).tile_of)
+    strict = options.numerics == "strict"
+    return FEW_LARGEST, EXPRESS_CALLS, *(() if strict else (INTEGER_PRODUCTS,)), grouped
+
+
+# GPUs share their schedules where the most of them has less than so many times the least.
+_ALIKE_UNITS, _ALIKE_SHARED = 2.2, 1.5
+
+
+def alike(target: Target) -> tuple[Target, ...]:
+    """`target` in parts whose GPUs have multiprocessors of one kind, about as many of them, and
+    about as much shared memory.
+
+    One schedule has to fit the smallest and to fill the largest.  Each part costs a lowering, which
+    takes a tenth of the time that its kernels do.
+    """
+    parts: list[list[GpuProfile]] = []
+    for gpu in target.gpus:
+        for part in parts:
+            if _are_alike([*part, gpu]):
+                part.append(gpu)
+                break
+        else:
+            parts.append([gpu])
+    return tuple(
+        replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus)) for gpus in parts
+    )
+
+
+def _are_alike(gpus: Sequence[GpuProfile]) -> bool:
+    units = [gpu.multiprocessors for gpu in gpus]
+    shared = [gpu.shared for gpu in gpus]
+    return (
+        len({(gpu.registers, gpu.warp) for gpu in gpus}) == 1
+        and max(units) < min(units) * _ALIKE_UNITS
+        and max(shared) < min(shared) * _ALIKE_SHARED
+    )
+
+
+def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
+    """What one schedule for all of `gpus` may count on: the rates of the fastest, units for the
+    largest, registers and shared memory of the smallest.
+
+    Products of f32 are those of matrix units where `precision` allows it.
+    """
+    fastest = max(gpus, key=lambda g: g.bandwidth)
+    rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
+    units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
+    # Where there are no units for floats of a byte, these are multiplied as f16.
+    units[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
+    return BlockProfile(
+        max(g.multiprocessors for g in gpus),
+        min(g.registers for g in gpus),
+        min(g.warp for g in gpus),
+        min(g.lane_registers for g in gpus),
+        min(g.threads for g in gpus),
+        min(g.shared for g in gpus),
+        min(g.shared_all for g in gpus),
+        fastest.cache,
+        fastest.clock,
+        fastest.bandwidth,
+        _peak(fastest, "f32"),
+        tuple((name, peak) for name, peak in units.items() if peak is not None),
+        fastest.matrix_warps,
+    )
+
+
+def _peak(gpu: GpuProfile, precision: str) -> float:
+    """Operations per second in `precision`, in f32 where it has no units of that type."""
+    peak = gpu.peak(precision) or gpu.peak("f32")
+    assert peak is not None
+    return peak
+
+
+def _price(gpu: GpuProfile, bound: Bound, made: CompiledKernel, precision: str) -> dict[str, Any]:
+    """What one launch is predicted to take with the registers and shared memory that it needs, and
+    what limits it."""
+    schedule = replace(block_schedule(bound), stages=made.stages)
+    usage = Usage(made.registers, made.private, made.shared)
+    price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
+    return {"seconds": float(f"{price.seconds:.4g}"), "limit": price.limit}
+
+
+def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
+    """How a kernel's loops are cut."""
+    return {
+        "blocks": " ".join(f"{name} {size}" for name, size in schedule.blocks),
+        "parallel": " ".join(schedule.parallel),
+    }
+
+
+def _build(kernel: CompiledKernel) -> dict[str, Any]:
+    """How a kernel was compiled, and what it takes of a multiprocessor."""
+    return {
+        "warps": kernel.warps,
+        "stages": kernel.stages,
+        "language": "gluon" if kernel.stays else "triton",
+        "registers": kernel.registers,
+        "private": kernel.private,
+        "shared": kernel.shared,
+    }

@@ -1,0 +1,152 @@
+"""What kernels in Gluon are made of: functions of one part of a program's warps.
+
+Gluon's language goes by the name `tl`, so that the lines of `print.py` are Gluon too.  Every block
+of two axes has the layout `layout`, every row of one axis its slice; each function says which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tcc.backends.gpu.hopper.boxes import Box
+from tcc.backends.gpu.hopper.tensor_maps import TensorMap
+from tcc.backends.gpu.triton.indices import Indices, Span, index_type
+from tcc.backends.gpu.triton.library import function_text
+from tcc.backends.gpu.triton.print import Printer
+from tcc.ir.expr import extent
+from tcc.ir.index import as_int
+from tcc.ir.tile import Loop, TileBuffer, TileKernel
+
+HEADER = """import triton.language
+import triton.experimental.gluon.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+
+"""
+# Names that the text of every kernel has.
+RESERVED = (
+    "fence_async_shared", "gluon", "mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait",
+    "step", "phase", "behind", "before", "layout", "half", "turn",
+)  # fmt: skip
+# Bytes of shared memory for barriers and alignment, beside buffers.
+ROOM = 2048
+# Registers of a lane of a copying warp; the others get what is left.
+FEW = 24
+
+
+@dataclass(frozen=True, slots=True)
+class GluonText:
+    """A module with a kernel: its parameters are the kernel's buffers, then the `maps`."""
+
+    text: str
+    maps: tuple[TensorMap, ...]
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def seen(buffer: str, box: Box) -> str:
+    """A buffer that holds a box as the block that the box is."""
+    text = buffer
+    if len(box.shape) == 3:
+        text += f".reshape({shape_text(box.shape[1:])})"
+    return f"{text}.permute((1, 0))" if box.turned else text
+
+
+class Part(Printer, ABC):
+    """One part: a function of all units, one after the other."""
+
+    def __init__(
+        self,
+        name: str,
+        kernel: TileKernel,
+        pointers: Mapping[TileBuffer, str],
+        steps: int,
+        reserved: Sequence[str],
+        dot: str = "ieee",
+    ) -> None:
+        super().__init__(name, dot, (*RESERVED, *reserved, *pointers.values()))
+        self._pointers = dict(pointers)
+        self._kernel, self._count = kernel, steps
+        self._indices = Indices(self._writer, index_type(kernel), self._used, "layout")
+
+    def functions(self) -> str:
+        """The functions that the text calls, as Gluon takes them."""
+        combines = ("\n".join(lines) + "\n\n\n" for _, lines in self._combines.values())
+        text = function_text(self._used) + "".join(combines)
+        text = text.replace("@triton.jit", "@gluon.jit")
+        return text.replace("tl.PropagateNan", "triton.language.PropagateNan")
+
+    def function(self, parameters: Sequence[str]) -> str:
+        """The text of the function."""
+        writer = self._writer
+        units = prod(n for v in self._kernel.axes if (n := as_int(extent(v))) is not None)
+        self._first()
+        self._unit = writer.name("program")
+        with writer.scope() as lines:
+            self._units(self._kernel.axes)
+            self._one()
+        head = f"for {self._unit} in range(tl.program_id(0), {units}, tl.num_programs(0)):"
+        writer.block(head, lines)
+        self._last()
+        body = "\n".join(f"    {line}" for line in writer.lines())
+        return f"@gluon.jit\ndef {self._name}({', '.join(parameters)}):\n{body}\n"
+
+    @abstractmethod
+    def _first(self) -> None:
+        """What comes before all units."""
+
+    @abstractmethod
+    def _one(self) -> None:
+        """One unit's lines."""
+
+    def _last(self) -> None:
+        """What comes after all units."""
+
+    def _ring(self, phase: int) -> None:
+        """Where the ring begins; those who fill it wait for the phase before the first."""
+        self._writer.line("step = tl.to_tensor(0)")
+        self._writer.line(f"phase = tl.to_tensor({phase})")
+
+    def _advance(self) -> None:
+        """To the next buffer; behind the last one the phase of the barriers turns."""
+        line = self._writer.line
+        line("step += 1")
+        line(f"behind = step == {self._count}")
+        line("step = tl.where(behind, 0, step)")
+        line("phase = tl.where(behind, phase ^ 1, phase)")
+
+    def _layout(self, warps: int, columns: int) -> None:
+        """The layout of sums, by which all other blocks go."""
+        line = self._writer.line
+        line("layout: tl.constexpr = tl.NVMMADistributedLayout(")
+        line(f"    version=[3, 0], warps_per_cta=[{warps}, 1], instr_shape=[16, {columns}, 16]")
+        line(")")
+
+    def _head(self, loop: Loop) -> tuple[str, str]:
+        """The head of a loop, and its counter."""
+        start, stop = (self._indices.value(i).text for i in (loop.start, loop.stop))
+        counter = self._writer.name(loop.var.name)
+        return f"for {counter} in range({start}, {stop}, {loop.step}):", counter
+
+    def _place(self, box: Box) -> str:
+        return f"[{', '.join(self._indices.value(i).text for i in box.at)}]"
+
+    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:
+        if not span.ranked:
+            return f"tl.full({shape_text(shape)}, {text}, {dtype}, {self._layout_of(shape)})"
+        return f"({text}).broadcast_to({shape_text(shape)})"
+
+    def _layout_of(self, shape: Sequence[int]) -> str:
+        return "layout" if len(shape) == 2 else "tl.SliceLayout(1, layout)"

@@ -1,0 +1,48 @@
+"""Tensor maps: what the copy engine of NVIDIA's GPUs is told of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tcc.backends.gpu.hopper.boxes import Box
+from tcc.backends.gpu.triton.dtypes import pointer_type
+from tcc.ir.tile import TileBuffer
+from tcc.ir.types import DTYPES
+
+_SPANS = (128, 64, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tensor in the buffer at place `buffer` of a launch.
+
+    `sizes` and `strides` in elements of `dtype`, outermost first, the last stride 1; `box` is what
+    one copy moves, of rows swizzled in spans of `swizzle` bytes (0: not at all).
+    """
+
+    buffer: int
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> TensorMap:
+    """The map of a box, swizzled in the widest span that its rows are whole multiples of."""
+    row, rows = box.shape[-1] * buffer.dtype.bytes, prod(box.shape[:-1])
+    span = next((s for s in _SPANS if row % s == 0), 0) if rows >= 8 else 0
+    place = buffers.index(buffer)
+    return TensorMap(place, buffer.dtype.name, box.sizes, box.strides, box.shape, span)
+
+
+def map_type(map_: TensorMap) -> str:
+    """How Triton's signatures call it."""
+    dtype = DTYPES[map_.dtype]
+    layout = (
+        f"NVMMASharedLayout(swizzle_byte_width={map_.swizzle}, element_bitwidth={dtype.bits}, "
+        f"rank={len(map_.box)}, transposed=False, fp4_padded=False, cga_layout=[])"
+    )
+    return f"tensordesc<{pointer_type(dtype)[1:]}[{', '.join(map(str, map_.box))}],{layout}>"

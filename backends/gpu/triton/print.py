@@ -1,0 +1,401 @@
+"""Block kernels as Triton: one readable function, the same for every device.
+
+    blocks are tensors, lanes `tl.arange`, guards masks, a Contract `tl.dot`, a carried Loop `for`
+
+Triton places shared memory, stages and instructions; order, sizes and traffic are the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import assert_never
+
+from tcc.backends.gpu.triton.dtypes import NARROW_FLOATS, float8_facts, literal_text, type_name
+from tcc.backends.gpu.triton.indices import Indices, Span, block_span, index_type, span_of
+from tcc.backends.gpu.triton.library import function_names, function_text
+from tcc.backends.gpu.triton.scalars import Scalars, combine_function
+from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.errors import InternalError
+from tcc.ir.expr import MONOIDS, extent
+from tcc.ir.expr.scalar import Arg, Const, IndexValue, walk
+from tcc.ir.index import Var, as_int, const
+from tcc.ir.layout import strides
+from tcc.ir.tile import (
+    Block,
+    Broadcast,
+    Compute,
+    Contract,
+    Guard,
+    If,
+    Load,
+    Loop,
+    Prefetch,
+    Reduce,
+    Relayout,
+    Scope,
+    Stmt,
+    Store,
+    Sync,
+    TileKernel,
+)
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8, Kind
+
+_LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
+_RANKED = Span(frozenset(), True)
+_ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
+_HEADER = "import triton\nimport triton.language as tl\n\n\n"
+
+
+def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
+    """The source of a module with the kernel as the Triton function `name`.
+
+    Its parameters are the buffers in order, then the sizes, as int64; the launch is a grid of one
+    dimension with one program for each unit.  `dot` is how f32 operands of a Contract are
+    multiplied: "ieee", "tf32", or rounded to "bf16" or "f16" before.  Raises UserError for a
+    function that GPUs have none of, and InternalError for statements that a block kernel must not
+    hold.
+    """
+    printer = Printer(name, dot)
+    printer.kernel(kernel)
+    return printer.module()
+
+
+class Printer:
+    """One kernel being printed: the names of its buffers and the values of its blocks."""
+
+    def __init__(self, name: str, dot: str, reserved: Sequence[str] = ()) -> None:
+        self._name, self._dot = name, dot
+        self._writer = Writer((name, *function_names(), *reserved))
+        self._used: dict[str, None] = {}
+        self._blocks: dict[Block, Value] = {}
+        self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+        self._unit = "tl.program_id(0)"
+        self._halves: set[Block] = set()  # what is rounded for a product before it counts
+        self._comments: list[str] = []
+        self._parameters: list[str] = []
+
+    def module(self) -> str:
+        combines = "".join("\n".join(c) + "\n\n\n" for _, c in self._combines.values())
+        head = [*self._comments, "@triton.jit", f"def {self._name}({', '.join(self._parameters)}):"]
+        body = [f"    {line}" for line in self._writer.lines()]
+        text = "\n".join([*head, *body]) + "\n"
+        return _HEADER + function_text(self._used) + combines + text
+
+    def kernel(self, kernel: TileKernel) -> None:
+        if kernel.locals:
+            raise _no_block_kernel("scratch memory")
+        writer = self._writer
+        indices = self._indices = Indices(writer, index_type(kernel), self._used)
+        self._pointers = {b: writer.name(b.name) for b in kernel.buffers}
+        sizes = {v: writer.name(v.name) for v in kernel.sizes}
+        self._parameters = [*self._pointers.values(), *sizes.values()]
+        self._comments = [f"# {line}" for line in self._description(kernel)]
+        for var, name in sizes.items():
+            if indices.dtype == "tl.int32":
+                writer.line(f"{name} = {name}.to(tl.int32)")
+            indices.bind(var, Value(name))
+        self._units(kernel.axes)
+        self._body(kernel.body)
+
+    def _description(self, kernel: TileKernel) -> list[str]:
+        axes = ", ".join(f"{v.key}: 0..{extent(v).key}" for v in kernel.axes)
+        lines = [f"A program for each of {axes}" if axes else "One program"]
+        for buffer, name in self._pointers.items():
+            shape = ",".join(n.key for n in buffer.sizes)
+            use = "is written" if buffer.scope is Scope.OUTPUT else "is read"
+            lines.append(f"{name}: {buffer.dtype.name}[{shape}] {use}")
+        return lines
+
+    def _units(self, axes: Sequence[Var]) -> None:
+        """The values of the parallel axes, from the number of the program."""
+        left = [v for v in axes if as_int(extent(v)) != 1]
+        for var in axes:
+            if var not in left:
+                self._indices.bind(var, Value("0"))
+        if not left:
+            return
+        unit = "unit" if len(left) > 1 else left[0].name
+        rest = self._writer.define(unit, self._indices.converted(self._unit))
+        for number, var in reversed(list(enumerate(left))):
+            if number == 0:
+                self._indices.bind(var, rest)
+                return
+            size = self._indices.value(extent(var)).operand
+            self._indices.bind(var, self._writer.define(var.name, f"{rest.text} % {size}"))
+            rest = self._writer.define(
+                "rest" if number > 1 else left[0].name, f"{rest.text} // {size}"
+            )
+
+    def _body(self, body: Sequence[Stmt]) -> None:
+        for node in body:
+            self._statement(node)
+
+    def _statement(self, node: Stmt) -> None:
+        match node:
+            case Load():
+                self._load(node)
+            case Store():
+                self._store(node)
+            case Compute():
+                self._compute(node)
+            case Contract():
+                self._contract(node)
+            case Reduce():
+                self._reduce(node)
+            case Broadcast():
+                self._define(node.out, self._spread(self._blocks[node.block].text, node.out))
+            case Relayout():
+                self._relayout(node)
+            case Loop():
+                self._loop(node)
+            case If():
+                self._if(node)
+            case Prefetch() | Sync():
+                raise _no_block_kernel(type(node).__name__)
+            case _:
+                assert_never(node)
+
+    def _define(self, block: Block, text: str) -> None:
+        self._blocks[block] = self._writer.define(block.name, text)
+
+    # ---- memory ------------------------------------------------------------------------------
+
+    def _access(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str, Span]:
+        """The addresses, the mask (or nothing), and what both span."""
+        shapes = {var: block.shape for var, block in node.indirect}
+        blocks = {var: self._blocks[block] for var, block in node.indirect}
+        steps = strides(node.buffer.sizes)
+        at = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
+        offset = self._indices.value(at, shape, self._narrowed(node, blocks))
+        span = whole = span_of(at, shape, shapes)
+        mask = self._mask(node.guards, shape, blocks) if node.guards else ""
+        for guard in node.guards:
+            whole |= span_of(guard.index, shape, shapes) | span_of(guard.extent, shape, shapes)
+        if isinstance(node, Store):
+            whole = block_span(shape)  # addresses have all axes that the value has
+        text = self._writer.share("at", offset).text if len(offset.text) > 24 else offset.text
+        if span != whole:
+            long = tuple(n if a in whole.axes else 1 for a, n in enumerate(shape))
+            text = self._broadcast(text, long, self._indices.dtype, span)
+        sign = "" if text == "0" else f" + {text}"
+        return self._pointers[node.buffer] + sign, mask, whole
+
+    def _narrowed(self, node: Load | Store, blocks: Mapping[Var, Value]) -> dict[Var, Value]:
+        """Index blocks as offsets; those outside the type's range are masked by their guards."""
+        found = {}
+        for var, block in node.indirect:
+            value = blocks[var]
+            if type_name(block.dtype) != self._indices.dtype:
+                cast = Value(f"{value.text}.to({self._indices.dtype})", value.depth)
+                value = self._writer.share(value.text, cast)
+            found[var] = value
+        return found
+
+    def _mask(
+        self, guards: Sequence[Guard], shape: tuple[int, ...], blocks: Mapping[Var, Value]
+    ) -> str:
+        parts = []
+        for guard in guards:
+            index = self._indices.value(guard.index, shape, blocks)
+            stop = self._indices.value(guard.extent, shape, blocks)
+            depth = max(index.depth, stop.depth)
+            if not self._indices.is_nonnegative(guard.index, blocks):
+                parts.append(Value(f"({index.operand} >= 0)", depth))
+            parts.append(Value(f"({index.text} < {stop.text})", depth))
+        text = " & ".join(p.text for p in parts)
+        text = text[1:-1] if len(parts) == 1 else text
+        return self._writer.share("inside", Value(text, max(p.depth for p in parts))).text
+
+    def _load(self, node: Load) -> None:
+        shape = node.out.shape
+        address, mask, span = self._access(node, shape)
+        if mask:
+            other = literal_text(node.fill, node.out.dtype)
+            mask = f", mask={mask}, other={other}"
+        text = f"tl.load({address}{mask})"
+        self._define(node.out, text if span.covers(shape) else self._spread(text, node.out, span))
+
+    def _store(self, node: Store) -> None:
+        address, mask, _ = self._access(node, node.block.shape)
+        mask = f", mask={mask}" if mask else ""
+        self._writer.line(f"tl.store({address}, {self._blocks[node.block].text}{mask})")
+
+    # ---- arithmetic --------------------------------------------------------------------------
+
+    def _compute(self, node: Compute) -> None:
+        shape, body = node.out.shape, node.body
+        if isinstance(body, Const):
+            number = literal_text(body.value, body.dtype)
+            self._define(node.out, f"tl.full({list(shape)}, {number}, {type_name(body.dtype)})")
+            return
+        span = Span(frozenset(), False)
+        for scalar in walk(body):
+            match scalar:
+                case Arg():
+                    span |= block_span(node.args[scalar.number].shape)
+                case IndexValue():
+                    span |= span_of(scalar.index, shape, {})
+        args = [self._blocks[b] for b in node.args]
+        rounded = node.out in self._halves
+        scalars = Scalars(
+            self._writer,
+            args,
+            lambda i: self._indices.value(i, shape),
+            self._used,
+            rounded=rounded,
+        )
+        (value,) = scalars.values((body,))
+        text = value.text
+        self._define(node.out, text if span.covers(shape) else self._spread(text, node.out, span))
+
+    def _contract(self, node: Contract) -> None:
+        rows = [x for x in node.out_axes if x in node.a_axes and x not in node.b_axes]
+        columns = [x for x in node.out_axes if x in node.b_axes and x not in node.a_axes]
+        batch = [x for x in node.out_axes if x in node.a_axes and x in node.b_axes]
+        inner = [x for x in node.a_axes if x in node.b_axes and x not in node.out_axes]
+        if len(rows) != 1 or len(columns) != 1 or len(inner) != 1 or len(batch) > 1:
+            raise _no_block_kernel(f"a contraction of {node.a_axes} and {node.b_axes}")
+        a = self._ordered(node.a, node.a_axes, [*batch, *rows, *inner])
+        b = self._ordered(node.b, node.b_axes, [*batch, *inner, *columns])
+        acc = self._ordered(node.acc, node.out_axes, [*batch, *rows, *columns])
+        dtype = node.acc.dtype
+        wide = F32 if dtype in NARROW_FLOATS else dtype
+        if wide not in (F32, F64) and node.a.dtype.bits != 8:
+            raise _no_block_kernel(f"a contraction of {node.a.dtype.name}")
+        length = node.a.shape[list(node.a_axes).index(inner[0])]
+        if length < (least := _LEAST_SUM[node.a.dtype.bits == 8]):
+            raise _no_block_kernel(f"sums of {length} products, where {least} are the least")
+        if wide is not dtype:
+            acc = f"{acc}.to({type_name(wide)})"
+        options = ""
+        if node.a.dtype is F32 and (rounded := _ROUNDED.get(self._dot)):
+            a, b = f"{a}.to({rounded})", f"{b}.to({rounded})"
+        elif node.a.dtype is F32:
+            options = f', input_precision="{self._dot}"'
+        text = f"tl.dot({a}, {b}, {acc}{options}, out_dtype={type_name(wide)})"
+        if node.a.dtype in FLOAT8:
+            self._used["float8_dot"] = None
+            text = f"float8_dot({a}, {b}, {acc}, {', '.join(float8_facts(node.a.dtype))})"
+        text = f"{text}.to({type_name(dtype)})" if wide is not dtype else text
+        order = [*batch, *rows, *columns]
+        if order != list(node.out_axes):
+            text = f"tl.permute({text}, {_numbers([order.index(x) for x in node.out_axes])})"
+        self._define(node.out, text)
+
+    def _ordered(self, block: Block, axes: Sequence[str], order: Sequence[str]) -> str:
+        """The block with its axes in another order."""
+        text = self._blocks[block].text
+        if list(axes) == list(order):
+            return text
+        return f"tl.permute({text}, {_numbers([list(axes).index(x) for x in order])})"
+
+    def _reduce(self, node: Reduce) -> None:
+        values = [self._blocks[b] for b in node.blocks]
+        axes = [n for n in node.axes if node.blocks[0].shape[n] > 1]
+        for number, axis in enumerate(axes):
+            last = number == len(axes) - 1
+            names = [o.name if last else f"{o.name}_{axis}" for o in node.outs]
+            if len(values) == 1:
+                text = self._reduced(node, values[0], axis)
+                values = [self._writer.define(names[0], text)]
+                continue
+            parts = ", ".join(v.text for v in values)
+            call = f"tl.reduce(({parts}), {axis}, {self._combine(node)}, keep_dims=True)"
+            new = [self._writer.name(n) for n in names]
+            self._writer.line(f"{', '.join(new)} = {call}")
+            values = [Value(n, self._writer.depth) for n in new]
+        self._blocks.update(zip(node.outs, values, strict=True))
+
+    def _reduced(self, node: Reduce, value: Value, axis: int) -> str:
+        """One component along one axis."""
+        dtype = node.blocks[0].dtype
+        place = f"{axis}, keep_dims=True"
+        if dtype is BOOL and node.monoid in ("all", "any"):
+            which = "min" if node.monoid == "all" else "max"
+            return f"tl.{which}({value.text}.to(tl.int32), {place}) != 0"
+        if node.monoid == "sum" and dtype is not BOOL:
+            wide = f"{value.text}.to(tl.float32)" if dtype in NARROW_FLOATS else value.text
+            text = f"tl.sum({wide}, {place})"
+            return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
+        if node.monoid in ("max", "min") and dtype.kind in (Kind.INT, Kind.UINT):
+            text = f"tl.{node.monoid}({value.text}, {place})"
+            return text if dtype.bits >= 32 else f"{text}.to({type_name(dtype)})"
+        return f"tl.reduce({value.text}, {axis}, {self._combine(node)}, keep_dims=True)"
+
+    def _combine(self, node: Reduce) -> str:
+        """The name of the function that combines two elements."""
+        dtypes = tuple(b.dtype for b in node.blocks)
+        key = (node.monoid, *(t.name for t in dtypes))
+        if key not in self._combines:
+            name = self._writer.name(f"combine_{'_'.join(key)}")
+            bodies = MONOIDS[node.monoid].combine(dtypes)
+            lines = combine_function(name, bodies, len(dtypes), self._used)
+            self._combines[key] = name, lines
+        return self._combines[key][0]
+
+    def _relayout(self, node: Relayout) -> None:
+        text, source, shape = self._blocks[node.block].text, node.block.shape, node.out.shape
+        if list(node.order) != sorted(node.order):
+            text = f"tl.permute({text}, {_numbers(node.order)})"
+            source = tuple(source[n] for n in node.order)
+        if not source or source == shape:
+            spread = self._spread(text, node.out, block_span(source))
+            text = text if source == shape else spread
+        elif shape:
+            text = f"tl.reshape({text}, {list(shape)})"
+        else:
+            # One element, as a scalar: there is no shape () to reshape to.
+            text = f"tl.sum(tl.reshape({text}, [1]), 0).to({type_name(node.out.dtype)})"
+        self._define(node.out, text)
+
+    def _spread(self, text: str, out: Block, span: Span = _RANKED) -> str:
+        return self._broadcast(text, out.shape, type_name(out.dtype), span)
+
+    def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: Span) -> str:
+        """`text`, of the axes in `span` and `dtype`, as a block of `shape`."""
+        return f"tl.broadcast_to({text}, {list(shape)})"
+
+    # ---- control -----------------------------------------------------------------------------
+
+    def _loop(self, node: Loop) -> None:
+        writer, indices = self._writer, self._indices
+        names = []
+        for block, init in zip(node.carried, node.inits, strict=True):
+            names.append(writer.define(block.name, self._blocks[init].text).text)
+        start, stop = (indices.value(i).text for i in (node.start, node.stop))
+        counter = writer.name(node.var.name)
+        wide = indices.dtype == "tl.int64"
+        head = f"for {counter} in tl.range({start}, {stop}, {node.step}):"
+        with writer.scope() as lines:
+            inner = Value(counter, writer.depth)
+            if wide:
+                inner = writer.define(f"{node.var.name}_wide", f"tl.cast({counter}, tl.int64)")
+            indices.bind(node.var, inner)
+            for block, name in zip(node.carried, names, strict=True):
+                self._blocks[block] = Value(name, writer.depth)
+            self._body(node.body)
+            if names:
+                yields = ", ".join(self._blocks[b].text for b in node.yields)
+                writer.line(f"{', '.join(names)} = {yields}")
+        writer.block(head, lines)
+        for block, name in zip(node.results, names, strict=True):
+            self._blocks[block] = Value(name, writer.depth)
+
+    def _if(self, node: If) -> None:
+        lhs, rhs = self._indices.value(node.lhs), self._indices.value(node.rhs)
+        with self._writer.scope() as then:
+            self._body(node.then)
+        with self._writer.scope() as otherwise:
+            self._body(node.otherwise)
+        self._writer.block(f"if {lhs.text} < {rhs.text}:", then)
+        if node.otherwise:
+            self._writer.block("else:", otherwise)
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return f"({', '.join(map(str, values))})"
+
+
+def _no_block_kernel(what: str) -> InternalError:
+    return InternalError("a kernel is no block kernel", where="backends/gpu", why=f"it has {what}")

@@ -1,0 +1,306 @@
+"""Scalar bodies as Triton expressions.
+
+f16 and bf16 are computed in f32 and rounded after every function, as the IR says.  What devices
+do only roughly, or differently from each other, is a function of the library.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import assert_never
+
+from tcc.backends.gpu.triton.dtypes import (
+    NARROW_FLOATS,
+    arithmetic,
+    format_fields,
+    literal_text,
+    type_name,
+)
+from tcc.backends.gpu.triton.writer import Value, Writer
+from tcc.errors import InternalError, UserError
+from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, IndexValue, Read, Scalar, children, walk
+from tcc.ir.index import Index
+from tcc.ir.narrow import FORMATS
+from tcc.ir.types import BOOL, F32, F64, DType, Kind, integer_limits
+
+_INFIX = MappingProxyType({"add": "+", "sub": "-", "mul": "*"})
+_COMPARE = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="})
+_BITS = MappingProxyType({"bit_and": "&", "bit_or": "|", "bit_xor": "^"})
+_LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
+# What arithmetic means for bools.
+_OF_BOOLS = MappingProxyType({**_LOGIC, **_BITS, "add": "|", "max": "|", "mul": "&", "min": "&"})
+_F32_CALLS = MappingProxyType(
+    {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn", "max": "maximum", "min": "minimum"}
+)
+_F64_CALLS = MappingProxyType(
+    {
+        **{n: f"tl.{n}" for n in ("sqrt", "exp", "log", "sin", "cos", "erf")},
+        **{"max": "maximum", "min": "minimum", "trunc": "trunc", "sign": "sign"},
+    }
+)
+_FLOAT_CALLS = MappingProxyType(
+    {"floor": "tl.floor", "ceil": "tl.ceil", "abs": "tl.abs"}
+    | {"is_nan": "is_nan", "is_inf": "is_inf"}
+)
+_INT_CALLS = MappingProxyType(
+    {"max": "tl.maximum", "min": "tl.minimum", "abs": "tl.abs", "sign": "int_sign"}
+    | {"div": "int_div", "rem": "int_rem", "mod": "int_mod", "pow": "int_pow"}
+    | {"shift_left": "shift_left", "shift_right": "shift_right"}
+)
+_UINT_CALLS = MappingProxyType(
+    dict(_INT_CALLS)
+    | {"div": "uint_div", "rem": "uint_rem", "mod": "uint_rem", "pow": "int_power"}
+    | {"shift_right": "uint_shift_right"}
+)
+_TAKE_WIDTH = frozenset({"int_pow", "int_power", "shift_left", "shift_right", "uint_shift_right"})
+_F32_FUNCTIONS = frozenset(
+    "exp expm1 tanh log log1p erf sin cos tan asin acos atan sinh cosh asinh acosh atanh".split()
+    + "pow atan2 rem mod round trunc sign".split()
+)
+# Functions of f32 whose results are rounded to halves.
+_ROUNDED_CALLS = MappingProxyType({"exp": "exp_rounded"})
+# A longer expression gets a line of its own.
+_LONG = 64
+
+
+class Scalars:
+    """Prints bodies over the values of their arguments.
+
+    `index` prints an index expression for the block that is being computed; `used` collects the
+    library's functions.  `rounded`: the results go to halves, which some functions of f32 need
+    fewer instructions for.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        args: Sequence[Value],
+        index: Callable[[Index], Value],
+        used: dict[str, None],
+        *,
+        rounded: bool = False,
+    ) -> None:
+        self._rounded = rounded
+        self._writer, self._args, self._index, self._used = writer, args, index, used
+        self._known: dict[Scalar, Value] = {}
+
+    def values(self, bodies: Sequence[Scalar]) -> list[Value]:
+        """One expression for each body; shared parts become lines before."""
+        uses = Counter(c for node in walk(*bodies) for c in children(node))
+        for node in walk(*bodies):
+            value = self._value(node)
+            leaf = isinstance(node, Const | Arg)
+            if not leaf and (uses[node] > 1 or (uses[node] and len(value.text) > _LONG)):
+                value = self._writer.define("t", value.text)
+            self._known[node] = value
+        return [self._known[b] for b in bodies]
+
+    def _value(self, node: Scalar) -> Value:
+        match node:
+            case Const():
+                return Value(_constant(node))
+            case Arg():
+                return self._args[node.number]
+            case IndexValue():
+                return self._index_value(node)
+            case Cast():
+                text = self.converted(self._known[node.arg], node.arg.dtype, node.dtype)
+                return Value(text, atomic=not text.startswith("-") and " " not in text)
+            case Apply():
+                return self._apply(node)
+            case Read():
+                raise InternalError("a read in a block's body", where="backends/gpu/scalars")
+            case _:
+                assert_never(node)
+
+    def _index_value(self, node: IndexValue) -> Value:
+        value = self._index(node.index)
+        if node.dtype in NARROW_FLOATS:
+            return Value(f"tl.cast({value.text}, tl.float32).to({type_name(node.dtype)})")
+        return Value(f"tl.cast({value.text}, {type_name(node.dtype)})")
+
+    # ---- functions ---------------------------------------------------------------------------
+
+    def _apply(self, node: Apply) -> Value:
+        if node.function == "select":
+            return self._select(node)
+        dtype = node.args[0].dtype
+        if node.function in _LOGIC or node.function == "not":
+            return self._logic(node)
+        if dtype is BOOL:
+            return self._of_bools(node)
+        wide = arithmetic(dtype)
+        result = self._float(node, wide) if dtype.is_float else self._integer(node, dtype)
+        if node.dtype in NARROW_FLOATS:
+            return Value(f"{result.operand}.to({type_name(node.dtype)})")
+        return result
+
+    def _select(self, node: Apply) -> Value:
+        where, *branches = node.args
+        peers = [b for b in branches if not isinstance(b, Const)]
+        texts = [self._plain(b) if peers else self._known[b].text for b in branches]
+        return Value(f"tl.where({self._truth(where)}, {', '.join(texts)})")
+
+    def _logic(self, node: Apply) -> Value:
+        parts = [Value(self._truth(a), atomic=False).operand for a in node.args]
+        if node.function == "not":
+            return Value(f"{parts[0]} == 0", atomic=False)
+        return Value(f" {_LOGIC[node.function]} ".join(parts), atomic=False)
+
+    def _truth(self, node: Scalar) -> str:
+        return self.converted(self._known[node], node.dtype, BOOL)
+
+    def _of_bools(self, node: Apply) -> Value:
+        name, parts = node.function, [self._known[a] for a in node.args]
+        if name in _COMPARE:
+            a, b = (f"{p.operand}.to(tl.int8)" for p in parts)
+            return Value(f"{a} {_COMPARE[name]} {b}", atomic=False)
+        if name == "bit_not":
+            return Value(f"{parts[0].operand} == 0", atomic=False)
+        if name not in _OF_BOOLS:
+            raise _refusal(name, BOOL)
+        return Value(f" {_OF_BOOLS[name]} ".join(p.operand for p in parts), atomic=False)
+
+    def _float(self, node: Apply, dtype: DType) -> Value:
+        name = node.function
+        if name in _INFIX or name in _COMPARE or (name == "div" and dtype is F64):
+            sign = _INFIX.get(name) or _COMPARE.get(name) or "/"
+            a, b = self._pair(node, dtype)
+            return Value(f"{a} {sign} {b}", atomic=False)
+        args = [self._widened(a).text for a in node.args]
+        if name == "neg":
+            return Value(f"-{self._widened(node.args[0]).operand}", atomic=False)
+        calls = _FLOAT_CALLS | (_F32_CALLS if dtype is F32 else _F64_CALLS)
+        call = calls.get(name)
+        if call is None and dtype is F32 and name in _F32_FUNCTIONS:
+            call = _ROUNDED_CALLS.get(name, name) if self._rounded else name
+        if call is None:
+            raise _refusal(name, dtype)
+        return self._call(call, args)
+
+    def _integer(self, node: Apply, dtype: DType) -> Value:
+        name = node.function
+        if name in _INFIX or name in _COMPARE or name in _BITS:
+            sign = _INFIX.get(name) or _COMPARE.get(name) or _BITS[name]
+            a, b = self._pair(node, dtype)
+            return Value(f"{a} {sign} {b}", atomic=False)
+        args = [self._known[a] for a in node.args]
+        if name in ("floor", "ceil", "round", "trunc"):
+            return args[0]
+        if name in ("neg", "bit_not"):
+            sign = "0 -" if name == "neg" else "-1 -"  # the complement is -1 less the number
+            sign = f"{literal_text(2**dtype.bits - 1, dtype)} -" if _top(name, dtype) else sign
+            return Value(f"{sign} {args[0].operand}", atomic=False)
+        calls = _INT_CALLS if dtype.kind is Kind.INT else _UINT_CALLS
+        if name not in calls:
+            raise _refusal(name, dtype)
+        call = calls[name]
+        width = [str(dtype.bits)] if call in _TAKE_WIDTH else []
+        value = self._call(call, [*(a.text for a in args), *width])
+        if dtype.bits < 32 or call == "int_sign":
+            return Value(f"{value.text}.to({type_name(dtype)})")
+        return value
+
+    def _call(self, name: str, args: Sequence[str]) -> Value:
+        if not name.startswith("tl."):
+            self._used[name] = None
+        return Value(f"{name}({', '.join(args)})")
+
+    def _pair(self, node: Apply, dtype: DType) -> tuple[str, str]:
+        """Both operands; a constant beside what is none is a plain literal."""
+        a, b = node.args
+        constants = isinstance(a, Const), isinstance(b, Const)
+        texts = []
+        for arg, constant in zip((a, b), constants, strict=True):
+            if constant and not all(constants):
+                plain = self._plain(arg)
+                texts.append(f"({plain})" if plain.startswith("-") else plain)
+            else:
+                texts.append(self._widened(arg).operand)
+        return texts[0], texts[1]
+
+    def _plain(self, node: Scalar) -> str:
+        if isinstance(node, Const):
+            return literal_text(node.value, node.dtype)
+        return self._known[node].text
+
+    def _widened(self, node: Scalar) -> Value:
+        """A float in the type it is computed in."""
+        value = self._known[node]
+        if node.dtype not in NARROW_FLOATS:
+            return value
+        return Value(f"{value.operand}.to(tl.float32)")
+
+    # ---- conversions -------------------------------------------------------------------------
+
+    def converted(self, value: Value, source: DType, target: DType) -> str:
+        """A value of `source` as one of `target`."""
+        if source is target:
+            return value.text
+        if (source.is_narrow and source.is_float) or (target.is_narrow and target.is_float):
+            return self._between_codes(value, source, target)
+        text = f"{value.operand}.to(tl.float32)" if source in NARROW_FLOATS else value.operand
+        if target is BOOL:
+            return f"({text} != 0)"
+        name = type_name(target)
+        if source.is_float and target.is_integer:
+            low, high = integer_limits(target)
+            self._used["to_integer"] = None
+            return f"to_integer({text}, {name}, {low}, {high})"
+        if target.is_packed and source is not BOOL:
+            return self._call("lowest_bits", [text, name, str(target.bits)]).text
+        if target in NARROW_FLOATS and source not in NARROW_FLOATS and source is not F32:
+            direct = source is F64 and target.name == "f16"
+            return f"{text}.to({name})" if direct else f"{text}.to(tl.float32).to({name})"
+        return text if source in NARROW_FLOATS and target is F32 else f"{text}.to({name})"
+
+    def _between_codes(self, value: Value, source: DType, target: DType) -> str:
+        """A conversion from or to a narrow float, by way of f32."""
+        if source.is_narrow and source.is_float:
+            wide = Value(self._coded("value", value.text, source))
+            return self.converted(wide, F32, target)
+        wide = Value(self.converted(value, source, F32), atomic=False)
+        return self._coded("code", wide.text, target)
+
+    def _coded(self, what: str, text: str, dtype: DType) -> str:
+        form = FORMATS.get(dtype)
+        if form is None:
+            return self._call(f"power_{what}", [text]).text
+        return self._call(f"narrow_{what}", [text, *format_fields(form)]).text
+
+
+def _top(name: str, dtype: DType) -> bool:
+    """Whether the complement of an unsigned number is asked for: the largest less the number."""
+    return name == "bit_not" and dtype.kind is Kind.UINT
+
+
+def _constant(node: Const) -> str:
+    """A literal that has its type whatever stands beside it."""
+    return f"tl.full([], {literal_text(node.value, node.dtype)}, {type_name(node.dtype)})"
+
+
+def _refusal(name: str, dtype: DType) -> UserError:
+    return UserError(
+        f"there is no function {name} of {dtype.name} for GPUs",
+        hint="compile for a CPU, or use another element type",
+    )
+
+
+def combine_function(
+    name: str, bodies: Sequence[Scalar], count: int, used: dict[str, None]
+) -> list[str]:
+    """The lines of a function for `tl.reduce`: old components, then new ones, to the combined."""
+    writer = Writer()
+    params = [f"{side}{n}" for side in ("a", "b") for n in range(count)]
+    arguments = [Value(writer.name(p)) for p in params]
+    with writer.scope() as lines:
+        scalars = Scalars(writer, arguments, _no_index, used)
+        writer.line(f"return {', '.join(v.text for v in scalars.values(bodies))}")
+    writer.block(f"def {name}({', '.join(params)}):", lines)
+    return ["@triton.jit", *writer.lines()]
+
+
+def _no_index(index: Index) -> Value:
+    raise InternalError(f"a combination that depends on {index.key}", where="backends/gpu/scalars")

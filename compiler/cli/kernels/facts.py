@@ -1,0 +1,106 @@
+"""What a manifest says of an artifact's kernels, checked: the file may come from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.ir.expr.parse import parse_index
+from tcc.ir.index import evaluate, symbol
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFact:
+    """One kernel: what it comes from, and the work and predicted time of one launch;
+    `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
+    it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
+    bytes, over `sizes`) all this is of typical sizes."""
+
+    symbol: str
+    source: str
+    flops: int
+    contraction_flops: int
+    bytes: int
+    seconds: float
+    limit: str | None = None
+    sizes: tuple[str, ...] = ()
+    formulas: tuple[str, ...] = ()
+
+    def at(self, sizes: Sequence[int | None]) -> KernelFact | None:
+        """With the work of a launch at these `sizes`, None where it is not known; a predicted time
+        stays that of typical sizes.  Raises UserError for formulas that are none."""
+        if not self.formulas:
+            return self
+        if None in sizes or len(sizes) != len(self.sizes):
+            return None
+        symbols = {name: symbol(name) for name in self.sizes}
+        known = dict(zip(self.sizes, sizes, strict=True))
+        try:
+            found = [int(evaluate(parse_index(f, symbols), known)) for f in self.formulas]
+            flops, products, bytes_ = found
+        except (ValueError, ZeroDivisionError, RecursionError):
+            return None
+        return replace(self, flops=flops, contraction_flops=products, bytes=bytes_)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`steps` are kernels' numbers and functions' names in the order of the program; the rates are
+    the limits of the machine that the artifact was compiled for."""
+
+    kernels: tuple[KernelFact, ...]
+    steps: tuple[int | str, ...]
+    flops_per_second: float
+    bytes_per_second: float
+
+
+def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Facts:
+    """The facts of a variant in `manifest`, that of the artifact at `path`; raises UserError where
+    it lacks or contradicts them."""
+    try:
+        described = manifest["variants"][variant]
+        rows = described["kernels"]
+        kernels = tuple(
+            KernelFact(
+                _typed(row["symbol"], str),
+                _typed(row["source"], str),
+                _typed(row["flops"], int),
+                _typed(row["contraction_flops"], int),
+                _typed(row["bytes"], int),
+                float(_typed(row["seconds"], float, int)),
+                None if row.get("limit") is None else _typed(row["limit"], str),
+                _texts(row.get("sizes", [])),
+                _texts(row.get("formulas", [])),
+            )
+            for row in rows
+        )
+        machine = described["machine"]
+        rates = [
+            float(_typed(machine[name], float, int))
+            for name in ("flops_per_second", "bytes_per_second")
+        ]
+        steps = tuple(_typed(step, int, str) for step in described["steps"])
+        known = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
+        if not known or min(rates) <= 0:
+            raise ValueError("a number is out of range")
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(
+            "the artifact's manifest does not describe its kernels",
+            where=str(path),
+            why=f"{type(error).__name__}: {error}",
+            hint="compile the model again",
+        ) from error
+    return Facts(kernels, steps, *rates)
+
+
+def _texts(items: Any) -> tuple[str, ...]:
+    return tuple(_typed(item, str) for item in _typed(items, list))
+
+
+def _typed(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(f"{value!r:.64} where a {kinds[0].__name__} belongs")
+    return value

@@ -1,0 +1,173 @@
+"""The kernels of an artifact as a table: what they do, and how their time compares to the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tcc.cli.kernels.facts import Facts, KernelFact
+from tcc.cli.kernels.steps import StepTime
+from tcc.schedule.nest import TYPICAL
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel, or a function of the runtime (whose work is not known: None), in all its launches.
+
+    `predicted` and `measured` are seconds of one run.  `share` is the limit's part of the measured
+    time, else of the predicted one: the least that the operations at the machine's peak (`limit`
+    "flops") or the bytes at its memory bandwidth ("bytes") can take.  A limit that the measured
+    time is below is none; the one of bytes, if no other is left, is "cache", without a share: they
+    came from there.  Where the artifact says what binds a kernel, `limit` is that.
+    With open sizes the work is that of the sizes of the run, None where only its data tell these.
+    """
+
+    name: str
+    source: str
+    launches: int
+    flops: int | None
+    bytes: int | None
+    predicted: float | None
+    measured: float | None
+    limit: str | None
+    share: float | None
+
+    def record(self) -> dict[str, Any]:
+        """The row as JSON would have it."""
+        return asdict(self)
+
+
+def kernel_rows(facts: Facts, times: Sequence[StepTime] | None) -> list[KernelRow]:
+    """One row per kernel and function, the longest first."""
+    rows = []
+    for step in dict.fromkeys(facts.steps):
+        done = [_done(facts, n, times) for n, each in enumerate(facts.steps) if each == step]
+        measured = None if times is None else sum(seconds for *_, seconds in done)
+        if isinstance(step, str):
+            launches = sum(count for _, count, _ in done)
+            rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
+        else:
+            rows.append(_row(facts, facts.kernels[step], done, measured))
+    return sorted(rows, key=lambda row: -_time(row))
+
+
+def contractions(facts: Facts, times: Sequence[StepTime] | None) -> tuple[int, float]:
+    """Multiply-adds (two each) of a run's contractions, and seconds of the kernels that hold them,
+    with all else that is fused into those: measured, where the work is known, or without `times`
+    predicted."""
+    flops, seconds = 0, 0.0
+    for number in range(len(facts.steps)):
+        kernel, count, spent = _done(facts, number, times)
+        if kernel is not None and kernel.contraction_flops:
+            flops += kernel.contraction_flops * count
+            seconds += spent
+    return flops, seconds
+
+
+_Done = tuple[KernelFact | None, int, float]
+
+
+def _done(facts: Facts, number: int, times: Sequence[StepTime] | None) -> _Done:
+    """A step's work (None: not known), launches and seconds: measured, or predicted."""
+    step = facts.steps[number]
+    kernel = None if isinstance(step, str) else facts.kernels[step]
+    if times is None:
+        return kernel, 1, 0.0 if kernel is None else kernel.seconds
+    time = times[number]
+    return kernel and kernel.at(time.sizes), time.times, time.seconds
+
+
+def contraction_line(facts: Facts, times: Sequence[StepTime] | None) -> str | None:
+    """`contractions` in words, against the limit of the artifact's machine; None without any."""
+    flops, seconds = contractions(facts, times)
+    if not seconds:
+        return None
+    share = flops / seconds / facts.flops_per_second
+    amount = f"{flops / 1e9:.3f} Gflop in {seconds * 1e3:.2f} ms"
+    return f"contractions: {amount}, {share:.0%} of the limit of multiply-adds"
+
+
+def open_sizes_line(facts: Facts, measured: bool) -> str | None:
+    """What the table says of kernels whose sizes are open; None without any."""
+    if not any(k.formulas for k in facts.kernels):
+        return None
+    if measured:
+        return "open sizes: work is that of this run; there is none where its data decide"
+    return f"open sizes: counted as {TYPICAL}, or as the most that they may be"
+
+
+def _time(row: KernelRow) -> float:
+    return (row.predicted or 0.0) if row.measured is None else row.measured
+
+
+def _row(
+    facts: Facts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
+) -> KernelRow:
+    launches = sum(count for _, count, _ in done)
+    typical = measured is None or not kernel.formulas
+    predicted = kernel.seconds * launches if typical else None
+    front = kernel.symbol, kernel.source, launches
+    if any(each is None and count for each, count, _ in done):
+        return KernelRow(*front, None, None, predicted, measured, None, None)
+    flops = sum(each.flops * count for each, count, _ in done if each)
+    bytes_ = sum(each.bytes * count for each, count, _ in done if each)
+    least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
+    time = predicted if measured is None else measured
+    held = [name for name in least if 0 < least[name] <= (measured or float("inf"))]
+    nearest = max(held, key=lambda name: least[name], default=None)
+    share = least[nearest] / time if nearest and time else None
+    limit = "cache" if bytes_ else None
+    if nearest is not None:
+        limit = kernel.limit or nearest
+    return KernelRow(*front, flops, bytes_, predicted, measured, limit, share)
+
+
+_HEADS = ("kernel", "launches", "measured us", "predicted us", "Mflop", "MB", "of limit", "source")
+
+
+def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
+    """The rows and their sum as aligned text."""
+    cells = [_HEADS, *map(_cells, rows)]
+    if rows:
+        cells.append(_sum(rows))
+    widths = [max(len(row[n]) for row in cells) for n in range(len(_HEADS))]
+    for row in cells:
+        numbers = (text.rjust(width) for text, width in zip(row[1:-1], widths[1:-1], strict=True))
+        yield "  ".join((row[0].ljust(widths[0]), *numbers, row[-1])).rstrip()
+
+
+def _cells(row: KernelRow) -> tuple[str, ...]:
+    share = "" if row.share is None else f"{row.share:.0%} {row.limit}"
+    share = "data in cache" if row.limit == "cache" else share
+    return (
+        row.name,
+        str(row.launches),
+        _number(row.measured, 1e6),
+        _number(row.predicted, 1e6),
+        _number(row.flops, 1e-6),
+        _number(row.bytes, 1e-6),
+        share,
+        row.source,
+    )
+
+
+def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
+    def total(values: list[float | None], scale: float) -> str:
+        known = [v for v in values if v is not None]
+        return _number(sum(known), scale) if known else ""
+
+    return (
+        "all",
+        str(sum(r.launches for r in rows)),
+        total([r.measured for r in rows], 1e6),
+        total([r.predicted for r in rows], 1e6),
+        total([r.flops for r in rows], 1e-6),
+        total([r.bytes for r in rows], 1e-6),
+        "",
+        "",
+    )
+
+
+def _number(value: float | None, scale: float) -> str:
+    return "" if value is None else f"{value * scale:.2f}"

@@ -1,0 +1,41 @@
+"""The worker that runs a model with OpenVINO: MODEL.onnx INPUTS.npz THREADS PRECISION.
+
+Set up for latency as its documentation says: one stream over all threads, inputs bound once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import openvino
+from tcc.cli.peers.worker import Array, read_arrays, serve
+
+
+def prepare(
+    model: Path, feed: Path, threads: int, precision: str
+) -> Callable[[], Mapping[str, Array]]:
+    """A function that runs the model once on the arrays of `feed`; computes in `precision`."""
+    core = openvino.Core()
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": precision,
+    }
+    compiled = core.compile_model(core.read_model(model), "CPU", settings)
+    request = compiled.create_infer_request()
+    for name, array in read_arrays(feed).items():
+        request.set_tensor(name, openvino.Tensor(array))
+    tensors = {port.any_name: request.get_tensor(port) for port in compiled.outputs}
+
+    def run() -> Mapping[str, Array]:
+        request.infer()
+        return {name: tensor.data for name, tensor in tensors.items()}
+
+    return run
+
+
+if __name__ == "__main__":
+    model, feed, threads = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    serve(lambda: prepare(model, feed, threads, sys.argv[4]))

@@ -1,0 +1,190 @@
+"""Runtimes to compare with, each in a process of its own (`worker.py` states the protocol)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Timer
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from tcc.cli.peers.worker import read_arrays, write_arrays
+from tcc.errors import ToolError
+from tcc.ir.op import Array
+
+# Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
+CAP = 300.0
+
+# What silences each peer that reports to its vendor; nothing of the user's home is read or written.
+_QUIET = MappingProxyType(
+    {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+)
+_OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of peer.
+
+    `package` must be importable for it, `install` names what provides it; `module` is the worker,
+    `-m` style, or the path of a script; `arguments` go to it.
+    """
+
+    title: str
+    module: str
+    package: str = ""
+    install: str = ""
+    arguments: tuple[str, ...] = ()
+
+
+_ORT = ("tcc.cli.peers.ort", "onnxruntime", "onnxruntime")
+_OPENVINO = ("tcc.cli.peers.openvino", "openvino", "openvino")
+
+PEERS: Mapping[str, Row] = MappingProxyType(
+    {
+        "tcc": Row("tcc", "tcc.cli.peers.tcc"),
+        "ort": Row("ONNX Runtime", *_ORT),
+        "ort-plain": Row("ONNX Runtime, unoptimised", *_ORT, ("unoptimised",)),
+        "openvino": Row("OpenVINO, f32", *_OPENVINO, ("f32",)),
+        "openvino-bf16": Row("OpenVINO, bf16", *_OPENVINO, ("bf16",)),
+    }
+)
+
+
+class Peer:
+    """A running worker; use it in a `with`.
+
+    `row` says what it is where `PEERS` does not, `cap` how many seconds each answer may take.
+    Raises ToolError where the peer is not installed and, with the worker's last words, where it
+    fails or takes longer than its cap.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        model: Path,
+        inputs: Mapping[str, Array],
+        threads: int,
+        *,
+        row: Row | None = None,
+        cap: float = CAP,
+    ) -> None:
+        self.kind = kind
+        self._row = row or PEERS[kind]
+        self._cap = cap
+        self._check_installed()
+        self._folder = TemporaryDirectory(prefix="tcc-peer-")
+        folder = Path(self._folder.name)
+        feed = folder / "inputs.npz"
+        write_arrays(feed, inputs)
+        # -P: a random.so that was compiled into the current folder is no module
+        started_as = [] if self._row.module.endswith(".py") else ["-P", "-m"]
+        arguments = [str(model), str(feed), str(threads), *self._row.arguments]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *started_as, self._row.module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=_environment(folder, threads),
+            )
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the worker and removes its files."""
+        with self._process:
+            self._process.kill()
+        self._folder.cleanup()
+
+    def seconds(self, count: int) -> list[float]:
+        """Wall seconds of `count` runs, one after the other."""
+        return [float(value) for value in self._ask(f"time {count}")["seconds"]]
+
+    def outputs(self) -> dict[str, Array]:
+        """The outputs by name."""
+        path = Path(self._folder.name) / "outputs.npz"
+        self._ask(f"outputs {path}")
+        return read_arrays(path)
+
+    def _check_installed(self) -> None:
+        row = self._row
+        parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
+        if not all(find_spec(name) for name in parents if name):
+            raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the worker has ended; reading its answer says why
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        late: list[bool] = []
+
+        def stop() -> None:
+            late.append(True)
+            self._process.kill()
+
+        timer = Timer(self._cap, stop)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+        if late:
+            raise ToolError(f"{self._row.title} took more than {self._cap:g} seconds")
+        answer: dict[str, Any] = json.loads(line) if line else {}
+        if not line or "error" in answer:
+            why = answer.get("error") or self._last_words()
+            raise ToolError(f"{self._row.title} failed", why=str(why))
+        return answer
+
+    def _last_words(self) -> str:
+        status = self._process.wait()
+        log = (Path(self._folder.name) / "log").read_text(errors="replace").strip()
+        return f"its process ended with {status}" + (f"\n{log[-2000:]}" if log else "")
+
+
+def _environment(folder: Path, threads: int) -> dict[str, str]:
+    """A worker's variables.  It imports from where this process does, installed or not.
+
+    OpenVINO asks a file in the home folder whether it may report to its vendor, so the worker gets
+    a home of its own whose file says no.
+    """
+    consent = folder / _OPENVINO_CONSENT
+    consent.parent.mkdir()
+    consent.write_text("0")
+    return {
+        **os.environ,
+        **_QUIET,
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }

@@ -1,0 +1,21 @@
+"""The worker that runs an artifact: MODEL.so INPUTS.npz THREADS."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tcc.artifact import load
+from tcc.cli.peers.worker import Array, read_arrays, serve
+
+
+def prepare(artifact: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
+    """A function that runs the artifact once on the arrays of `feed`."""
+    module = load(artifact, threads)
+    inputs = read_arrays(feed)
+    return lambda: module.run(inputs)
+
+
+if __name__ == "__main__":
+    serve(lambda: prepare(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

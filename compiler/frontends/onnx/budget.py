@@ -1,0 +1,51 @@
+"""How much a model becomes once its functions are inlined, counted before anything is.
+
+Functions that each call the next one twice make 2^n nodes of n: such files are refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from onnx import FunctionProto, NodeProto
+from tcc.budgets import Budgets
+from tcc.frontends.onnx.functions import FunctionKey, function_key
+from tcc.frontends.onnx.support import walk
+
+_Functions = Mapping[FunctionKey, FunctionProto]
+
+
+def check_expansion(nodes: Iterable[NodeProto], functions: _Functions, budgets: Budgets) -> None:
+    """Raises `UserError` where `nodes`, with functions in place of their calls, are over budget.
+
+    Calls that reach themselves count once; the import refuses them.
+    """
+    counts: dict[FunctionKey, int] = {}
+    for key in functions:
+        _count(key, functions, counts)
+    total = sum(_weight(node, counts) for node in walk(nodes))
+    if total > budgets.nodes:
+        raise budgets.over("nodes", why=f"it expands to {total}")
+
+
+def _weight(node: NodeProto, counts: Mapping[FunctionKey, int]) -> int:
+    return counts.get(function_key(node), 1)
+
+
+def _count(root: FunctionKey, functions: _Functions, counts: dict[FunctionKey, int]) -> None:
+    """Fills in `counts` for a function and those that it reaches, without recursion."""
+    pending = [root]
+    entered: set[FunctionKey] = set()
+    while pending:
+        key = pending[-1]
+        if key in counts:
+            pending.pop()
+            continue
+        nodes = list(walk(functions[key].node))
+        called = {function_key(n) for n in nodes} & functions.keys() - counts.keys() - entered
+        if key not in entered and called:
+            entered.add(key)
+            pending += sorted(called)
+            continue
+        counts[key] = 1 + sum(_weight(node, counts) for node in nodes)
+        pending.pop()

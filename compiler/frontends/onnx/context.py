@@ -1,0 +1,213 @@
+"""One ONNX node as its converter sees it: typed attributes, operands, sizes, emitted nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import onnx
+from onnx import AttributeProto
+from tcc.errors import UserError, printable
+from tcc.frontends.emit import Emitter
+from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.tensors import element_type
+from tcc.frontends.scope import Operand, Scope, Session
+from tcc.ir.op import Array
+from tcc.ir.types import BOOL, DType
+
+_KINDS = {
+    AttributeProto.INT: "int",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOAT: "float",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.STRING: "string",
+    AttributeProto.STRINGS: "strings",
+    AttributeProto.TENSOR: "tensor",
+    AttributeProto.GRAPH: "graph",
+}
+LARGEST = (1 << 63) - 1
+
+
+class NodeContext(Emitter):
+    """What a converter may ask about its node, and how it adds nodes to the graph."""
+
+    def __init__(self, node: onnx.NodeProto, scope: Scope) -> None:
+        self.node = node
+        self.scope = scope
+        self.domain = "" if node.domain == "ai.onnx" else node.domain
+        self.loc = node_location(node, scope)
+        self.operation = node.op_type
+        self.names = [name for name in node.output if name]
+        self._attributes = {a.name: a for a in node.attribute}
+        self.defaults = self._check_schema()
+        self.inputs = [self._find(name) for name in node.input]
+        self._check_required()
+
+    def _find(self, name: str) -> Operand | None:
+        try:
+            return self.scope.find(name)
+        except KeyError:
+            raise UserError(
+                f"'{name[:200]}' is read before anything defines it",
+                where=self.loc,
+                why="no input, initialiser or earlier node has that name",
+                hint="the model's nodes must be in topological order, without cycles",
+            ) from None
+
+    def _check_schema(self) -> dict[str, AttributeProto]:
+        """Checks the node against ONNX's own description; returns the attributes' defaults."""
+        if len(self._attributes) != len(self.node.attribute):
+            raise self.fail("an attribute is given twice")
+        schema: Any = schema_of(self.node, self.opset)  # its stubs leave attributes out
+        if schema is None:
+            return {}
+        for kind, count, least, most in (
+            ("inputs", len(self.node.input), schema.min_input, schema.max_input),
+            ("outputs", len(self.node.output), schema.min_output, schema.max_output),
+        ):
+            if not least <= count <= most:
+                raise self.fail(f"it has {count} {kind}; {least} to {most} are due")
+        for name, attribute in self._attributes.items():
+            if name not in schema.attributes:
+                raise self.fail(f"opset {self.opset} has no attribute {name[:200]}")
+            due = schema.attributes[name].type
+            if attribute.type != due.value:
+                found = _KINDS.get(attribute.type, str(attribute.type))
+                raise self.fail(f"attribute {name} is of kind {found}; {due.name} is due")
+        defaults = {n: a.default_value for n, a in schema.attributes.items()}
+        return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
+
+    def _check_required(self) -> None:
+        schema: Any = schema_of(self.node, self.opset)
+        if schema is None:
+            return
+        optional = type(schema).FormalParameterOption.Optional
+        for number, operand in enumerate(self.inputs):
+            declared = schema.inputs[min(number, len(schema.inputs) - 1)]
+            if operand is None and declared.option != optional:
+                raise self.fail(f"input {number} is missing")
+
+    @property
+    def session(self) -> Session:
+        return self.scope.session
+
+    @property
+    def opset(self) -> int:
+        """The version of the node's domain that the model imports."""
+        version = self.scope.opsets.get(self.domain)
+        if version is None:
+            raise self.fail(f"the model imports no opset for the domain '{self.domain}'")
+        return version
+
+    # ---- attributes
+
+    def has(self, name: str) -> bool:
+        return name in self._attributes
+
+    def has_value(self, name: str) -> bool:
+        """Whether the node, or else ONNX's default for its opset, gives the attribute."""
+        return name in self._attributes or name in self.defaults
+
+    def _attribute(self, name: str, kind: str) -> Any:
+        attribute = self._attributes.get(name) or self.defaults[name]
+        found = _KINDS.get(attribute.type, str(attribute.type))
+        if found != kind:
+            raise self.fail(f"attribute {name} is of kind {found}; {kind} is due")
+        return attribute
+
+    def _value(self, name: str, kind: str, field: str, default: Any = None) -> Any:
+        if self.has_value(name):
+            return getattr(self._attribute(name, kind), field)
+        if default is None:
+            raise self.fail(f"attribute {name} is missing")
+        return default
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        return int(self._value(name, "int", "i", default))
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return bool(self.integer(name, default))
+
+    def real(self, name: str, default: float | None = None) -> float:
+        return float(self._value(name, "float", "f", default))
+
+    def text(self, name: str, default: str | None = None) -> str:
+        found = self._value(name, "string", "s", default)
+        return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        return tuple(self._value(name, "ints", "ints", default))
+
+    def reals(self, name: str, default: Sequence[float] = ()) -> tuple[float, ...]:
+        return tuple(self._value(name, "floats", "floats", default))
+
+    def texts(self, name: str, default: Sequence[str] = ()) -> tuple[str, ...]:
+        if not self.has_value(name):
+            return tuple(default)
+        raw = self._attribute(name, "strings").strings
+        return tuple(text.decode("utf-8", "replace") for text in raw)
+
+    def tensor(self, name: str) -> Operand:
+        """A tensor attribute as a constant."""
+        array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
+        return self.constant(array, dtype)
+
+    def graph(self, name: str) -> onnx.GraphProto:
+        found: onnx.GraphProto = self._value(name, "graph", "g")
+        return found
+
+    def dtype(self, name: str, default: DType | None = None) -> DType:
+        """An attribute that holds the number of an element type."""
+        if not self.has_value(name) and default is not None:
+            return default
+        return element_type(self.integer(name), self.loc)
+
+    # ---- operands
+
+    def optional(self, number: int) -> Operand | None:
+        return self.inputs[number] if number < len(self.inputs) else None
+
+    def input(self, number: int) -> Operand:
+        found = self.optional(number)
+        if found is None:
+            raise self.fail(f"input {number} is missing")
+        return found
+
+    def present(self) -> list[Operand]:
+        """All inputs, of an op of which none may be absent."""
+        return [self.input(n) for n in range(len(self.inputs))]
+
+    def wants(self, output: int) -> bool:
+        """Whether the model names this output."""
+        return output < len(self.node.output) and bool(self.node.output[output])
+
+    def static(self, number: int, what: str) -> Array:
+        """The contents of an input that must be constant."""
+        operand = self.input(number)
+        if operand.array is None:
+            raise self.fail(f"{what} must be constant; input {number} is computed")
+        return operand.array
+
+    def static_ints(self, number: int, what: str) -> tuple[int, ...]:
+        array = self.static(number, what)
+        if array.dtype.kind not in "iu" or array.ndim > 1:
+            raise self.fail(f"{what} must be a vector of integers")
+        return tuple(int(v) for v in array.reshape(-1))
+
+    def truth(self, operand: Operand) -> bool | None:
+        """The value of a one-element condition, where the import knows it."""
+        if operand.dtype is not BOOL:
+            raise self.fail(f"a condition has type {operand.type!r}")
+        if operand.array is None or operand.array.size != 1:
+            return None
+        return bool(operand.array.reshape(()))
+
+
+Converter: TypeAlias = Callable[[NodeContext], Sequence["Operand | None"]]
+
+
+def node_location(node: onnx.NodeProto, scope: Scope) -> str:
+    """Where a node is, for messages: the path of bodies and functions, its name, its op."""
+    outputs = [name for name in node.output if name]
+    name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
+    return printable(f"{scope.path}{name[:200]} ({node.op_type[:80]})")

@@ -1,0 +1,400 @@
+"""Converters of com.microsoft's attention: with heads side by side, shared heads, and caches.
+
+    GroupQueryAttention(q, k, v, past_k, past_v, lengths, total, cos, sin)
+      ->  k = concat(past_k, rotary(k)) ; v = concat(past_v, v) ; attention(rotary(q), k, v)
+
+A cache grows by what a run adds where its length is open or says so, and is as long as it will ever
+be otherwise; then new rows go where each sequence ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.contrib.fused import positions
+from tcc.frontends.onnx.contrib.quantize import scaled_sums
+from tcc.frontends.scope import Operand
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import BOOL, I64
+
+Results = Sequence["Operand | None"]
+
+
+# ---- heads --------------------------------------------------------------------------------------
+
+
+def _heads(ctx: NodeContext, x: Operand, count: int) -> Operand:
+    """`[batch, position, heads * width]` as `[batch, head, position, width]`."""
+    width = as_int(x.shape[-1]) if x.rank == 3 else None
+    if count < 1 or width is None or width % count:
+        raise ctx.fail(f"{x.type!r} has no {count} heads side by side")
+    split = ctx.reshape(x, (*x.shape[:2], count, width // count))
+    return ctx.transpose(split, (0, 2, 1, 3))
+
+
+def _merged(ctx: NodeContext, x: Operand) -> Operand:
+    """The heads of `[batch, head, position, width]` side by side again."""
+    batch, count, length, width = x.shape
+    return ctx.reshape(ctx.transpose(x, (0, 2, 1, 3)), (batch, length, count * width))
+
+
+def _attend(
+    ctx: NodeContext,
+    qkv: Sequence[Operand],
+    *,
+    mask: Operand | None,
+    causal: bool = False,
+    offset: Index | None = None,
+) -> Operand:
+    width = as_int(qkv[0].shape[3])
+    if not width:
+        raise ctx.fail("the width of a head is not known")
+    found = ctx.emit(
+        "attention",
+        *qkv,
+        mask,
+        scale=ctx.real("scale", 0.0) or 1 / sqrt(width),
+        is_causal=causal,
+        softcap=ctx.real("softcap", 0.0),
+        offset=const(0) if offset is None else offset,
+    )
+    return _merged(ctx, found)
+
+
+def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
+    """Raises `UserError` for operands and attributes that would change the result."""
+    for number in inputs:
+        if ctx.optional(number) is not None:
+            raise ctx.fail(f"input {number} is not supported")
+    for name, default in defaults.items():
+        if ctx.has(name):
+            kind = type(default)
+            given = ctx.text(name) if kind is str else ctx.integer(name)
+            if given != default:
+                raise ctx.fail(f"{name}={given} is not supported")
+
+
+# ---- rotary embedding ---------------------------------------------------------------------------
+
+
+def _rotary(ctx: NodeContext) -> Results:
+    _refuse(ctx, is_packed_batching=0)
+    x, places, cos, sin = (ctx.input(n) for n in range(4))
+    turned = ctx.integer("rotary_embedding_dim", 0)
+    heads = ctx.integer("num_heads", 0)
+    if ctx.real("scale", 1.0) != 1:
+        raise ctx.fail("a scale is not supported")
+    split = ctx.ranked(x, 3, 4)
+    if x.rank == 3:
+        half, width = as_int(cos.shape[-1]), as_int(x.shape[-1])
+        if not heads and (not half or width is None or turned):
+            raise ctx.fail("the number of heads is not known")
+        split = _heads(ctx, x, heads or (width or 0) // (2 * (half or 1)))
+    batch, _, length, width_of = split.shape
+    turned = turned or as_int(width_of) or 0
+    if places.rank == 1:  # where all sequences begin
+        numbers = positions(ctx, places, length)
+        places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
+    found = _turn(ctx, split, (cos, sin), places, ctx.flag("interleaved"), turned)
+    return [_merged(ctx, found) if x.rank == 3 else found]
+
+
+def _turn(
+    ctx: NodeContext,
+    x: Operand,
+    caches: Sequence[Operand],
+    places: Operand,
+    interleaved: bool,
+    turned: int,
+) -> Operand:
+    operands = [ctx.cast(c, x.dtype) for c in caches]
+    attrs = {"interleaved": interleaved, "rotary_dim": turned}
+    return ctx.emit("rotary_embedding", x, *operands, ctx.cast(places, I64), **attrs)
+
+
+# ---- masks --------------------------------------------------------------------------------------
+
+
+def _padding(ctx: NodeContext, mask: Operand, like: Operand, total: Index) -> Operand:
+    """What is added to scores: nothing where `mask` shows a key, a large negative number elsewhere.
+    It is one number for each key, or for each query and key, or the length of each sequence."""
+    match mask.rank:
+        case 1:
+            keys = ctx.reshape(positions(ctx, None, total), (1, total))
+            lengths = ctx.cast(ctx.reshape(mask, (mask.shape[0], 1)), I64)
+            if mask.shape[0] is not like.shape[0]:
+                raise ctx.fail("a mask of starts and ends is not supported")
+            shown = ctx.emit("less", keys, lengths)
+        case 2 | 3:
+            shown = ctx.emit("greater", mask, ctx.filled(0, mask.dtype))
+        case _:
+            raise ctx.fail(f"a mask {mask.type!r} is not supported")
+    lead = shown.shape[:-1]
+    shown = ctx.reshape(shown, (lead[0], 1, *(lead[1:] or (1,)), shown.shape[-1]))
+    hidden = ctx.filled(ctx.real("mask_filter_value", -10000.0), like.dtype)
+    return ctx.emit("where", shown, ctx.filled(0, like.dtype), hidden)
+
+
+def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
+    found: Operand | None = None
+    for part in parts:
+        if part is not None:
+            found = part if found is None else ctx.emit("add", found, part)
+    return found
+
+
+def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
+    """What is kept of earlier runs, of so many axes, where there is any."""
+    given = ctx.optional(number)
+    return None if given is None else ctx.ranked(given, rank)
+
+
+# ---- many heads ---------------------------------------------------------------------------------
+
+
+def _multi_head(ctx: NodeContext) -> Results:
+    _refuse(ctx, 8, 9)
+    if ctx.wants(3):
+        raise ctx.fail("scores are not given")
+    q, k, v = _projected(ctx, ctx.integer("num_heads"))
+    past = [_cache(ctx, n, 4) for n in (6, 7)]
+    before = const(0) if past[0] is None else past[0].shape[2]
+    k, v = (x if p is None else ctx.concat([p, x], 2) for p, x in zip(past, (k, v), strict=True))
+    padding = ctx.optional(4)
+    shown = None if padding is None else _padding(ctx, padding, q, k.shape[2])
+    mask = _added(ctx, ctx.optional(5), shown)
+    causal = ctx.flag("unidirectional")
+    return [_attend(ctx, (q, k, v), mask=mask, causal=causal, offset=before), k, v]
+
+
+def _projected(ctx: NodeContext, count: int) -> list[Operand]:
+    """Queries, keys and values with their heads on an axis and their biases added."""
+    first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
+    packed = first if key is None else key
+    if packed.rank == 5:  # [batch, position, head, which, width]
+        parts = as_int(packed.shape[3]) or 0
+        if ctx.optional(3) is not None or parts != (3 if key is None else 2):
+            raise ctx.fail(f"packed heads {packed.type!r} are not supported")
+        each = [ctx.slice_axis(packed, 3, n, 1) for n in range(parts)]
+        shape = (*packed.shape[:3], packed.shape[4])
+        heads = [ctx.transpose(ctx.reshape(e, shape), (0, 2, 1, 3)) for e in each]
+        return heads if key is None else [_heads(ctx, first, count), *heads]
+    if key is None or value is None:
+        raise ctx.fail("keys and values are missing")
+    found = []
+    start = 0
+    for x in (first, key, value):
+        width = as_int(x.shape[-1])
+        bias = ctx.optional(3)
+        if bias is not None and x.rank == 3 and width is not None:
+            bias = ctx.holds(ctx.ranked(bias, 1), 0, start + width)
+            x = ctx.emit("add", x, ctx.slice_axis(bias, 0, start, width))
+        start += width or 0
+        found.append(x if x.rank == 4 else _heads(ctx, x, count))
+    return found
+
+
+def _attention(ctx: NodeContext) -> Results:
+    _refuse(ctx, 6, do_rotary=0, past_present_share_buffer=0)
+    x, weights, bias = ctx.input(0), ctx.input(1), ctx.optional(2)
+    made = ctx.emit("matmul", x, weights)
+    made = made if bias is None else ctx.emit("add", made, bias)
+    return _attended(ctx, made, mask=3, past=4, added=ctx.optional(5))
+
+
+def _quantised_attention(ctx: NodeContext) -> Results:
+    """The same on bytes: a scale and a zero point for x, and for all weights or each column."""
+    _refuse(ctx, do_rotary=0, past_present_share_buffer=0)
+    x = (ctx.input(0), ctx.input(3), ctx.optional(6))
+    weights = (ctx.input(1), ctx.input(4), ctx.optional(7))
+    made = scaled_sums(ctx, x, weights, ctx.input(2))
+    return _attended(ctx, made, mask=5, past=8, added=None)
+
+
+def _attended(
+    ctx: NodeContext, made: Operand, *, mask: int, past: int, added: Operand | None
+) -> Results:
+    """Attention over queries, keys and values side by side in `made`, and the cache with these;
+    `mask` and `past` number operands, `added` goes to the scores."""
+    width = as_int(made.shape[-1])
+    if width is None:
+        raise ctx.fail("the widths of queries, keys and values are not known")
+    widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
+    if len(widths) != 3 or sum(widths) != width:
+        raise ctx.fail(f"widths {widths} are not those of {made.type!r}")
+    starts = (0, widths[0], widths[0] + widths[1])
+    made = ctx.ranked(made, 3)
+    parts = [ctx.slice_axis(made, 2, s, w) for s, w in zip(starts, widths, strict=True)]
+    q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
+    cache, before = _cache(ctx, past, 5), const(0)
+    if cache is not None:
+        cache, before = ctx.holds(cache, 0, 2), cache.shape[3]
+        old = [ctx.reshape(ctx.slice_axis(cache, 0, n, 1), cache.shape[1:]) for n in range(2)]
+        k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
+    present = None
+    if ctx.wants(1):
+        present = ctx.concat([ctx.reshape(o, (1, *o.shape)) for o in (k, v)], 0)
+    shown = ctx.optional(mask)
+    padding = None if shown is None else _padding(ctx, shown, q, k.shape[2])
+    causal = ctx.flag("unidirectional")
+    scores = _added(ctx, added, padding)
+    return [_attend(ctx, (q, k, v), mask=scores, causal=causal, offset=before), present]
+
+
+# ---- shared heads and caches --------------------------------------------------------------------
+
+
+def _group_query(ctx: NodeContext) -> Results:
+    _refuse(ctx, 12, 13, sliding_window_cache=0, qk_output=0, causal=1)
+    _refuse(ctx, k_quant_type="NONE", v_quant_type="NONE")
+    if ctx.wants(3):
+        raise ctx.fail("scores are not given")
+    many, few = ctx.integer("num_heads"), ctx.integer("kv_num_heads")
+    q, k, v = (
+        _heads(ctx, x, n) for x, n in zip(_apart(ctx, many, few), (many, few, few), strict=True)
+    )
+    if ctx.optional(14) is not None:
+        q, k = (_head_norm(ctx, x, ctx.input(n)) for x, n in ((q, 14), (k, 15)))
+    cache = _Cache(ctx, k)
+    if ctx.flag("do_rotary"):
+        q, k = (_placed(ctx, x, cache) for x in (q, k))
+    k, v = cache.present(k, 3), cache.present(v, 4)
+    mask = ctx.optional(10)
+    window = ctx.integer("local_window_size", -1)
+    if window == 0:
+        raise ctx.fail("a window of 0 shows no key")
+    sink = _sink(ctx, many)
+    if cache.even and window < 0 and sink is None:
+        y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)
+        return [y, k, v]
+    shown = cache.shown(k.shape[2], window)
+    if mask is not None:
+        lowest = ctx.filled(float("-inf"), mask.dtype)
+        shown = ctx.emit("where", shown, mask, lowest)
+    if sink is None:
+        return [_attend(ctx, (q, k, v), mask=shown), k, v]
+    shown, *longer = _sunk(ctx, shown, sink, (k, v))
+    return [_attend(ctx, (q, *longer), mask=shown), k, v]
+
+
+def _sink(ctx: NodeContext, heads: int) -> Operand | None:
+    """What each head's softmax has as one more score, which goes to no key; `[heads]`."""
+    given = ctx.optional(11)
+    if given is not None:
+        return ctx.holds(ctx.ranked(given, 1), 0, heads)
+    smooth = ctx.integer("smooth_softmax", -1) > 0
+    return ctx.expand(ctx.filled(0, ctx.input(0).dtype), (const(heads),)) if smooth else None
+
+
+def _sunk(
+    ctx: NodeContext, shown: Operand, sink: Operand, caches: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    """The scores' mask with one more key of no value, and the caches with it."""
+    dtype = caches[0].dtype
+    if shown.dtype is BOOL:
+        lowest = ctx.filled(float("-inf"), dtype)
+        shown = ctx.emit("where", shown, ctx.filled(0, dtype), lowest)
+    batch, _, length, total = shown.shape
+    heads = sink.shape[0]
+    own = ctx.reshape(ctx.cast(sink, dtype), (1, heads, 1, 1))
+    columns = (
+        ctx.expand(shown, (batch, heads, length, total)),
+        ctx.expand(own, (batch, heads, length, const(1))),
+    )
+    rows = (ctx.expand(ctx.filled(0, dtype), (*c.shape[:2], const(1), c.shape[3])) for c in caches)
+    longer = (ctx.concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
+    return ctx.concat(list(columns), 3), *longer
+
+
+def _apart(ctx: NodeContext, many: int, few: int) -> list[Operand]:
+    """Queries, keys and values, which may lie side by side in the first operand."""
+    q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
+    if k is not None and v is not None:
+        return [q, k, v]
+    width = as_int(q.shape[-1])
+    if many < 1 or few < 1 or width is None or width % (many + 2 * few):
+        raise ctx.fail(f"{q.type!r} does not hold {many} and twice {few} heads")
+    each = width // (many + 2 * few)
+    starts = (0, many * each, (many + few) * each)
+    sizes = (many * each, few * each, few * each)
+    return [ctx.slice_axis(q, 2, s, n) for s, n in zip(starts, sizes, strict=True)]
+
+
+def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
+    epsilon = ctx.real("qk_norm_epsilon", 1e-6)
+    return ctx.emit("rms_normalization", x, scale, axis=3, epsilon=epsilon, outputs=1)
+
+
+def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
+    """Queries or keys turned by the angles of their places."""
+    cos, sin, given = ctx.ranked(ctx.input(7), 2), ctx.input(8), ctx.optional(9)
+    places = cache.places if given is None else given
+    half = as_int(cos.shape[1])
+    if half is None:
+        raise ctx.fail("the width of the angles is not known")
+    return _turn(ctx, x, (cos, sin), places, ctx.flag("rotary_interleaved"), 2 * half)
+
+
+class _Cache:
+    """Where a run's rows go in a cache of keys or values.
+
+    `even`: all sequences have `before` rows already, and the cache grows.  `places` are those of
+    the run's rows, `[batch, position]`.
+    """
+
+    def __init__(self, ctx: NodeContext, k: Operand) -> None:
+        self.ctx = ctx
+        batch, _, length, _ = k.shape
+        past = _cache(ctx, 3, 4)
+        self.before = const(0) if past is None else past.shape[2]
+        total = ctx.size(ctx.input(6), "total_sequence_length")
+        grown = self.before + length
+        held = as_int(self.before)
+        self.whole = bool(held) and total is not grown  # it has its final length
+        if not self.whole and total is not grown:
+            ctx.require(total, grown, "a cache grows by the rows of a run")
+        self.even = not self.whole and (held == 0 or batch is const(1))
+        if self.even:
+            row = positions(ctx, ctx.size_scalar(self.before), length)
+            self.places = ctx.expand(ctx.reshape(row, (1, length)), (batch, length))
+            return
+        last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
+        # The first rows of a shorter sequence begin at 0 too: what is behind its end is padding.
+        start = ctx.emit("sub", last, ctx.size_scalar(length - 1))
+        self.starts = ctx.emit("max", start, ctx.filled(0, I64))
+        row = ctx.reshape(positions(ctx, None, length), (1, length))
+        self.places = ctx.emit("add", ctx.reshape(self.starts, (batch, 1)), row)
+
+    def present(self, rows: Operand, number: int) -> Operand:
+        """The cache of input `number` with the run's rows."""
+        ctx, past = self.ctx, _cache(self.ctx, number, 4)
+        if past is None:
+            return rows
+        if self.even:
+            return ctx.concat([past, rows], 2)
+        if not self.whole:
+            past = ctx.concat([past, ctx.expand(ctx.filled(0, rows.dtype), rows.shape)], 2)
+        return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
+
+    def shown(self, total: Index, window: int) -> Operand:
+        """Whether a query sees a key, of the last `window` ones where that is not negative."""
+        ctx = self.ctx
+        batch, length = self.places.shape
+        own = ctx.reshape(self.places, (batch, 1, length, 1))
+        keys = ctx.reshape(positions(ctx, None, total), (1, 1, 1, total))
+        found = ctx.emit("less_or_equal", keys, own)
+        if window < 0:
+            return found
+        near = ctx.emit("sub", own, ctx.filled(window, I64))
+        return ctx.emit("and", found, ctx.emit("greater", keys, near))
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("com.microsoft", "RotaryEmbedding"): _rotary,
+    ("com.microsoft", "MultiHeadAttention"): _multi_head,
+    ("com.microsoft", "Attention"): _attention,
+    ("com.microsoft", "QAttention"): _quantised_attention,
+    ("com.microsoft", "GroupQueryAttention"): _group_query,
+}

@@ -1,0 +1,171 @@
+"""Converters of com.microsoft's operators on packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.scope import Operand
+from tcc.ir.narrow import decode, unpack
+from tcc.ir.op import Array
+from tcc.ir.types import F32, U2, U4, U8, DType
+from tcc.ops.algebra.levels import nibbles
+
+Results = Sequence["Operand | None"]
+
+# The numbers of bitsandbytes: 4-bit floats, and quantiles of a normal distribution.
+_FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+_FP4 += [-number for number in _FP4]
+_NF4 = (
+    -1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1,
+)  # fmt: skip
+LEVELS = {2: U2, 4: U4, 8: U8}
+
+
+def _matmul_n_bits(ctx: NodeContext) -> Results:
+    """`x` (.., K) times N rows of K levels, packed in blocks that share a scale and a zero point.
+
+    Without zero points these are the middle of the levels' range.  `g_idx` names the block of each
+    level, for its zero point too (packed ones are what ONNX Runtime's CPU kernel overlooks then).
+    `accuracy_level` says how far x may be rounded, and it is not: products are of f32.
+    """
+    bits = ctx.integer("bits", 4)
+    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
+    dtype = LEVELS.get(bits)
+    if dtype is None:
+        raise ctx.fail(f"levels of {bits} bits are not supported")
+    if min(rows, depth, block) < 1:
+        raise ctx.fail("a size is not positive")
+    x = ctx.cast(ctx.input(0), F32)
+    blocks = -(-depth // block)
+    data = _rows_of_bytes(ctx, 1, "B", rows, blocks * block, bits)
+    levels = _elements(data, (rows, blocks * block), dtype)[:, :depth]
+    scale = ctx.cast(ctx.reshape(ctx.input(2), (rows, blocks)), F32)
+    zero = _zero_points(ctx, (rows, blocks), dtype)
+    groups, even = _groups(ctx, depth, blocks), np.arange(depth) // block
+    if groups is not None and (groups != even).any():
+        order = np.argsort(groups, kind="stable")
+        if (groups[order] == even).all():
+            x, levels = _gathered(ctx, x, order, x.rank - 1), levels[:, order]
+        else:  # of uneven blocks each level has a scale of its own
+            block, scale, zero = 1, _gathered(ctx, scale, groups, 1), zero[:, groups]
+    found = _product(ctx, x, (levels, scale, zero), dtype, block)
+    bias = ctx.optional(5)
+    if bias is not None:
+        found = ctx.emit("add", found, ctx.cast(bias, F32))
+    return [ctx.cast(found, ctx.input(0).dtype)]
+
+
+def _matmul_bnb4(ctx: NodeContext) -> Results:
+    """`x` times N rows of K numbers of a table of 16, whose places are packed, the first of two in
+    the high half of a byte; each block of them, counted over all rows, has its own factor."""
+    rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
+    kind = ctx.integer("quant_type")
+    if kind not in (0, 1) or min(rows, depth, block) < 1:
+        raise ctx.fail(f"quant_type {kind}, N {rows}, K {depth} or block_size {block} is no such")
+    count = rows * depth
+    packed, factors = ctx.static(1, "B").reshape(-1), ctx.static(2, "absmax").reshape(-1)
+    if packed.dtype != np.uint8 or (packed.size, factors.size) != (
+        -(-count // 2),
+        -(-count // block),
+    ):
+        raise ctx.fail(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
+    places = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[:count]
+    found = np.array((_FP4, _NF4)[kind], np.float32)[places]
+    found *= np.repeat(factors.astype(np.float32), block)[:count]
+    found = found.reshape(rows, depth)
+    weights = ctx.constant(found.T if ctx.flag("transB", True) else found)
+    x = ctx.input(0)
+    return [ctx.cast(ctx.emit("matmul", ctx.cast(x, F32), weights), x.dtype)]
+
+
+def _product(
+    ctx: NodeContext, x: Operand, rows: tuple[Array, Operand, Array], dtype: DType, block: int
+) -> Operand:
+    """`x` times `rows`: levels, their scales and zero points."""
+    levels, scale, zero = rows
+    if zero.dtype == dtype.carrier:
+        operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
+        weights = ctx.emit("dequantize_linear", *operands, axis=1, block_size=block, to=None)
+        return ctx.emit("matmul", x, ctx.emit("transpose", weights, perm=(1, 0)))
+    half = 1 << (dtype.bits - 1)
+    signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
+    bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
+    stored = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
+    points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
+    turned = ctx.emit("transpose", scale, perm=(1, 0))
+    return ctx.emit("matmul_levels", x, stored, turned, points, bits=bits, block=block)
+
+
+def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
+    return ctx.emit("gather", x, ctx.constant(at.astype(np.int64)), axis=axis)
+
+
+def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
+    """The block of each level of a row, where that is said."""
+    if ctx.optional(4) is None:
+        return None
+    found = ctx.static(4, "g_idx").reshape(-1)
+    whole = found.dtype.kind in "iu"
+    if not whole or found.size < depth or not ((found >= 0) & (found < blocks)).all():
+        raise ctx.fail(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
+    return found[:depth]
+
+
+def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Array:
+    """One for each row and block, as levels are; floats where they lie between levels."""
+    if ctx.optional(3) is None:
+        return np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
+    if ctx.input(3).dtype.is_float:
+        given = ctx.static(3, "the zero points").astype(np.float32)
+        if given.size != prod(shape):
+            raise ctx.fail(f"there are {given.size} zero points for {prod(shape)} blocks")
+        given = given.reshape(shape)
+        whole: Array = np.clip(np.nan_to_num(given), 0, (1 << dtype.bits) - 1).astype(dtype.carrier)
+        return whole if (whole == given).all() else given
+    if ctx.input(3).dtype is not U8:
+        raise ctx.fail(f"zero points of type {ctx.input(3).dtype} are not supported")
+    per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # rows begin with a byte
+    data = _rows_of_bytes(ctx, 3, "the zero points", shape[0], per_row, dtype.bits)
+    return _elements(data, (shape[0], per_row), dtype)[:, : shape[1]]
+
+
+def _rows_of_bytes(
+    ctx: NodeContext, number: int, what: str, rows: int, levels: int, bits: int
+) -> Array:
+    """A constant operand that is bytes, as many as the levels of all rows fill."""
+    data = ctx.static(number, what)
+    if data.dtype != np.uint8 or data.size * 8 != rows * levels * bits:
+        raise ctx.fail(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
+    return data.reshape(-1)
+
+
+def _elements(data: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    if not dtype.is_packed:
+        return data.reshape(shape)
+    return decode(unpack(data.reshape(-1), prod(shape), dtype), dtype).reshape(shape)
+
+
+def unpacked(
+    ctx: NodeContext, number: int, what: str, dtype: DType = U4, count: int | None = None
+) -> Operand:
+    """A constant operand of bytes that hold levels along the last axis, as these; with `count` so
+    many of each row, which ends with a byte."""
+    data = ctx.static(number, what)
+    if data.dtype != np.uint8 or not data.ndim:
+        raise ctx.fail(f"{what} are no rows of bytes")
+    rows = _elements(data, (*data.shape[:-1], data.shape[-1] * 8 // dtype.bits), dtype)
+    if count is not None and not count <= rows.shape[-1] < count + 8 // dtype.bits:
+        raise ctx.fail(f"{what} have {rows.shape[-1]} levels in a row for {count}")
+    return ctx.constant(rows[..., :count], dtype)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("com.microsoft", "MatMulNBits"): _matmul_n_bits,
+    ("com.microsoft", "MatMulBnb4"): _matmul_bnb4,
+}

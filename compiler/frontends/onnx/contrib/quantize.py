@@ -1,0 +1,215 @@
+"""Converters of com.microsoft's operators on quantised tensors.
+
+    QLinearAdd(a, b)  ->  quantize_linear(add(dequantize_linear(a), dequantize_linear(b)))
+
+Products keep this form too: targets that multiply bytes find them in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+
+from tcc.frontends.emit import Emitter
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.contrib.fused import embedded
+from tcc.frontends.onnx.contrib.packed_weights import LEVELS, unpacked
+from tcc.frontends.onnx.convert.quantize import CONVERTERS as STANDARD_QUANTISED
+from tcc.frontends.onnx.convert.reduce import along_axis
+from tcc.frontends.onnx.convert.window import CONVERTERS as WINDOWS
+from tcc.frontends.onnx.convert.window import pool_attrs
+from tcc.frontends.scope import Operand
+from tcc.ir.index import as_int
+from tcc.ir.types import F32, U8
+
+Results = Sequence["Operand | None"]
+
+
+def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
+    """Operand `first` as floats; its scale and zero point follow it."""
+    return _scaled(ctx, ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
+
+
+def _scaled(
+    ctx: NodeContext, x: Operand, scale: Operand, zero: Operand | None, axis: int = 0
+) -> Operand:
+    zero = zero and ctx.reshape(zero, scale.shape)
+    return ctx.emit("dequantize_linear", x, scale, zero, axis=axis, block_size=0, to=None)
+
+
+def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
+    """`y` quantised by operands `scale` and the next one, to the type of `like`."""
+    step, zero = ctx.input(scale), ctx.optional(scale + 1)
+    zero = zero and ctx.reshape(zero, step.shape)
+    to = like.dtype if zero is None else zero.dtype
+    return ctx.emit(
+        "quantize_linear", y, step, zero, to=to, axis=0, block_size=0, saturate=True, precision=F32
+    )
+
+
+# ---- point by point -----------------------------------------------------------------------------
+
+
+def _binary(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        result = ctx.emit(op, _floats(ctx, 0), _floats(ctx, 3))
+        return [_levels(ctx, result, 6, ctx.input(0))]
+
+    return convert
+
+
+def _unary(make: Callable[[NodeContext, Operand], Operand]) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        return [_levels(ctx, make(ctx, _floats(ctx, 0)), 3, ctx.input(0))]
+
+    return convert
+
+
+def _softmax(ctx: NodeContext, x: Operand) -> Operand:
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    return along_axis(ctx, "softmax", x, axis, ctx.integer("opset"))
+
+
+def _average(ctx: NodeContext, x: Operand) -> Operand:
+    padded = ctx.flag("count_include_pad")
+    return ctx.emit("average_pool", x, **pool_attrs(ctx, x), count_include_pad=padded)
+
+
+def _global_average(ctx: NodeContext, x: Operand) -> Operand:
+    return ctx.emit("reduce_mean", x, axes=tuple(range(2, x.rank)), keepdims=True)
+
+
+def _concat(ctx: NodeContext) -> Results:
+    parts = [_floats(ctx, n) for n in range(2, len(ctx.inputs), 3)]
+    if not parts or len(ctx.inputs) % 3 != 2:
+        raise ctx.fail("operands come by threes, after a scale and a zero point")
+    axis = ctx.axis(ctx.integer("axis"), parts[0].rank)
+    return [_levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))]
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def _gemm(ctx: NodeContext) -> Results:
+    """A product of bytes, its bias in i32 by the scale of the sums; floats without a scale of y."""
+    a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
+    if alpha != 1:
+        a_scale = ctx.emit("mul", a_scale, ctx.filled(alpha, F32))
+    a = _scaled(ctx, ctx.input(0), a_scale, ctx.input(2))
+    turned = ctx.flag("transB")
+    operands = [a, _floats(ctx, 3, axis=0 if turned else 1)]
+    bias = ctx.optional(6)
+    if bias is not None:
+        step = ctx.emit("mul", a_scale, ctx.input(4))
+        operands.append(ctx.emit("mul", ctx.cast(bias, F32), step))
+    flags = {"trans_a": ctx.flag("transA"), "trans_b": turned}
+    made = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
+    return [made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))]
+
+
+def scaled_sums(
+    ctx: Emitter,
+    a: Sequence[Operand | None],
+    c: Sequence[Operand | None],
+    bias: Operand | None = None,
+) -> Operand:
+    """The product of bytes with their scales and zero points, in floats."""
+    zeros = [_vector(ctx, o[2]) for o in (a, c)]
+    sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
+    step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
+    found = ctx.emit("mul", ctx.cast(sums, F32), step)
+    return found if bias is None else ctx.emit("add", found, bias)
+
+
+def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
+    """A scale or zero point, a scalar where it is one number."""
+    return ctx.reshape(x, ()) if x is not None and x.type.static_shape == (1,) else x
+
+
+def _to_float(ctx: NodeContext) -> Results:
+    a = (ctx.input(0), ctx.input(2), ctx.optional(4))
+    c = (ctx.input(1), ctx.input(3), ctx.optional(5))
+    return [scaled_sums(ctx, a, c, ctx.optional(6))]
+
+
+def quantised_product(
+    ctx: Emitter, x: Operand, matrix: Sequence[Operand | None], bias: Operand | None = None
+) -> Operand:
+    """`x`, quantised by its own range, times bytes with their scale and zero point."""
+    return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
+
+
+def _dynamic_matmul(ctx: NodeContext) -> Results:
+    matrix = (ctx.input(1), ctx.input(2), ctx.optional(3))
+    return [quantised_product(ctx, ctx.input(0), matrix, ctx.optional(4))]
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def _gather_blocks(ctx: NodeContext) -> Results:
+    """Rows of a table of levels, whose blocks have scales of their own.
+
+    Bytes hold levels around the middle of their range, if not around given zero points; elements
+    of 4 bits are what they are."""
+    data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
+    bits, axis = ctx.integer("bits", 4), ctx.axis(ctx.integer("quantize_axis", 1), data.rank)
+    block = ctx.integer("block_size", 128)
+    if data.dtype is U8:
+        dtype = LEVELS.get(bits)
+        if dtype is None:
+            raise ctx.fail(f"levels of {bits} bits are not supported")
+        if dtype.is_packed:
+            data = unpacked(ctx, 0, "the table", dtype)
+            zero = None if zero is None else unpacked(ctx, 3, "the zero points", dtype)
+        if zero is None:
+            zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
+    if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
+        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
+    rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block, to=None)
+    return [
+        ctx.emit("gather", rows, indices, axis=ctx.axis(ctx.integer("gather_axis", 0), rows.rank))
+    ]
+
+
+def _quantised_embedding(ctx: NodeContext) -> Results:
+    """Bytes in the tables: a scale 6 operands behind each, a zero point 11."""
+    return embedded(
+        ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))
+    )
+
+
+# ---- images whose channels are last, as ONNX Runtime's full optimisation leaves them -------------
+
+
+def _channels_last(make: Converter, always: bool = False) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        if not (always or ctx.flag("channels_last")):
+            return make(ctx)
+        x, inner = ctx.input(0), copy(ctx)
+        inner.inputs = [ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))), *ctx.inputs[1:]]
+        return [y and ctx.transpose(y, (0, *range(2, x.rank), 1)) for y in make(inner)]
+
+    return convert
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("com.microsoft", "QLinearAdd"): _binary("add"),
+    ("com.microsoft", "QLinearMul"): _binary("mul"),
+    ("com.microsoft", "QLinearSigmoid"): _unary(lambda ctx, x: ctx.emit("sigmoid", x)),
+    ("com.microsoft", "QLinearLeakyRelu"): _unary(
+        lambda ctx, x: ctx.emit("leaky_relu", x, alpha=ctx.real("alpha", 0.01))
+    ),
+    ("com.microsoft", "QLinearSoftmax"): _unary(_softmax),
+    ("com.microsoft", "QLinearAveragePool"): _channels_last(_unary(_average)),
+    ("com.microsoft", "QLinearGlobalAveragePool"): _channels_last(_unary(_global_average)),
+    ("com.microsoft", "QLinearConcat"): _concat,
+    ("com.microsoft", "QGemm"): _gemm,
+    ("com.microsoft", "MatMulIntegerToFloat"): _to_float,
+    ("com.microsoft", "DynamicQuantizeMatMul"): _dynamic_matmul,
+    ("com.microsoft", "GatherBlockQuantized"): _gather_blocks,
+    ("com.microsoft", "QEmbedLayerNormalization"): _quantised_embedding,
+    ("com.microsoft", "QLinearConv"): _channels_last(STANDARD_QUANTISED["", "QLinearConv"]),
+    ("com.microsoft", "NhwcMaxPool"): _channels_last(WINDOWS["", "MaxPool"], always=True),
+    ("com.microsoft", "NhwcConv"): _channels_last(WINDOWS["", "Conv"], always=True),
+}

@@ -1,0 +1,57 @@
+"""Attention of halves as one op.
+
+ONNX's body rounds scores and shares to halves between its steps, which every fused kernel skips:
+the op computes them in f32, and may become one kernel.  What it lacks is the body's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.functions import call, typed_body
+from tcc.frontends.scope import Operand
+from tcc.ir.index import as_int, const
+from tcc.ir.types import BF16, F16
+
+Results = Sequence["Operand | None"]
+
+
+def _attention(ctx: NodeContext) -> Results:
+    if _is_whole(ctx):
+        q, k, v = (ctx.input(n) for n in range(3))
+        width = as_int(q.shape[3])
+        assert width is not None
+        return [
+            ctx.emit(
+                "attention",
+                q,
+                k,
+                v,
+                scale=ctx.real("scale", 1 / sqrt(width)),
+                is_causal=ctx.flag("is_causal"),
+                softcap=ctx.real("softcap", 0.0),
+                offset=const(0),
+            )
+        ]
+    body = typed_body(ctx)
+    if body is None:
+        raise ctx.fail("it is not supported with these attributes or types")
+    return call(ctx, body)
+
+
+def _is_whole(ctx: NodeContext) -> bool:
+    """Queries, keys and values of halves with their heads on an axis, and nothing else."""
+    operands = [ctx.optional(n) for n in range(len(ctx.inputs))]
+    if any(o is not None for o in operands[3:]) or any(ctx.wants(n) for n in range(1, 4)):
+        return False
+    for operand in (ctx.input(n) for n in range(3)):
+        if operand.rank != 4 or operand.dtype not in (BF16, F16):
+            return False
+        if as_int(operand.shape[1]) is None or not as_int(operand.shape[3]):
+            return False
+    return True
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {("", "Attention"): _attention}

@@ -1,0 +1,120 @@
+"""Operators of opsets 1 to 6, where they meant something else than they do from opset 7 on.
+
+The others are imported as those of opset 7.  Broadcasting was asked for by an attribute, and
+`axis` said where the second operand's axes begin among those of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import TensorProto
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.convert.normalization import inference_norm
+from tcc.frontends.onnx.convert.resize import upsampled
+from tcc.frontends.onnx.rows import OLDEST_ROWS, bound_row
+from tcc.frontends.onnx.tensors import element_type
+from tcc.frontends.scope import Operand
+from tcc.ir.index import const
+
+Results = Sequence["Operand | None"]
+
+
+def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
+    """`y` with axes of extent one after its own, so that these begin at the attribute `axis`."""
+    if not ctx.flag("broadcast") or not ctx.has("axis"):
+        return y
+    behind = x.rank - ctx.axis(ctx.integer("axis"), x.rank) - y.rank
+    if behind < 0:
+        raise ctx.fail(f"{y.type!r} does not fit {x.type!r} from axis {ctx.integer('axis')} on")
+    return ctx.reshape(y, (*y.shape, *[const(1)] * behind))
+
+
+def _binary(ctx: NodeContext) -> Results:
+    x, y = ctx.input(0), _placed(ctx, ctx.input(0), ctx.input(1))
+    found = bound_row("", ctx.node.op_type, OLDEST_ROWS)
+    assert found is not None
+    row = found[1]
+    return [ctx.emit(row.name, x, y)]
+
+
+def _gemm(ctx: NodeContext) -> Results:
+    flags = {"trans_a": ctx.flag("transA"), "trans_b": ctx.flag("transB")}
+    factors = {"alpha": ctx.real("alpha"), "beta": ctx.real("beta")}
+    return [ctx.emit("gemm", *ctx.present(), **flags, **factors)]
+
+
+def _prelu(ctx: NodeContext) -> Results:
+    """One slope, or one for each channel."""
+    x, slope = ctx.input(0), ctx.input(1)
+    if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
+        slope = ctx.reshape(slope, (*slope.shape, *[const(1)] * (x.rank - 2)))
+    return [ctx.emit("prelu", x, slope)]
+
+
+def _batch_norm(ctx: NodeContext) -> Results:
+    _for_inference(ctx)
+    return inference_norm(ctx)
+
+
+def _dropout(ctx: NodeContext) -> Results:
+    _for_inference(ctx)
+    return [ctx.input(0)]
+
+
+def _for_inference(ctx: NodeContext) -> None:
+    if not ctx.flag("is_test"):
+        raise ctx.fail("it is in training mode", "export the model for inference")
+
+
+def _concat(ctx: NodeContext) -> Results:
+    parts = ctx.present()
+    return [ctx.concat(parts, ctx.axis(ctx.integer("axis", 1), parts[0].rank))]
+
+
+def _cast(ctx: NodeContext) -> Results:
+    if ctx.opset >= 6:
+        return [ctx.cast(ctx.input(0), ctx.dtype("to"))]
+    name = ctx.text("to").upper()
+    number = dict(TensorProto.DataType.items()).get(name)
+    if number is None:
+        raise ctx.fail(f"there is no element type {name[:40]}")
+    return [ctx.cast(ctx.input(0), element_type(number, ctx.loc))]
+
+
+def _upsample(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    return [
+        upsampled(ctx, (1.0,) * (x.rank - 2) + (ctx.real("height_scale"), ctx.real("width_scale")))
+    ]
+
+
+_BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
+
+CONVERTERS: dict[str, Converter] = {
+    **dict.fromkeys(_BINARY, _binary),
+    "Gemm": _gemm,
+    "PRelu": _prelu,
+    "BatchNormalization": _batch_norm,
+    "Dropout": _dropout,
+    "Concat": _concat,
+    "Cast": _cast,
+    "Upsample": _upsample,
+}
+# Operators whose oldest form takes what it needs another way, and the opset that changed it.
+_CHANGED = {"Reshape": 5, "Pad": 2, "Tile": 6, "Split": 2}
+
+
+def legacy_converter(ctx: NodeContext) -> Converter | None:
+    """The converter of an operator of opsets 1 to 6 that is none of opset 7.
+
+    Raises `UserError` for the oldest forms of a few operators, which are not supported.
+    """
+    if ctx.domain or ctx.opset >= OLDEST_ROWS:
+        return None
+    if ctx.opset < _CHANGED.get(ctx.node.op_type, 1):
+        raise ctx.fail(
+            f"its form of opset {ctx.opset} is not supported",
+            "convert the model with onnx.version_converter, or export it again",
+        )
+    return CONVERTERS.get(ctx.node.op_type)

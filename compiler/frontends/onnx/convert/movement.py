@@ -1,0 +1,498 @@
+"""Converters of operators that move elements or speak of shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.frontends.onnx.axes import (
+    bound_sizes,
+    marks,
+    run_axes,
+    spread,
+    squeezed,
+    static_axes,
+    strided,
+    unsqueezed,
+)
+from tcc.frontends.onnx.context import LARGEST, Converter, NodeContext
+from tcc.frontends.scope import Operand
+from tcc.frontends.shapes import exact_quotient, sign
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
+from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
+from tcc.ops.algebra.narrow import ROUNDINGS
+
+Results = Sequence["Operand | None"]
+
+# ---- constants and shapes ------------------------------------------------------------------------
+
+
+def _constant(ctx: NodeContext) -> Results:
+    if ctx.has("value"):
+        return [ctx.tensor("value")]
+    if ctx.has("sparse_value"):
+        sparse = ctx._attributes["sparse_value"].sparse_tensor
+        return [ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))]
+    if ctx.has("value_float"):
+        return [ctx.constant(np.float32(ctx.real("value_float")))]
+    if ctx.has("value_int"):
+        return [ctx.constant(np.int64(ctx.integer("value_int")))]
+    if ctx.has("value_floats"):
+        return [ctx.constant(np.array(ctx.reals("value_floats"), np.float32))]
+    if ctx.has("value_ints"):
+        return [ctx.constant(np.array(ctx.integers("value_ints"), np.int64))]
+    if ctx.has("value_string"):
+        return [ctx.constant(np.array(ctx.text("value_string"), object))]
+    if ctx.has("value_strings"):
+        texts = ctx.texts("value_strings")
+        return [ctx.constant(np.array([*texts, None], object)[:-1])]
+    raise ctx.fail("it has no value")
+
+
+def _constant_of_shape(ctx: NodeContext) -> Results:
+    value = ctx.tensor("value") if ctx.has("value") else ctx.filled(0.0, F32)
+    shape = ctx.sizes(ctx.input(0), "the shape")
+    return [ctx.expand(ctx.reshape(value, ()), shape)]
+
+
+def _shape(ctx: NodeContext) -> Results:
+    shape = ctx.input(0).shape
+    end = ctx.integer("end", len(shape)) if ctx.opset >= 15 else len(shape)
+    start = ctx.integer("start", 0) if ctx.opset >= 15 else 0
+    return [ctx.size_vector(shape[start:end])]
+
+
+def _size(ctx: NodeContext) -> Results:
+    return [ctx.size_scalar(element_count(ctx.input(0).shape))]
+
+
+def _identity(ctx: NodeContext) -> Results:
+    return [ctx.input(0)]
+
+
+def _dropout(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    training = ctx.optional(2)
+    if training is not None and ctx.truth(training) is not False:
+        _without_draws(ctx, training, ctx.optional(1))
+    if not ctx.wants(1):
+        return [x]
+    # Before opset 12 a mask of inference is said not to be filled: it is zeros, as ONNX Runtime's.
+    kept = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
+    return [x, ctx.expand(kept, x.shape)]
+
+
+def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:
+    """Demands of a Dropout that it drops nothing; the run checks it where only that can."""
+    reason, hint = "training mode draws random numbers", "export the model for inference"
+    if ratio is None:
+        if ctx.truth(training):
+            raise ctx.fail(reason, hint)
+        ratio = ctx.filled(0.5, F32)
+    if ratio.array is not None and ctx.truth(training) and float(ratio.array.reshape(())) != 0:
+        raise ctx.fail(reason, hint)
+    keeps_all = ctx.emit("equal", ratio, ctx.filled(0.0, ratio.dtype))
+    draws = ctx.emit("and", training, ctx.emit("not", keeps_all))
+    (count,) = ctx.sizes(ctx.cast(ctx.reshape(draws, ()), I64), "the draws")
+    ctx.require(count, const(0), reason)
+
+
+def _cast(ctx: NodeContext) -> Results:
+    return [_converted(ctx, ctx.dtype("to"))]
+
+
+def _bit_cast(ctx: NodeContext) -> Results:
+    x, to = ctx.input(0), ctx.dtype("to")
+    return [x if to is x.dtype else ctx.emit("bit_cast", x, to=to)]
+
+
+def _cast_like(ctx: NodeContext) -> Results:
+    return [_converted(ctx, ctx.input(1).dtype)]
+
+
+def _converted(ctx: NodeContext, to: DType) -> Operand:
+    x = ctx.input(0)
+    if to.is_packed and to.is_integer and x.dtype.is_float:
+        return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
+    if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
+        return ctx.cast(x, to)
+    rounding = ctx.text("round_mode", "up")
+    if rounding not in ROUNDINGS:
+        raise ctx.fail(f"there is no round_mode {rounding!r}")
+    saturate = ctx.flag("saturate", True)
+    return ctx.emit("to_narrow", x, to=to, saturate=saturate, rounding=rounding)
+
+
+# ---- reshapes ------------------------------------------------------------------------------------
+
+
+def _reshape(ctx: NodeContext) -> Results:
+    x, shape = ctx.input(0), ctx.input(1)
+    keeps_zero = ctx.flag("allowzero") if ctx.opset >= 14 else False
+    if shape.known is None:
+        shape = _resolved_at_run_time(ctx, x, shape, keeps_zero)
+    target = list(ctx.sizes(shape, "the shape"))
+    for axis, size in enumerate(target):
+        if as_int(size) == 0 and not keeps_zero:
+            if axis >= x.rank:
+                raise ctx.fail(f"the shape copies axis {axis} of a tensor of rank {x.rank}")
+            target[axis] = x.shape[axis]
+    free = [axis for axis, size in enumerate(target) if as_int(size) == -1]
+    if len(free) > 1:
+        raise ctx.fail("the shape has more than one -1")
+    if free:
+        target[free[0]] = _remaining(x.shape, [s for s in target if as_int(s) != -1])
+    return [ctx.reshape(x, target)]
+
+
+def _remaining(shape: Sequence[Index], others: Sequence[Index]) -> Index:
+    """What is left of the elements of `shape` after `others`; equal dimensions cancel first."""
+    left = list(shape)
+    divisors: list[Index] = []
+    for size in others:
+        if size in left:
+            left.remove(size)
+        else:
+            divisors.append(size)
+    total, by = element_count(tuple(left)), element_count(tuple(divisors))
+    return const(0) if as_int(by) == 0 else exact_quotient(total, by)
+
+
+def _resolved_at_run_time(
+    ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
+) -> Operand:
+    """A computed shape with its 0 and -1 replaced by what they mean, computed too."""
+    count = as_int(shape.shape[0]) if shape.rank == 1 else None
+    if count is None:
+        raise ctx.fail("the number of dimensions of the result is not known")
+    if not keeps_zero:
+        own = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
+        is_copy = ctx.emit("equal", shape, ctx.filled(0, shape.dtype))
+        shape = ctx.emit("where", is_copy, own, shape)
+    is_free = ctx.emit("equal", shape, ctx.filled(-1, shape.dtype))
+    given = ctx.emit("where", is_free, ctx.filled(1, shape.dtype), shape)
+    product = ctx.emit("reduce_prod", given, axes=(0,), keepdims=True)
+    total = ctx.size_vector([element_count(x.shape)], shape.dtype)
+    return ctx.emit("where", is_free, ctx.emit("div", total, product), shape)
+
+
+def _flatten(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.integer("axis", 1)
+    if not -x.rank <= axis <= x.rank:
+        raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
+    cut = axis + x.rank if axis < 0 else axis
+    return [ctx.reshape(x, (element_count(x.shape[:cut]), element_count(x.shape[cut:])))]
+
+
+def axes_argument(ctx: NodeContext, number: int, since: int) -> tuple[int, ...] | None:
+    """`axes` as input `number` from opset `since` on, as an attribute before; None if absent."""
+    if ctx.opset < since:
+        return ctx.integers("axes") if ctx.has("axes") else None
+    return None if ctx.optional(number) is None else static_axes(ctx, number)
+
+
+def late_axes(ctx: NodeContext, number: int, since: int) -> Operand | None:
+    """The operand of `axes_argument` where only the run knows them."""
+    operand = ctx.optional(number) if ctx.opset >= since else None
+    return operand if operand is not None and static_axes(ctx, number) is None else None
+
+
+def _squeeze(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    late = late_axes(ctx, 1, 13)
+    if late is not None:
+        return [squeezed(ctx, x, late)]
+    given = axes_argument(ctx, 1, 13)
+    if given is None:
+        axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
+        for dim in (d for d in x.shape if d.terms and may_be_one(d)):
+            reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
+            ctx.require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
+    else:
+        axes = ctx.axes(given, x.rank)
+    wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
+    if wrong:
+        raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
+    return [ctx.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])]
+
+
+def _unsqueeze(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    late = late_axes(ctx, 1, 13)
+    if late is not None:
+        return [unsqueezed(ctx, x, late)]
+    given = axes_argument(ctx, 1, 13)
+    if given is None:
+        raise ctx.fail("axes are missing")
+    axes = ctx.axes(given, x.rank + len(given))
+    dims = iter(x.shape)
+    shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
+    return [ctx.reshape(x, shape)]
+
+
+# ---- rearrangements ------------------------------------------------------------------------------
+
+
+def _transpose(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    perm = ctx.integers("perm") if ctx.has("perm") else tuple(reversed(range(x.rank)))
+    if sorted(perm) != list(range(x.rank)):
+        raise ctx.fail(f"perm {perm} is not a permutation of the axes of {x.type!r}")
+    return [ctx.transpose(x, perm)]
+
+
+def _concat(ctx: NodeContext) -> Results:
+    parts = ctx.present()
+    if not parts:
+        raise ctx.fail("it has no inputs")
+    return [ctx.concat(parts, ctx.axis(ctx.integer("axis"), parts[0].rank))]
+
+
+def _split(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.integer("axis", 0), x.rank)
+    extent, parts = x.shape[axis], len(ctx.node.output)
+    given = ctx.optional(1) if ctx.opset >= 13 else None
+    if given is not None:
+        sizes = ctx.sizes(given, "split")
+    elif ctx.opset < 13 and ctx.has("split"):
+        sizes = tuple(map(const, ctx.integers("split")))
+    else:
+        told = ctx.integer("num_outputs", parts) if ctx.opset >= 18 else parts
+        if told != parts:
+            raise ctx.fail(f"num_outputs is {told}, there are {parts} outputs")
+        chunk = ceildiv(extent, parts)
+        sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
+    if len(sizes) != parts:
+        raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
+    return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
+
+
+def _expand(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    shape = ctx.input(1)
+    if shape.known is None:
+        shape = _expanded_at_run_time(ctx, x, shape)
+    return [ctx.expand(x, ctx.broadcast(x.shape, ctx.sizes(shape, "the shape")))]
+
+
+def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
+    """A computed target with its ones replaced by the operand's sizes."""
+    count = as_int(shape.shape[0]) if shape.rank == 1 else None
+    if count is None:
+        raise ctx.fail("the number of dimensions of the result is not known")
+    dims = [*[const(1)] * (count - x.rank), *x.shape]
+    own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
+    is_one = ctx.emit("equal", shape, ctx.filled(1, shape.dtype))
+    return ctx.emit("where", is_one, own, shape)
+
+
+def _tile(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    repeats = ctx.sizes(ctx.input(1), "repeats")
+    if len(repeats) != x.rank:
+        raise ctx.fail(f"{len(repeats)} repeats for a tensor of rank {x.rank}")
+    return [ctx.emit("tile", x, repeats=repeats)]
+
+
+def _spread_pads(
+    ctx: NodeContext, pads: Sequence[Index], axes: tuple[Index, ...], rank: int
+) -> tuple[Index, ...]:
+    """Pads of all axes from those of axes that only the run knows."""
+    if len(pads) != 2 * len(axes):
+        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
+    marked, zeros = marks(ctx, axes, rank), (const(0),) * rank
+    halves = pads[: len(axes)], pads[len(axes) :]
+    every = [pad for half in halves for pad in spread(axes, half, rank, marked, zeros)]
+    return bound_sizes(ctx, every, lo=-LARGEST)
+
+
+_PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+def _pad(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    mode = ctx.text("mode", "constant")
+    if mode not in _PAD_MODES:
+        raise ctx.fail(f"mode '{mode[:40]}' is none of {', '.join(_PAD_MODES)}")
+    if ctx.opset < 11:
+        pads: tuple[Index, ...] = tuple(map(const, ctx.integers("pads")))
+        value: Operand | None = ctx.filled(ctx.real("value", 0.0), x.dtype)
+        axes: tuple[int, ...] = tuple(range(x.rank))
+    else:
+        pads = ctx.sizes(ctx.input(1), "pads", lo=-LARGEST)
+        value = ctx.optional(2)
+        late = late_axes(ctx, 3, 18)
+        if late is not None:
+            pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
+        given = axes_argument(ctx, 3, 18) if late is None else None
+        axes = tuple(range(x.rank)) if given is None else ctx.axes(given, x.rank)
+    if len(pads) != 2 * len(axes):
+        raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
+    before, after = [const(0)] * x.rank, [const(0)] * x.rank
+    for n, axis in enumerate(axes):
+        before[axis], after[axis] = pads[n], pads[n + len(axes)]
+    if mode != "constant":
+        value = None
+    elif value is not None:
+        value = ctx.reshape(value, ())
+    elif x.dtype is STRING:
+        value = ctx.filled(0, STRING)
+    return ctx.emit_all("pad", [x, value], before=tuple(before), after=tuple(after), mode=mode)
+
+
+# ---- slice ---------------------------------------------------------------------------------------
+
+
+def _slice(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    if ctx.opset < 10:
+        starts: Sequence[Index] = tuple(map(const, ctx.integers("starts")))
+        ends: Sequence[Index] = tuple(map(const, ctx.integers("ends")))
+        axes = ctx.integers("axes") if ctx.has("axes") else tuple(range(len(starts)))
+        steps: tuple[int, ...] = (1,) * len(starts)
+    else:
+        count = _length(ctx, ctx.input(1))
+        late = any(late_axes(ctx, number, 10) is not None for number in (3, 4))
+        if late:
+            return [_late_slice(ctx, x, count)]
+        axes = ctx.static_ints(3, "axes") if ctx.optional(3) is not None else tuple(range(count))
+        steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
+        dims = [x.shape[a] for a in ctx.axes(axes, x.rank)]
+        starts = _positions(ctx, ctx.input(1), dims)
+        # Going backwards, an end before the first element is one.
+        least = [-1 if step < 0 else 0 for step in steps]
+        ends = _positions(ctx, ctx.input(2), dims, least)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ctx.fail("starts, ends, axes and steps differ in number")
+    begin, size, step = [const(0)] * x.rank, list(x.shape), [1] * x.rank
+    for axis, start, end, by in zip(ctx.axes(axes, x.rank), starts, ends, steps, strict=True):
+        if by == 0:
+            raise ctx.fail("a step is zero")
+        cut = forward_range if by > 0 else _backward
+        begin[axis], size[axis] = cut(start, end, by, x.shape[axis])
+        step[axis] = by
+    if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
+        return [x]
+    return [ctx.emit("slice", x, starts=tuple(begin), steps=tuple(step), sizes=tuple(size))]
+
+
+def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
+    """A slice along axes or with steps that only the run knows."""
+    given = ctx.optional(3)
+    axes: tuple[Index, ...] = tuple(map(const, range(count)))
+    if given is not None and static_axes(ctx, 3) is None:
+        axes = run_axes(ctx, given, x.rank)
+    elif given is not None:
+        axes = tuple(map(const, ctx.axes(ctx.static_ints(3, "axes"), x.rank)))
+    return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
+
+
+def _length(ctx: NodeContext, operand: Operand) -> int:
+    count = as_int(operand.shape[0]) if operand.rank == 1 else None
+    if count is None:
+        raise ctx.fail("starts must be a vector of known length")
+    return count
+
+
+def _positions(
+    ctx: NodeContext, operand: Operand, dims: Sequence[Index], least: Sequence[int] = ()
+) -> tuple[Index, ...]:
+    """Starts or ends; where the sign is not known the run adds the axis to negative ones, and none
+    is below its entry of `least`, which is 0 where there are none."""
+    known = operand.known
+    if known is not None:
+        values = tuple(known.reshape(-1))
+        if all(_has_sign(value) for value in values):
+            return values
+    own = ctx.size_vector(dims, operand.dtype)
+    negative = ctx.emit("less", operand, ctx.filled(0, operand.dtype))
+    shifted = ctx.emit("where", negative, ctx.emit("add", operand, own), operand)
+    low = ctx.size_vector(least, operand.dtype) if any(least) else ctx.filled(0, operand.dtype)
+    clamped = ctx.emit("max", ctx.emit("min", shifted, own), low)
+    return ctx.sizes(clamped, "positions", lo=min(least, default=0))
+
+
+def _has_sign(index: Index) -> bool:
+    lo = bounds(index)[0]
+    return sign(index) is not None or (lo is not None and lo >= 0)
+
+
+_FAR = (1 << 31) - 1  # what exporters write for "to the end"
+
+
+def _from_front(position: Index, dim: Index) -> Index:
+    return position + dim if sign(position) == -1 else position
+
+
+def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+    """(begin, size) of `start:end:step` in an axis of `dim`, step positive."""
+    first = _from_front(start, dim)
+    far = (as_int(end) or 0) >= _FAR
+    last = dim if far else minimum(_from_front(end, dim), dim)
+    # last - max(first, 0), written so that `first = dim - c` cancels.
+    length = maximum(minimum(last - first, last), 0)
+    return minimum(maximum(first, 0), dim), ceildiv(length, step)
+
+
+def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+    """(begin, size) of `start:end:step` in an axis of `dim`, step negative."""
+    first = maximum(minimum(_from_front(start, dim), dim - 1), 0)
+    far = (as_int(end) or 0) <= -_FAR
+    last = const(-1) if far else maximum(_from_front(end, dim), -1)
+    size = ceildiv(maximum(first - last, 0), -step)
+    return first, minimum(size, ceildiv(dim, -step))
+
+
+# ---- generated sequences -------------------------------------------------------------------------
+
+
+def _range(ctx: NodeContext) -> Results:
+    operands = [ctx.reshape(ctx.input(n), ()) for n in range(3)]
+    start, limit, delta = operands
+    known = [o.known for o in operands]
+    step = None if known[2] is None else as_int(known[2].item())
+    if known[0] is not None and known[1] is not None and step:
+        distance = known[1].item() - known[0].item()
+        size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
+    else:
+        steps = ctx.emit("div", _distance(ctx, start, limit), ctx.cast(delta, F64))
+        count = ctx.cast(ctx.emit("ceil", steps), I64)
+        (size,) = ctx.sizes(ctx.emit("max", count, ctx.filled(0, I64)), "the length")
+    return [ctx.emit("range", start, limit, delta, size=size)]
+
+
+def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
+    """`limit - start` in f64; of integers exact, but where it leaves the range of i64."""
+    rough = ctx.emit("sub", ctx.cast(limit, F64), ctx.cast(start, F64))
+    if not start.dtype.is_integer:
+        return rough
+    exact = ctx.emit("sub", ctx.cast(limit, I64), ctx.cast(start, I64))
+    inside = ctx.emit("less", ctx.emit("abs", rough), ctx.filled(2.0**62, F64))
+    return ctx.emit("where", inside, ctx.cast(exact, F64), rough)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "Constant"): _constant,
+    ("", "ConstantOfShape"): _constant_of_shape,
+    ("", "Shape"): _shape,
+    ("", "Size"): _size,
+    ("", "Identity"): _identity,
+    ("", "Dropout"): _dropout,
+    ("", "Cast"): _cast,
+    ("", "CastLike"): _cast_like,
+    ("", "BitCast"): _bit_cast,
+    ("", "Reshape"): _reshape,
+    ("", "Flatten"): _flatten,
+    ("", "Squeeze"): _squeeze,
+    ("", "Unsqueeze"): _unsqueeze,
+    ("", "Transpose"): _transpose,
+    ("", "Concat"): _concat,
+    ("", "Split"): _split,
+    ("", "Expand"): _expand,
+    ("", "Tile"): _tile,
+    ("", "Pad"): _pad,
+    ("", "Slice"): _slice,
+    ("", "Range"): _range,
+}

@@ -1,0 +1,134 @@
+"""Converters of normalisations and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.scope import Operand
+from tcc.ir.index import as_int, const
+from tcc.ir.types import element_count
+
+Results = Sequence["Operand | None"]
+
+
+def _outputs(ctx: NodeContext) -> int:
+    """How many of the node's outputs are wanted, up to the last one named."""
+    return max((n + 1 for n in range(len(ctx.node.output)) if ctx.wants(n)), default=1)
+
+
+def _batch_norm(ctx: NodeContext) -> Results:
+    if ctx.opset >= 14 and ctx.flag("training_mode"):
+        return _training_norm(ctx)
+    if ctx.opset < 14 and _outputs(ctx) > 1:
+        raise ctx.fail("it is in training mode", "export the model for inference")
+    return inference_norm(ctx)
+
+
+def inference_norm(ctx: NodeContext) -> Results:
+    """BatchNormalization by the running moments."""
+    operands = [ctx.input(n) for n in range(5)]
+    x = operands[0]
+    if ctx.opset < 9 and not ctx.flag("spatial", True):  # each position has moments of its own
+        count = element_count(x.shape[1:])
+        moments = [ctx.reshape(o, (count,)) for o in operands[1:]]
+        operands = [ctx.reshape(x, (*x.shape[:1], count)), *moments]
+    made = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
+    return [ctx.reshape(made, x.shape)]
+
+
+def _training_norm(ctx: NodeContext) -> Results:
+    """BatchNormalization by the moments of the batch, and the running ones moved towards these."""
+    x, scale, bias = (ctx.input(n) for n in range(3))
+    if x.rank < 2:
+        raise ctx.fail(f"{x.type!r} has no axis of channels")
+    axes = tuple(n for n in range(x.rank) if n != 1)
+    mean = ctx.emit("reduce_mean", x, axes=axes, keepdims=True)
+    apart = ctx.emit("sub", x, mean)
+    squares = ctx.emit("mul", apart, apart)
+    variance = ctx.emit("reduce_mean", squares, axes=axes, keepdims=False)
+    moments = [ctx.reshape(mean, (x.shape[1],)), variance]
+    operands = (x, scale, bias, *moments)
+    y = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
+    momentum = ctx.real("momentum")
+    running = []
+    for n, moment in enumerate(moments):
+        old = ctx.input(3 + n)
+        kept = ctx.emit("mul", old, ctx.filled(momentum, old.dtype))
+        new = ctx.emit("mul", ctx.cast(moment, old.dtype), ctx.filled(1 - momentum, old.dtype))
+        running.append(ctx.emit("add", kept, new))
+    return [y, *running]
+
+
+def _layer_norm(op: str, affine: int) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        if ctx.integer("stash_type", 1) != 1:
+            raise ctx.fail("only stash_type 1 (f32) is supported")
+        return ctx.emit_all(
+            op,
+            [ctx.optional(n) for n in range(1 + affine)],
+            axis=ctx.axis(ctx.integer("axis", -1), x.rank),
+            epsilon=ctx.real("epsilon", 1e-5),
+            outputs=_outputs(ctx),
+        )
+
+    return convert
+
+
+def _group_norm(ctx: NodeContext) -> Results:
+    x, groups = ctx.input(0), ctx.integer("num_groups")
+    scale, bias = ctx.input(1), ctx.input(2)
+    channels = as_int(x.shape[1]) if x.rank > 1 else None
+    if channels is None or groups < 1 or channels % groups:
+        raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
+    if ctx.opset < 21:  # one number for each group, not each channel
+        scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
+    if ctx.opset >= 21 and ctx.integer("stash_type", 1) != 1:
+        raise ctx.fail("only stash_type 1 (f32) is supported")
+    epsilon = ctx.real("epsilon")
+    return [ctx.emit("group_normalization", x, scale, bias, num_groups=groups, epsilon=epsilon)]
+
+
+def _per_channel(ctx: NodeContext, values: Operand, repeat: int) -> Operand:
+    groups = values.shape[0]
+    spread = ctx.expand(ctx.reshape(values, (groups, 1)), (groups, const(repeat)))
+    return ctx.reshape(spread, (groups * repeat,))
+
+
+def _mean_variance(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axes = ctx.axes(ctx.integers("axes", (0, 2, 3)), x.rank)
+    return [ctx.emit("mean_variance_normalization", x, axes=tuple(sorted(axes)))]
+
+
+def _lp_norm(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    return [ctx.emit("lp_normalization", x, axis=axis, p=ctx.integer("p", 2))]
+
+
+def _loss(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        ignored = ctx.integer("ignore_index") if ctx.has("ignore_index") else None
+        return ctx.emit_all(
+            op,
+            [ctx.input(0), ctx.input(1), ctx.optional(2)],
+            reduction=ctx.text("reduction", "mean"),
+            ignore_index=ignored,
+            outputs=_outputs(ctx),
+        )
+
+    return convert
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "BatchNormalization"): _batch_norm,
+    ("", "LayerNormalization"): _layer_norm("layer_normalization", 2),
+    ("", "RMSNormalization"): _layer_norm("rms_normalization", 1),
+    ("", "GroupNormalization"): _group_norm,
+    ("", "MeanVarianceNormalization"): _mean_variance,
+    ("", "LpNormalization"): _lp_norm,
+    ("", "NegativeLogLikelihoodLoss"): _loss("negative_log_likelihood_loss"),
+    ("", "SoftmaxCrossEntropyLoss"): _loss("softmax_cross_entropy_loss"),
+}

@@ -1,0 +1,83 @@
+"""Converters of quantisation and of what works on quantised tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.convert.window import window_attrs
+from tcc.frontends.scope import Operand
+from tcc.ir.types import F32, U8
+
+Results = Sequence["Operand | None"]
+
+
+def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
+    """The axis of a scale that has one; other scales leave it without meaning."""
+    if scale.rank == 0 or scale.type.static_shape == (1,):
+        return 0
+    return ctx.axis(ctx.integer("axis", 1), x.rank)
+
+
+def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
+    """The zero point, in the shape of the scale where both are of one element."""
+    zero = ctx.optional(2)
+    return zero if zero is None or zero.rank == scale.rank else ctx.reshape(zero, scale.shape)
+
+
+def _quantize(ctx: NodeContext) -> Results:
+    x, scale = ctx.input(0), ctx.input(1)
+    zero = _zero_point(ctx, scale)
+    to = U8 if zero is None else zero.dtype
+    if ctx.opset >= 21 and ctx.integer("output_dtype", 0):
+        to = ctx.dtype("output_dtype")
+    precision = F32
+    if ctx.opset >= 23 and ctx.integer("precision", 0):
+        precision = ctx.dtype("precision")
+    return [
+        ctx.emit(
+            "quantize_linear",
+            x,
+            scale,
+            zero,
+            to=to,
+            axis=_axis(ctx, x, scale),
+            block_size=ctx.integer("block_size", 0),
+            saturate=ctx.flag("saturate", True),
+            precision=precision,
+        )
+    ]
+
+
+def _dequantize(ctx: NodeContext) -> Results:
+    x, scale = ctx.input(0), ctx.input(1)
+    zero = _zero_point(ctx, scale)
+    return ctx.emit_all(
+        "dequantize_linear",
+        [x, scale, zero],
+        axis=_axis(ctx, x, scale),
+        block_size=ctx.integer("block_size", 0),
+        to=ctx.dtype("output_dtype") if ctx.integer("output_dtype", 0) else None,
+    )
+
+
+def _conv_integer(ctx: NodeContext) -> Results:
+    operands = [ctx.optional(n) for n in range(4)]
+    attrs = window_attrs(ctx, ctx.input(0), ctx.input(1))
+    return ctx.emit_all("conv_integer", operands, **attrs)
+
+
+def _qlinear_conv(ctx: NodeContext) -> Results:
+    operands = [*(ctx.input(n) for n in range(8)), ctx.optional(8)]
+    attrs = window_attrs(ctx, ctx.input(0), ctx.input(3))
+    return ctx.emit_all("qlinear_conv", operands, **attrs)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "QuantizeLinear"): _quantize,
+    ("", "DequantizeLinear"): _dequantize,
+    ("com.microsoft", "QuantizeLinear"): _quantize,  # for 16 bits before ONNX had these
+    ("com.microsoft", "DequantizeLinear"): _dequantize,
+    ("", "ConvInteger"): _conv_integer,
+    ("", "QLinearConv"): _qlinear_conv,
+}

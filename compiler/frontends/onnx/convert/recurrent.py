@@ -1,0 +1,262 @@
+"""Converters of LSTM, GRU and RNN: cells of `recurrent`, in the layout of ONNX.
+
+Layout, direction, peepholes, clipping, coupled gates and lengths per sequence are resolved here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tcc.frontends.emit import Emitter
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.contrib.quantize import quantised_product
+from tcc.frontends.recurrent import KINDS, Activation, Cell, Kind, Product, by_matrices, run_cell
+from tcc.frontends.scope import Operand
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import I64
+
+Results = Sequence["Operand | None"]
+
+# ---- activations ---------------------------------------------------------------------------------
+
+
+def _affine(ctx: Emitter, x: Operand, scale: float, shift: float) -> Operand:
+    scaled = ctx.emit("mul", x, ctx.filled(scale, x.dtype))
+    return ctx.emit("add", scaled, ctx.filled(shift, x.dtype))
+
+
+def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand:
+    inner = ctx.emit("tanh", ctx.emit("mul", x, ctx.filled(beta, x.dtype)))
+    return ctx.emit("mul", inner, ctx.filled(alpha, x.dtype))
+
+
+_PLAIN = ("tanh", "sigmoid", "relu", "softsign", "softplus")
+_ALPHA = {"leakyrelu": ("leaky_relu", 0.01), "elu": ("elu", 1.0)}
+_ALPHA["thresholdedrelu"] = ("thresholded_relu", 1.0)
+_ALPHA_BETA = {"affine": (1.0, 0.0), "scaledtanh": (1.0, 1.0), "hardsigmoid": (0.2, 0.5)}
+
+
+def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
+    """The activation functions, direction by direction; alphas and betas are taken in order."""
+    own = ctx.texts("activations") if ctx.has("activations") else ()
+    names = own or tuple(defaults) * directions
+    if len(names) != len(defaults) * directions:
+        raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
+    alphas = iter(ctx.reals("activation_alpha"))
+    betas = iter(ctx.reals("activation_beta"))
+    return [_activation(ctx, name.lower(), alphas, betas) for name in names]
+
+
+def _activation(
+    ctx: NodeContext, name: str, alphas: Iterator[float], betas: Iterator[float]
+) -> Activation:
+    if name in _PLAIN:
+        return lambda inner, x: inner.emit(name, x)
+    if name in _ALPHA:
+        op, default = _ALPHA[name]
+        only = next(alphas, default)
+        return lambda inner, x: inner.emit(op, x, alpha=only)
+    if name not in _ALPHA_BETA:
+        raise ctx.fail(f"activation '{name[:40]}' is not known")
+    alpha, beta = _ALPHA_BETA[name]
+    alpha, beta = next(alphas, alpha), next(betas, beta)
+    if name == "hardsigmoid":
+        return lambda inner, x: inner.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
+    function = _affine if name == "affine" else _scaled_tanh
+    return lambda inner, x: function(inner, x, alpha, beta)
+
+
+# ---- one direction -------------------------------------------------------------------------------
+
+
+def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Operand:
+    """The part of an operand of so many axes that belongs to one direction."""
+    count = as_int(ctx.ranked(operand, rank).shape[0])
+    if count is not None and number >= count:
+        raise ctx.fail(f"{operand.type!r} has nothing for direction {number + 1}")
+    if operand.array is not None:
+        return ctx.part_of(operand, operand.array[number])
+    operand = ctx.holds(operand, 0, number + 1)
+    return ctx.reshape(ctx.slice_axis(operand, 0, number, 1), operand.shape[1:])
+
+
+def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
+    if matrix.array is not None:
+        return ctx.part_of(matrix, matrix.array.T)
+    return ctx.transpose(matrix, (1, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The node's operands with time first, and what its directions share."""
+
+    kind: Kind
+    x: Operand  # [time, batch, input]
+    lengths: Operand | None  # [batch, 1]
+    initial: tuple[Operand, ...]  # [direction, batch, hidden]
+    hidden: int
+    activations: list[Activation]
+
+    @property
+    def time(self) -> Index:
+        return self.x.shape[0]
+
+    @property
+    def batch(self) -> Index:
+        return self.x.shape[1]
+
+
+def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
+    """The projected input, without a bias, and the product of each gate with the state."""
+    weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
+    gates, hidden = layer.kind.gates, layer.hidden
+    weight = ctx.holds(weight, 0, gates * hidden)
+    parts = (ctx.slice_axis(recurrence, 0, n * hidden, hidden) for n in range(gates))
+    products = by_matrices(_transposed(ctx, part) for part in parts)
+    return ctx.emit("matmul", layer.x, _transposed(ctx, weight)), products
+
+
+def _is_quantised(ctx: NodeContext) -> bool:
+    return ctx.node.op_type == "DynamicQuantizeLSTM"
+
+
+def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
+    """The same with bytes: [input, gates * hidden], their scale and zero point for all of them or
+    each column.  The whole input is quantised at once, the state of all sequences in each step."""
+    weight, recurrence = (
+        (_direction(ctx, ctx.input(n), number, 3), *_scale(ctx, number, scale))
+        for n, scale in ((1, 8), (2, 10))
+    )
+    hidden = layer.hidden
+    columns = (
+        [
+            o if o.rank == 0 else ctx.slice_axis(o, o.rank - 1, n * hidden, hidden)
+            for o in recurrence
+        ]
+        for n in range(layer.kind.gates)
+    )
+    products = tuple(partial(quantised_product, matrix=gate) for gate in columns)
+    return quantised_product(ctx, layer.x, weight), products
+
+
+def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
+    """The scale and the zero point of one direction."""
+    for operand in (ctx.input(first), ctx.input(first + 1)):
+        yield _direction(ctx, ctx.ranked(operand, 1, 2), number, operand.rank)
+
+
+def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
+    """The direction's cell and its projected input [time, batch, gates * hidden]."""
+    kind, hidden = layer.kind, layer.hidden
+    linear_before = ctx.flag("linear_before_reset") if ctx.node.op_type == "GRU" else True
+    projected, products = (_quantised if _is_quantised(ctx) else _weights)(ctx, layer, number)
+    late = None
+    given = ctx.optional(3)
+    if given is not None:
+        width = kind.gates * hidden
+        both = ctx.holds(_direction(ctx, given, number, 2), 0, 2 * width)
+        own = ctx.slice_axis(both, 0, 0, width)
+        other = ctx.slice_axis(both, 0, width, width)
+        if ctx.node.op_type == "GRU" and linear_before:
+            late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
+            zero = ctx.expand(ctx.filled(0.0, own.dtype), (const(hidden),))
+            other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
+        projected = ctx.emit("add", projected, ctx.emit("add", own, other))
+    count = len(kind.activations)
+    cell = Cell(
+        hidden,
+        products,
+        late,
+        tuple(layer.activations[number * count : (number + 1) * count]),
+        tuple(range(kind.gates)),
+        _peepholes(ctx, number, hidden) if kind is KINDS["LSTM"] else (),
+        ctx.real("clip", 0.0),
+        ctx.flag("input_forget") if kind is KINDS["LSTM"] else False,
+        linear_before,
+    )
+    return cell, projected
+
+
+def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...]:
+    given = ctx.optional(7)
+    if given is None:
+        return ()
+    own = ctx.holds(_direction(ctx, given, number, 2), 0, 3 * hidden)
+    return tuple(ctx.slice_axis(own, 0, n * hidden, hidden) for n in range(3))
+
+
+def _run_direction(
+    ctx: NodeContext, layer: _Layer, number: int, reverse: bool
+) -> tuple[Operand, ...]:
+    """(rows [time, batch, hidden], last states [batch, hidden]...) of one direction."""
+    cell, projected = _cell(ctx, layer, number)
+    states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
+    return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)
+
+
+def _recurrent(ctx: NodeContext) -> Results:
+    kind = KINDS[ctx.node.op_type.removeprefix("DynamicQuantize")]
+    direction = ctx.text("direction", "forward")
+    reverses = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    if direction not in reverses:
+        raise ctx.fail(f"direction is '{direction[:40]}'")
+    backward = reverses[direction]
+    batch_first = ctx.flag("layout") if not ctx.domain and ctx.opset >= 14 else False
+    layer = _layer(ctx, kind, len(backward), batch_first)
+    results = [_run_direction(ctx, layer, n, reverse) for n, reverse in enumerate(backward)]
+    rows = ctx.concat(
+        [
+            ctx.reshape(r[0], (layer.time, const(1), layer.batch, const(layer.hidden)))
+            for r in results
+        ],
+        1,
+    )
+    last = [
+        ctx.concat(
+            [ctx.reshape(r[n], (const(1), layer.batch, const(layer.hidden))) for r in results], 0
+        )
+        for n in range(1, 1 + kind.states)
+    ]
+    if batch_first:
+        rows = ctx.transpose(rows, (2, 0, 1, 3))
+        last = [ctx.transpose(state, (1, 0, 2)) for state in last]
+    return [rows, *last]
+
+
+def _layer(ctx: NodeContext, kind: Kind, directions: int, batch_first: bool) -> _Layer:
+    x, recurrence = ctx.input(0), ctx.input(2)
+    if x.rank != 3 or recurrence.rank != 3 or ctx.input(1).rank != 3:
+        raise ctx.fail("X, W and R must have three axes")
+    rows, hidden = map(as_int, recurrence.shape[1:])
+    if _is_quantised(ctx):
+        rows, hidden = hidden, rows
+    if hidden is None or rows != kind.gates * hidden or as_int(recurrence.shape[0]) != directions:
+        raise ctx.fail(f"R is {recurrence.type!r}, which fits neither its gates nor directions")
+    if ctx.has("hidden_size") and ctx.integer("hidden_size") != hidden:
+        raise ctx.fail(f"hidden_size is {ctx.integer('hidden_size')}, R is {recurrence.type!r}")
+    if batch_first:
+        x = ctx.transpose(x, (1, 0, 2))
+    shape = (const(directions), x.shape[1], const(hidden))
+    initial = []
+    for number in range(5, 5 + kind.states):
+        state = ctx.optional(number)
+        if state is None:
+            state = ctx.expand(ctx.filled(0.0, x.dtype), shape)
+        elif batch_first:
+            state = ctx.transpose(state, (1, 0, 2))
+        if ctx.ranked(state, 3).shape[1].terms:
+            state = ctx.sized(state, 1, shape[1], "each sequence has a state")
+        initial.append(state)
+    lengths = ctx.optional(4)
+    if lengths is not None:
+        lengths = ctx.reshape(ctx.cast(lengths, I64), (x.shape[1], const(1)))
+    activations = _activations(ctx, kind.activations, directions)
+    return _Layer(kind, x, lengths, tuple(initial), hidden, activations)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    **{("", name): _recurrent for name in KINDS},
+    ("com.microsoft", "DynamicQuantizeLSTM"): _recurrent,
+}

@@ -1,0 +1,151 @@
+"""Converters of reductions, softmax and what else works along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.emit import Emitter
+from tcc.frontends.onnx.axes import around, reduce_along, run_axes
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
+from tcc.frontends.scope import Operand
+from tcc.ir.types import element_count
+
+Results = Sequence["Operand | None"]
+
+# The opset from which `axes` is an input instead of an attribute.
+_REDUCTIONS = {
+    "ReduceSum": ("reduce_sum", 13),
+    "ReduceMean": ("reduce_mean", 18),
+    "ReduceMax": ("reduce_max", 18),
+    "ReduceMin": ("reduce_min", 18),
+    "ReduceProd": ("reduce_prod", 18),
+    "ReduceL1": ("reduce_l1", 18),
+    "ReduceL2": ("reduce_l2", 18),
+    "ReduceSumSquare": ("reduce_sum_square", 18),
+    "ReduceLogSum": ("reduce_log_sum", 18),
+    "ReduceLogSumExp": ("reduce_log_sum_exp", 18),
+}
+
+
+def _reduction(op: str, since: int) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        keepdims = ctx.flag("keepdims", True)
+        late = late_axes(ctx, 1, since)
+        if late is not None:
+            return [reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)]
+        given = axes_argument(ctx, 1, since)
+        if not given and ctx.opset >= since and ctx.flag("noop_with_empty_axes"):
+            axes: tuple[int, ...] = ()
+        else:
+            axes = tuple(sorted(ctx.axes(given or range(x.rank), x.rank)))
+        if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
+            return [x]
+        return [ctx.emit(op, x, axes=axes, keepdims=keepdims)]
+
+    return convert
+
+
+def _arg(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        last = ctx.flag("select_last_index") if ctx.opset >= 12 else False
+        axis = ctx.axis(ctx.integer("axis", 0), x.rank)
+        keepdims = ctx.flag("keepdims", True)
+        return [ctx.emit(op, x, axis=axis, keepdims=keepdims, select_last=last)]
+
+    return convert
+
+
+def _softmax(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        return [along_axis(ctx, op, x, ctx.axis(ctx.integer("axis"), x.rank), ctx.opset)]
+
+    return convert
+
+
+def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> Operand:
+    """A softmax along `axis`; before opset 13 these work on a matrix: the axes before it, and those
+    from it on."""
+    if opset >= 13 or axis == x.rank - 1:
+        return ctx.emit(op, x, axis=axis)
+    rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
+    flat = ctx.emit(op, ctx.reshape(x, (rows, columns)), axis=1)
+    return ctx.reshape(flat, x.shape)
+
+
+def _top_k(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axis = ctx.axis(ctx.integer("axis", -1), x.rank)
+    if ctx.opset < 10:
+        (k,) = ctx.size_vector([ctx.integer("k")]).known  # type: ignore[misc]
+    else:
+        k = ctx.size(ctx.input(1), "k")
+    largest = ctx.flag("largest", True) if ctx.opset >= 11 else True
+    in_order = ctx.flag("sorted", True) if ctx.opset >= 11 else True
+    return ctx.emit_all("top_k", [x], axis=axis, k=k, largest=largest, sorted=in_order)
+
+
+def _cumulative(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        options = {"exclusive": ctx.flag("exclusive"), "reverse": ctx.flag("reverse")}
+        if ctx.input(1).type.static_shape not in ((), (1,)):
+            raise ctx.fail(f"the axis is one number, not {ctx.input(1).type!r}")
+        if ctx.input(1).array is None:
+            (late,) = run_axes(ctx, ctx.input(1), x.rank)
+            found = ctx.emit(op, around(ctx, x, late), axis=1, **options)
+            return [ctx.reshape(found, x.shape)]
+        (given,) = ctx.static_ints(1, "the axis")
+        return [ctx.emit(op, x, axis=ctx.axis(given, x.rank), **options)]
+
+    return convert
+
+
+def _einsum(ctx: NodeContext) -> Results:
+    operands = ctx.present()
+    equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
+    return ctx.emit_all("einsum", operands, equation=equation)
+
+
+def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
+    """The equation with its output written out and letters in place of '...'."""
+    text = text.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
+    letters = [c for c in left.replace(",", "").replace("...", "")]
+    if not all(c.isascii() and c.isalpha() for c in (*letters, *right.replace("...", ""))):
+        raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
+    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    width = max(hidden, default=0)
+    if width > len(spare) or min(hidden, default=0) < 0:
+        raise ctx.fail(f"equation '{text[:80]}' does not fit its operands")
+    dots = "".join(spare[:width])
+    full = [t.replace("...", dots[width - n :]) for t, n in zip(terms, hidden, strict=True)]
+    if not arrow:
+        right = ("..." if width else "") + "".join(
+            c for c in sorted(set(letters)) if letters.count(c) == 1
+        )
+    return ",".join(full) + "->" + right.replace("...", dots)
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    **{("", name): _reduction(op, since) for name, (op, since) in _REDUCTIONS.items()},
+    ("", "ArgMax"): _arg("arg_max"),
+    ("", "ArgMin"): _arg("arg_min"),
+    ("", "Softmax"): _softmax("softmax"),
+    ("", "LogSoftmax"): _softmax("log_softmax"),
+    ("", "Hardmax"): _softmax("hardmax"),
+    ("", "TopK"): _top_k,
+    ("", "CumSum"): _cumulative("cum_sum"),
+    ("", "CumProd"): _cumulative("cum_prod"),
+    ("", "Einsum"): _einsum,
+}

@@ -1,0 +1,73 @@
+"""Converters of Fourier transforms and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.scope import Operand
+from tcc.ir.index import const
+from tcc.ir.types import F32, F64
+
+Results = Sequence["Operand | None"]
+
+
+def _dft(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    if ctx.opset >= 20 and ctx.optional(2) is not None and ctx.input(2).array is None:
+        return [_late_dft(ctx, x, ctx.input(2))]
+    if ctx.opset >= 20:
+        given = ctx.static_ints(2, "the axis") if ctx.optional(2) is not None else (-2,)
+    else:
+        given = (ctx.integer("axis", 1),)
+    return [_transform(ctx, x, ctx.axis(given[0], x.rank))]
+
+
+def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
+    """Along an axis that only the run knows."""
+    (axis,) = run_axes(ctx, operand, x.rank)
+    found = _transform(ctx, around(ctx, x, axis, last=1), 1)
+    shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, found.shape[1]))
+    return ctx.reshape(found, (*shape, found.shape[-1]))
+
+
+def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
+    inverse, onesided = ctx.flag("inverse"), ctx.flag("onesided")
+    wanted = ctx.optional(1)
+    if wanted is not None:
+        length = ctx.size(wanted, "dft_length")
+    elif inverse and onesided:
+        length = (x.shape[axis] - 1) * 2
+    else:
+        length = x.shape[axis]
+    return ctx.emit("dft", x, axis=axis, length=length, inverse=inverse, onesided=onesided)
+
+
+def _stft(ctx: NodeContext) -> Results:
+    x, window = ctx.input(0), ctx.optional(2)
+    step = ctx.size(ctx.input(1), "frame_step", lo=1)
+    if ctx.optional(3) is not None:
+        length = ctx.size(ctx.input(3), "frame_length", lo=1)
+    elif window is not None:
+        length = window.shape[0]
+    else:
+        raise ctx.fail("neither a window nor frame_length says how long a frame is")
+    onesided = ctx.flag("onesided", True)
+    if x.rank == 3 and x.shape[2] is const(2) and onesided:
+        raise ctx.fail("onesided spectra belong to real signals")
+    return ctx.emit_all("stft", [x, window], step=step, length=length, onesided=onesided)
+
+
+def _mel_weights(ctx: NodeContext) -> Results:
+    bins, length = (ctx.size(ctx.input(n), "a mel parameter", lo=1) for n in range(2))
+    scalars = [ctx.reshape(ctx.cast(ctx.input(n), F64), ()) for n in range(2, 5)]
+    to = ctx.dtype("output_datatype", F32)
+    return [ctx.emit("mel_weight_matrix", *scalars, bins=bins, length=length, to=to)]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "DFT"): _dft,
+    ("", "STFT"): _stft,
+    ("", "MelWeightMatrix"): _mel_weights,
+}

@@ -1,0 +1,90 @@
+"""Converters of operators on strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.scope import Operand
+from tcc.ir.index import Index, as_int
+from tcc.ir.types import I64, STRING
+from tcc.ops.data.strings import change_case
+
+Results = Sequence["Operand | None"]
+
+
+def _text_operand(ctx: NodeContext, texts: Sequence[str]) -> Operand:
+    array = np.empty(len(texts), object)
+    array[:] = list(texts)
+    return ctx.constant(array, STRING)
+
+
+def _concat(ctx: NodeContext) -> Results:
+    x, y = ctx.present()
+    shape = ctx.broadcast(x.shape, y.shape)
+    return [ctx.emit("string_concat", ctx.expand(x, shape), ctx.expand(y, shape))]
+
+
+def _split(ctx: NodeContext) -> Results:
+    most = ctx.integer("maxsplit", -1)
+    size = _fresh(ctx, 0)
+    return ctx.emit_all(
+        "string_split",
+        [ctx.input(0)],
+        delimiter=ctx.text("delimiter", ""),
+        most=most if most >= 0 else -1,
+        size=size,
+    )
+
+
+def _fresh(ctx: NodeContext, lo: int) -> Index:
+    return ctx.session.fresh_symbol(f"{ctx.node.output[0] or 'strings'}.size", lo)
+
+
+def _normalizer(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    if x.rank not in (1, 2) or (x.rank == 2 and as_int(x.shape[0]) not in (None, 1)):
+        raise ctx.fail(f"{x.type!r} is no row of strings")
+    row = ctx.reshape(x, (x.shape[-1],))
+    action, exact = ctx.text("case_change_action", "NONE"), ctx.flag("is_case_sensitive")
+    if action not in ("NONE", "LOWER", "UPPER"):
+        raise ctx.fail(f"no case change is called {action[:40]}")
+    changed = row if action == "NONE" else ctx.emit("string_case", row, upper=action == "UPPER")
+    stops = ctx.texts("stopwords")
+    if stops:
+        key = row if exact else ctx.emit("string_case", row, upper=False)
+        others = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
+        changed = ctx.emit("string_remove", changed, key, others, size=_fresh(ctx, 1))
+    return [changed if x.rank == 1 else ctx.reshape(changed, (1, changed.shape[0]))]
+
+
+def _tf_idf(ctx: NodeContext) -> Results:
+    if ctx.has("pool_strings") == ctx.has("pool_int64s"):
+        raise ctx.fail("one pool is due, of strings or of integers")
+    if ctx.has("pool_strings"):
+        pool = _text_operand(ctx, ctx.texts("pool_strings"))
+    else:
+        pool = ctx.constant(np.array(ctx.integers("pool_int64s"), np.int64), I64)
+    return [
+        ctx.emit(
+            "tf_idf",
+            ctx.input(0),
+            pool,
+            mode=ctx.text("mode"),
+            least=ctx.integer("min_gram_length"),
+            most=ctx.integer("max_gram_length"),
+            skips=ctx.integer("max_skip_count"),
+            counts=ctx.integers("ngram_counts"),
+            places=ctx.integers("ngram_indexes"),
+            weights=ctx.reals("weights"),
+        )
+    ]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "StringConcat"): _concat,
+    ("", "StringSplit"): _split,
+    ("", "StringNormalizer"): _normalizer,
+    ("", "TfIdfVectorizer"): _tf_idf,
+}

@@ -1,0 +1,293 @@
+"""Converters of convolutions and pools: strides, dilations and padding for every axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tcc.frontends.onnx.context import Converter, NodeContext
+from tcc.frontends.scope import Operand
+from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum, minimum
+from tcc.ops.algebra.window import transposed_count, window_count
+
+Results = Sequence["Operand | None"]
+Pads = tuple[tuple[Index, ...], tuple[Index, ...]]
+
+
+def _spatial(ctx: NodeContext, x: Operand) -> int:
+    if x.rank < 3:
+        raise ctx.fail(f"input 0 is {x.type!r}; batch, channel and spatial axes are due")
+    return x.rank - 2
+
+
+def _per_axis(ctx: NodeContext, name: str, axes: int) -> tuple[int, ...]:
+    values = ctx.integers(name) if ctx.has(name) else (1,) * axes
+    if len(values) != axes or min(values) < 1:
+        raise ctx.fail(f"{name} is {values}; {axes} positive numbers are due")
+    return values
+
+
+def _kernel_of(ctx: NodeContext, weight: Operand, axes: int) -> tuple[int, ...]:
+    sizes = [as_int(dim) for dim in weight.shape[2:]]
+    kernel = tuple(size for size in sizes if size is not None)
+    if len(kernel) != axes or len(sizes) != axes:
+        raise ctx.fail(f"the weight is {weight.type!r}; {axes} spatial sizes must be known")
+    if ctx.has("kernel_shape") and ctx.integers("kernel_shape") != kernel:
+        raise ctx.fail(f"kernel_shape is {ctx.integers('kernel_shape')}, the weight's is {kernel}")
+    return kernel
+
+
+def _explicit(ctx: NodeContext, axes: int) -> Pads:
+    pads = ctx.integers("pads") if ctx.has("pads") else (0,) * 2 * axes
+    if len(pads) != 2 * axes:
+        raise ctx.fail(f"pads has {len(pads)} entries for {axes} spatial axes")
+    if min(pads, default=0) < 0:
+        raise ctx.fail(f"pads are {pads}, and none may be below zero")
+    return tuple(map(const, pads[:axes])), tuple(map(const, pads[axes:]))
+
+
+def _halves(total: Sequence[Index], upper: bool) -> Pads:
+    """The padding of both sides; an odd one goes after where `upper`, else before."""
+    small = tuple(floordiv(t, 2) for t in total)
+    large = tuple(t - s for t, s in zip(total, small, strict=True))
+    return (small, large) if upper else (large, small)
+
+
+def _pads(
+    ctx: NodeContext,
+    x: Operand,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> Pads:
+    """Padding of a convolution or pool, `auto_pad` resolved."""
+    axes = len(kernel)
+    auto = ctx.text("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        return _explicit(ctx, axes)
+    if auto == "VALID":
+        return (const(0),) * axes, (const(0),) * axes
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ctx.fail(f"auto_pad is '{auto[:40]}'")
+    total = []
+    for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
+        reach = (ceildiv(size, s) - 1) * s + (k - 1) * d + 1
+        total.append(maximum(reach - size, 0))
+    return _halves(total, auto == "SAME_UPPER")
+
+
+def _fit(
+    ctx: NodeContext, x: Operand, counted: Callable[..., Index], *lists: Sequence[Any]
+) -> None:
+    """Demands that each axis of `x` with elements has results, where one element has none;
+    `counted` of a size and the entries of `lists` tells how many."""
+    rule = "a window must not be larger than its padded image"
+    for size, *window in zip(x.shape[2:], *lists, strict=True):
+        count, least = counted(size, *window), as_int(counted(const(1), *window))
+        needed = maximum(count, minimum(size, 1))
+        if least is None or least > 0 or needed is count:
+            continue
+        if as_int(count) is not None:
+            raise ctx.fail(f"{rule}: {x.type!r}")
+        ctx.require(needed, count, rule)
+
+
+def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:
+    """The attributes of a convolution of `x` with `weight`."""
+    axes = _spatial(ctx, x)
+    kernel = _kernel_of(ctx, weight, axes)
+    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
+    before, after = _pads(ctx, x, kernel, strides, dilations)
+    _fit(ctx, x, window_count, kernel, strides, before, after, dilations)
+    return {
+        "strides": strides,
+        "before": before,
+        "after": after,
+        "dilations": dilations,
+        "group": _group(ctx),
+    }
+
+
+def _conv(ctx: NodeContext) -> Results:
+    x, weight = ctx.input(0), ctx.input(1)
+    return ctx.emit_all("conv", [x, weight, ctx.optional(2)], **window_attrs(ctx, x, weight))
+
+
+def _group(ctx: NodeContext) -> int:
+    group = ctx.integer("group", 1)
+    if group < 1:
+        raise ctx.fail(f"group is {group}")
+    return group
+
+
+def _conv_transpose(ctx: NodeContext) -> Results:
+    x, weight = ctx.input(0), ctx.input(1)
+    axes = _spatial(ctx, x)
+    kernel = _kernel_of(ctx, weight, axes)
+    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
+    extra = ctx.integers("output_padding") if ctx.has("output_padding") else (0,) * axes
+    if len(extra) != axes:
+        raise ctx.fail(f"output_padding has {len(extra)} entries for {axes} spatial axes")
+    before, after = _transposed_pads(ctx, x, kernel, strides, dilations, extra)
+    _fit(ctx, x, transposed_count, kernel, strides, before, after, dilations, extra)
+    return ctx.emit_all(
+        "conv_transpose",
+        [x, weight, ctx.optional(2)],
+        strides=strides,
+        before=before,
+        after=after,
+        output_padding=extra,
+        dilations=dilations,
+        group=_group(ctx),
+    )
+
+
+def _transposed_pads(
+    ctx: NodeContext,
+    x: Operand,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    extra: Sequence[int],
+) -> Pads:
+    """What is cut off a transposed convolution, from `output_shape` or `auto_pad` if given."""
+    auto = ctx.text("auto_pad", "NOTSET")
+    axes = len(kernel)
+    if ctx.has("output_shape"):
+        wanted: list[Index] = [const(n) for n in ctx.integers("output_shape")]
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [size * s for size, s in zip(x.shape[2:], strides, strict=True)]
+    elif auto == "VALID":
+        return (const(0),) * axes, (const(0),) * axes
+    else:
+        return _explicit(ctx, axes)
+    if len(wanted) != axes:
+        raise ctx.fail(f"output_shape has {len(wanted)} entries for {axes} spatial axes")
+    none = (0,) * axes
+    full = map(transposed_count, x.shape[2:], kernel, strides, none, none, dilations, extra)
+    total = [f - w for f, w in zip(full, wanted, strict=True)]
+    return _halves(total, auto == "SAME_UPPER")
+
+
+def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
+    """The attributes of a pool over `x`."""
+    axes = _spatial(ctx, x)
+    kernel = ctx.integers("kernel_shape")
+    if len(kernel) != axes or min(kernel) < 1:
+        raise ctx.fail(f"kernel_shape is {kernel}; {axes} positive numbers are due")
+    strides, dilations = _per_axis(ctx, "strides", axes), _per_axis(ctx, "dilations", axes)
+    before, after = _pads(ctx, x, kernel, strides, dilations)
+    ceil_mode = ctx.flag("ceil_mode")
+    counted = partial(window_count, ceil_mode=ceil_mode)
+    _fit(ctx, x, counted, kernel, strides, before, after, dilations)
+    return {
+        "kernel": kernel,
+        "strides": strides,
+        "before": before,
+        "after": after,
+        "dilations": dilations,
+        "ceil_mode": ceil_mode,
+    }
+
+
+def _max_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    attrs = pool_attrs(ctx, x)
+    if not ctx.wants(1):
+        return ctx.emit_all("max_pool", [x], **attrs)
+    order = ctx.integer("storage_order", 0)
+    return ctx.emit_all("max_pool_indices", [x], **attrs, storage_order=order)
+
+
+def _average_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    attrs = pool_attrs(ctx, x)
+    return [ctx.emit("average_pool", x, **attrs, count_include_pad=ctx.flag("count_include_pad"))]
+
+
+def _lp_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    return [ctx.emit("lp_pool", x, **pool_attrs(ctx, x), p=ctx.integer("p", 2))]
+
+
+def _global(op: str) -> Converter:
+    def convert(ctx: NodeContext) -> Results:
+        x = ctx.input(0)
+        axes = tuple(range(2, 2 + _spatial(ctx, x)))
+        return [ctx.emit(op, x, axes=axes, keepdims=True)]
+
+    return convert
+
+
+def _global_lp_pool(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    axes = tuple(range(2, 2 + _spatial(ctx, x)))
+    p = ctx.integer("p", 2)
+    if p in (1, 2):
+        return [ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)]
+    power = ctx.emit("pow", ctx.emit("abs", x), ctx.filled(p, x.dtype))
+    total = ctx.emit("reduce_sum", power, axes=axes, keepdims=True)
+    return [ctx.emit("pow", total, ctx.filled(1 / p, x.dtype))]
+
+
+def _max_unpool(ctx: NodeContext) -> Results:
+    """Positions count in the shape that the pool's attributes give; `output_shape` pads it."""
+    x, indices = ctx.input(0), ctx.input(1)
+    axes = _spatial(ctx, x)
+    kernel = ctx.integers("kernel_shape")
+    strides = _per_axis(ctx, "strides", axes)
+    before, after = _explicit(ctx, axes)
+    if len(kernel) != axes:
+        raise ctx.fail(f"kernel_shape is {kernel}; {axes} numbers are due")
+    spatial = [
+        (size - 1) * s + k - b - a
+        for size, s, k, b, a in zip(x.shape[2:], strides, kernel, before, after, strict=True)
+    ]
+    shape = (*x.shape[:2], *spatial)
+    result = ctx.emit("max_unpool", x, indices, shape=shape)
+    given = ctx.optional(2)
+    wanted = shape if given is None else ctx.sizes(given, "output_shape")
+    if wanted == shape:
+        return [result]
+    if len(wanted) != x.rank:
+        raise ctx.fail(f"output_shape has {len(wanted)} entries for {x.type!r}")
+    zeros = (const(0),) * x.rank
+    more = tuple(w - s for w, s in zip(wanted, shape, strict=True))
+    return [ctx.emit("pad", result, before=zeros, after=more, mode="constant")]
+
+
+def _col2im(ctx: NodeContext) -> Results:
+    x = ctx.input(0)
+    image, block = (
+        ctx.sizes(ctx.input(1), "image_shape"),
+        ctx.sizes(ctx.input(2), "block_shape", lo=1),
+    )
+    axes = len(block)
+    before, after = _explicit(ctx, axes)
+    return [
+        ctx.emit(
+            "col2im",
+            x,
+            image=image,
+            block=block,
+            strides=_per_axis(ctx, "strides", axes),
+            before=before,
+            after=after,
+            dilations=_per_axis(ctx, "dilations", axes),
+        )
+    ]
+
+
+CONVERTERS: dict[tuple[str, str], Converter] = {
+    ("", "Conv"): _conv,
+    ("", "ConvTranspose"): _conv_transpose,
+    ("", "MaxPool"): _max_pool,
+    ("", "AveragePool"): _average_pool,
+    ("", "LpPool"): _lp_pool,
+    ("", "GlobalAveragePool"): _global("reduce_mean"),
+    ("", "GlobalMaxPool"): _global("reduce_max"),
+    ("", "GlobalLpPool"): _global_lp_pool,
+    ("", "MaxUnpool"): _max_unpool,
+    ("", "Col2Im"): _col2im,
+}

@@ -1,0 +1,34 @@
+"""The importer's table of operators that are more than a row of the op table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tcc.frontends.emit import joined
+from tcc.frontends.onnx.context import Converter
+from tcc.frontends.onnx.contrib import attention as contrib_attention
+from tcc.frontends.onnx.contrib import bodies, fused, moe, packed_weights
+from tcc.frontends.onnx.contrib import quantize as contrib_quantize
+from tcc.frontends.onnx.convert import (
+    attention,
+    control,
+    lists,
+    movement,
+    normalization,
+    pointwise,
+    quantize,
+    recurrent,
+    reduce,
+    resize,
+    sampling,
+    selection,
+    signal,
+    strings,
+    window,
+)
+
+CONVERTERS: Mapping[tuple[str, str], Converter] = joined((
+    attention, control, lists, movement, normalization, pointwise, quantize, recurrent, reduce,
+    resize, sampling, selection, signal, strings, window, bodies, contrib_attention,
+    contrib_quantize, fused, moe, packed_weights,
+))  # fmt: skip

@@ -1,0 +1,146 @@
+"""Functions inlined: those of the model, and the bodies that ONNX itself gives for an operator.
+
+Calls may not reach themselves; the import limits how deep they nest and how many nodes they make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from tcc.errors import UserError
+from tcc.frontends.onnx.context import NodeContext
+from tcc.frontends.onnx.reader import check_opsets
+from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.types import type_proto
+from tcc.frontends.scope import Operand, Scope
+from tcc.ir.index import as_int
+
+FunctionKey = tuple[str, str, str]
+
+
+def function_key(node: NodeProto | FunctionProto) -> FunctionKey:
+    """Domain, name and overload, by which nodes call functions."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    name = node.op_type if isinstance(node, NodeProto) else node.name
+    return domain, name, node.overload
+
+
+def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, FunctionProto]:
+    """The model's functions by key; raises `UserError` where two have the same."""
+    table: dict[FunctionKey, FunctionProto] = {}
+    for function in functions:
+        key = function_key(function)
+        if key in table:
+            raise UserError(f"the function '{function.name}' is defined twice")
+        table[key] = function
+    return table
+
+
+def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
+    """The body that ONNX gives for the operator, where it does not depend on types."""
+    schema: Any = schema_of(node, version)  # its stubs leave the functions out
+    if schema is None or not schema.has_function:
+        return None
+    since = [v for v in schema.function_opset_versions if v <= version]
+    if not since:
+        return None
+    body = FunctionProto()
+    body.ParseFromString(schema.get_function_with_opset_version(max(since)))
+    return body
+
+
+def has_typed_body(node: NodeProto, version: int) -> bool:
+    """Whether ONNX gives a body for the operator that depends on the operands' types."""
+    schema: Any = schema_of(node, version)
+    return schema is not None and bool(schema.has_context_dependent_function)
+
+
+def typed_body(ctx: NodeContext) -> FunctionProto | None:
+    """The body that ONNX gives for this node and its operands' types."""
+    schema: Any = schema_of(ctx.node, ctx.opset)
+    if schema is None or not schema.has_context_dependent_function:
+        return None
+    versions = schema.context_dependent_function_opset_versions
+    since = [v for v in versions if v <= ctx.opset]
+    if not since:
+        return None
+    types = [_type_proto(operand).SerializeToString() for operand in ctx.inputs]
+    raw = schema.get_context_dependent_function_with_opset_version(
+        max(since), ctx.node.SerializeToString(), types
+    )
+    return FunctionProto.FromString(raw) if raw else None
+
+
+def _type_proto(operand: Operand | None) -> TypeProto:
+    if operand is None:
+        return TypeProto()
+    return type_proto(operand.dtype, tuple(as_int(dim) for dim in operand.shape))
+
+
+def call(ctx: NodeContext, function: FunctionProto) -> Sequence[Operand | None]:
+    """Imports the function's nodes with the node's operands and attributes in their places."""
+    key = function_key(function)
+    calls = ctx.session.calls
+    if key in calls:
+        raise ctx.fail(f"the function '{function.name}' calls itself")
+    if len(ctx.inputs) > len(function.input) or len(ctx.node.output) > len(function.output):
+        raise ctx.fail(f"the function '{function.name}' has fewer inputs or outputs")
+    scope = Scope(
+        ctx.session,
+        ctx.scope.builder,
+        {**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
+        path=f"{ctx.loc}/",
+        around=ctx.scope,
+    )
+    scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
+    for number, name in enumerate(function.input):
+        scope.define(name, ctx.optional(number), ctx.loc)
+    given = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
+    given.update((a.name, a) for a in ctx.node.attribute)
+    ctx.session.calls = (*calls, key)
+    scope.pending.extend(_bound(node, given) for node in function.node)
+    scope.ends = dict.fromkeys(function.output)
+    ctx.session.run_nodes(scope)
+    ctx.session.calls = calls
+    return [
+        _result(ctx, scope, name) if ctx.wants(number) else None
+        for number, name in enumerate(function.output)
+    ]
+
+
+def _result(ctx: NodeContext, scope: Scope, name: str) -> Operand | None:
+    try:
+        return scope.find(name)
+    except KeyError:
+        raise ctx.fail(f"the function does not define its output '{name[:200]}'") from None
+
+
+def _bound(node: NodeProto, given: dict[str, AttributeProto]) -> NodeProto:
+    """A copy of a function's node in which references to the function's attributes are values."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    _bind_attributes(copy, given)
+    return copy
+
+
+def _bind_attributes(node: NodeProto, given: dict[str, AttributeProto]) -> None:
+    bound = []
+    for attribute in node.attribute:
+        if attribute.ref_attr_name:
+            source = given.get(attribute.ref_attr_name)
+            if source is None:
+                continue  # the caller left it out: so does the node, and its default holds
+            value = AttributeProto()
+            value.CopyFrom(source)
+            value.name = attribute.name
+            bound.append(value)
+            continue
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                _bind_attributes(inner, given)
+        bound.append(attribute)
+    fresh = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
+    del node.attribute[:]
+    node.attribute.extend(fresh)

@@ -1,0 +1,177 @@
+"""The model's inputs: element types, dimensions, and the shapes that the user fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from tcc.errors import UserError
+from tcc.frontends.onnx.tensors import element_type
+from tcc.frontends.onnx.types import is_list, list_type
+from tcc.frontends.scope import Scope
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import TensorType
+from tcc.ops import OPS
+
+_LONGEST_NAME = 1 << 16
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+def with_defaults(graph: onnx.GraphProto) -> set[str]:
+    """The names of the initialisers, some of which may be inputs."""
+    return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+
+
+def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
+    """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
+    which replace theirs.
+
+    A named dimension is one symbol wherever the name appears; others that are open are symbols of
+    their own.  `shapes` replaces dimensions by sizes or
+    names; a size given to a named dimension holds for that name everywhere.
+    """
+    left = with_defaults(graph) - set(shapes)
+    inputs = [value for value in graph.input if value.name not in left]
+    unknown = sorted(set(shapes) - {value.name for value in inputs})
+    if unknown:
+        raise UserError(
+            f"the model has no input '{unknown[0]}'",
+            why=f"its inputs are {', '.join(value.name for value in inputs) or 'none'}",
+        )
+    dims = _Dimensions(scope, inputs, shapes)
+    for value in inputs:
+        where = f"input {value.name[:200]}"
+        if is_list(value.type):
+            _define_list(scope, value, where)
+            continue
+        type = TensorType(
+            element_type(value.type.tensor_type.elem_type, where), dims.shape(value, where)
+        )
+        scope.define(value.name, scope.wrap(scope.builder.input(value.name, type)), where)
+
+
+def _define_list(scope: Scope, value: onnx.ValueInfoProto, where: str) -> None:
+    """A sequence or an optional; every run checks that its entries are what is declared."""
+    kind = list_type(value.type, where)
+    given = scope.wrap(scope.builder.input(value.name, TensorType(kind, ())))
+    attrs = OPS["list_expect"].attrs(kind)
+    (checked,) = scope.emit("list_expect", [given], attrs, loc=where, names=(value.name,))
+    scope.define(value.name, checked, where)
+
+
+def check_name(name: str) -> None:
+    """Raises `UserError` for a name that an artifact cannot hold as text."""
+    if "\0" in name or len(name) > _LONGEST_NAME or not _is_text(name):
+        raise UserError(
+            "an input or output has an impossible name",
+            where=ascii(name[:80]),
+            why=f"names are text without zero bytes, of at most {_LONGEST_NAME} characters",
+        )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """The size or the name of a dimension; None for an open one that no name makes equal to others:
+    sizes below zero, as Paddle writes them, are open, and "?" and "-1" name nothing."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return dim.dim_value
+    return dim.dim_param if any(map(str.isalpha, dim.dim_param)) else None
+
+
+class _Dimensions:
+    """The symbol or size of each dimension name."""
+
+    def __init__(self, scope: Scope, inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> None:
+        self._scope = scope
+        self._shapes = shapes
+        self._named: dict[str, Index] = {}
+        for value in inputs:
+            self._check(value)
+            if value.name in shapes and _declared(value):
+                self._fix(value, shapes[value.name])
+
+    def _check(self, value: onnx.ValueInfoProto) -> None:
+        if not value.name:
+            raise UserError("an input has no name")
+        check_name(value.name)
+        kind = value.type.WhichOneof("value")
+        if is_list(value.type):
+            if value.name in self._shapes:
+                raise UserError(
+                    f"input '{value.name}' is a sequence or an optional, which has no shape",
+                    where="--input",
+                )
+            return
+        if kind != "tensor_type":
+            raise UserError(
+                f"inputs of type {kind or 'unknown'} are not supported", where=value.name[:200]
+            )
+
+    def _fix(self, value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> None:
+        declared = value.type.tensor_type.shape.dim
+        if len(declared) != len(shape):
+            raise UserError(
+                f"the shape given for input '{value.name}' has the wrong rank",
+                why=f"{len(shape)} dimensions given, the model declares {len(declared)}",
+            )
+        for dim, size in zip(declared, shape, strict=True):
+            known = declared_size(dim)
+            if isinstance(known, int) and known != size:
+                raise UserError(
+                    f"the shape given for input '{value.name}' contradicts the model",
+                    why=f"{size} given, the model declares {known}",
+                )
+            if isinstance(known, str) and isinstance(size, int):
+                found = self._named.setdefault(known, const(_size(size, value.name)))
+                if as_int(found) != size:
+                    raise UserError(
+                        f"dimension '{known}' is given two sizes",
+                        where=f"input {value.name}",
+                        why=f"{found.key} and {size}",
+                    )
+
+    def shape(self, value: onnx.ValueInfoProto, where: str) -> tuple[Index, ...]:
+        given = self._shapes.get(value.name)
+        if not _declared(value) and given is None:
+            raise UserError(
+                "the model does not say how many dimensions an input has",
+                where=where,
+                hint="give its shape (--input NAME=SHAPE)",
+            )
+        declared = list(value.type.tensor_type.shape.dim)
+        if given is not None:
+            return tuple(
+                const(_size(size, value.name)) if isinstance(size, int) else self._symbol(size)
+                for size in given
+            )
+        return tuple(self._dim(dim, f"{value.name}.{n}") for n, dim in enumerate(declared))
+
+    def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str) -> Index:
+        known = declared_size(dim)
+        if isinstance(known, int):
+            return const(known)
+        return self._scope.session.fresh_symbol(own) if known is None else self._symbol(known)
+
+    def _symbol(self, name: str) -> Index:
+        if name not in self._named:
+            self._named[name] = self._scope.session.fresh_symbol(name)
+        return self._named[name]
+
+
+def _declared(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.WhichOneof("value") == "tensor_type"
+    return tensor and bool(value.type.tensor_type.HasField("shape"))
+
+
+def _size(size: int, name: str) -> int:
+    if size < 0:
+        raise UserError(f"the shape given for input '{name}' has a negative size", why=f"{size}")
+    return size

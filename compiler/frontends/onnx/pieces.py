@@ -1,0 +1,250 @@
+"""Pieces of an ONNX model: consecutive nodes of its graph as a model of their own.
+
+A piece has the sizes of the arrays that it is given.  What it reads from before is an input of it,
+or a constant where the caller asks for that: small integers computed from shapes, mostly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+from onnx.shape_inference import InferenceError
+from tcc.errors import UserError
+from tcc.frontends.onnx.reader import SourceModel, read_model
+from tcc.frontends.onnx.rows import bound_row
+from tcc.frontends.onnx.tensors import ELEMENT_TYPES, TensorReader
+from tcc.ir.op import Array, Tolerance
+from tcc.ir.types import BF16
+
+_UNSEEN = 0  # the element type of what is no tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A node of the model's graph.
+
+    `name` is its own, else its first output's; `reads` are the values it needs that are no
+    constants of the model, those of bodies included; `tolerance` is its op's class where one row of
+    the op table is all it is.
+    """
+
+    name: str
+    op: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    tolerance: Tolerance | None
+
+
+class PieceModel:
+    """An ONNX file, cut into pieces on request.
+
+    `layers` are the graph's nodes in order; `outputs` its outputs; `constant` the values that
+    depend on no input.
+    """
+
+    def __init__(self, path: Path, sizes: Mapping[str, Sequence[int]]) -> None:
+        """`sizes` are those of the inputs.  Raises UserError where the file is not a model, or its
+        nodes are in no order."""
+        self._source = read_model(path)
+        self._graph = self._source.proto.graph
+        initializers = enumerate(self._graph.initializer)
+        self._constants = {held.name: n for n, held in initializers if held.name not in sizes}
+        self._sparse = {held.values.name: held for held in self._graph.sparse_initializer}
+        self.layers = tuple(self._layer(node) for node in self._graph.node)
+        self.outputs = tuple(value.name for value in self._graph.output)
+        self._check_order()
+        self._types = _inferred(self._source, sizes)
+        self.constant = self._constant_values()
+
+    def bytes_of(self, value: str) -> int:
+        """How much the value takes; 0 where that is not known before it is computed."""
+        element, shape = self._types.get(value, (None, None))
+        if element is None or shape is None or element not in ELEMENT_TYPES:
+            return 0
+        return math.prod(shape) * ELEMENT_TYPES[element].bytes
+
+    def seen(self, value: str) -> bool:
+        """Whether NumPy has arrays of the value's type: it is no sequence, no optional, no bf16."""
+        element, _ = self._types.get(value, (None, None))
+        if element is None:
+            return True  # not known: an operator of a domain that is not ONNX's
+        return element in ELEMENT_TYPES and ELEMENT_TYPES[element] is not BF16
+
+    def example(self, value: str) -> Array | None:
+        """Ones of the value's type and size, where these are known without running the model."""
+        element, shape = self._types.get(value, (None, None))
+        if element is None or shape is None or not self.seen(value):
+            return None
+        return np.ones(shape, ELEMENT_TYPES[element].carrier)
+
+    def write(
+        self,
+        path: Path,
+        numbers: Sequence[int],
+        arrays: Mapping[str, Array],
+        outputs: Sequence[str],
+        fixed: frozenset[str] = frozenset(),
+    ) -> tuple[str, ...]:
+        """Writes those of the layers `numbers` (in order) that `outputs` need as a model, and names
+        its inputs.
+
+        `arrays` holds what it reads from others; the names in `fixed` become constants.
+        """
+        nodes = self._needed(numbers, outputs)
+        made = {name for number in nodes for name in self.layers[number].writes}
+        reads = dict.fromkeys(n for number in nodes for n in self.layers[number].reads)
+        given = [name for name in reads if name not in made]
+        inputs = tuple(name for name in given if name not in fixed)
+        proto = self._source.proto
+        piece = onnx.ModelProto(ir_version=proto.ir_version, producer_name=proto.producer_name)
+        piece.opset_import.extend(proto.opset_import)
+        piece.functions.extend(proto.functions)
+        graph = piece.graph
+        graph.name = self._graph.name or "model"
+        graph.node.extend(self._graph.node[number] for number in nodes)
+        graph.initializer.extend(self._initializers(nodes))
+        graph.sparse_initializer.extend(self._sparse_initializers(nodes))
+        for name in given:
+            if name in fixed:
+                graph.initializer.append(onnx.numpy_helper.from_array(arrays[name], name))
+        graph.input.extend(_value(name, arrays[name]) for name in inputs)
+        graph.output.extend(self._output(name, arrays.get(name)) for name in outputs)
+        onnx.save(piece, path)
+        return inputs
+
+    def _needed(self, numbers: Sequence[int], outputs: Iterable[str]) -> list[int]:
+        wanted, nodes = set(outputs), []
+        for number in reversed(numbers):
+            if not wanted.isdisjoint(self.layers[number].writes):
+                nodes.append(number)
+                wanted.update(self.layers[number].reads)
+        return nodes[::-1]
+
+    def _initializers(self, nodes: Iterable[int]) -> Iterator[onnx.TensorProto]:
+        names = {name for number in nodes for name in _read_names(self._graph.node[number])}
+        for number in sorted(self._constants[name] for name in names & self._constants.keys()):
+            held = self._graph.initializer[number]
+            copied = onnx.TensorProto()
+            copied.CopyFrom(held)
+            if number in self._source.weights:
+                copied.raw_data = bytes(self._source.weights[number])
+            elif held.data_location == onnx.TensorProto.EXTERNAL:
+                reader, where = TensorReader(self._source.path), f"initializer {held.name}"
+                array, dtype = reader.array(held, where)
+                copied.raw_data = bytes(reader.external(held, array.size, dtype, where))
+                copied.data_location = onnx.TensorProto.DEFAULT
+                del copied.external_data[:]
+            yield copied
+
+    def _sparse_initializers(self, nodes: Iterable[int]) -> list[onnx.SparseTensorProto]:
+        names = {name for number in nodes for name in _read_names(self._graph.node[number])}
+        return [held for name, held in self._sparse.items() if name in names]
+
+    def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
+        """An output of known rank and open sizes, which stays true when inputs are cut."""
+        if array is not None:
+            element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            return onnx.helper.make_tensor_value_info(name, element, [None] * array.ndim)
+        inferred, shape = self._types.get(name, (None, None))
+        if inferred is None:
+            return onnx.ValueInfoProto(name=name)
+        dims = None if shape is None else [None] * len(shape)
+        return onnx.helper.make_tensor_value_info(name, inferred, dims)
+
+    def _layer(self, node: onnx.NodeProto) -> Layer:
+        known = self._constants.keys() | self._sparse.keys()
+        reads = tuple(name for name in _read_names(node) if name not in known)
+        writes = tuple(name for name in node.output if name)
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        row = bound_row(domain, node.op_type, self._source.opsets.get(domain, 1))
+        name = node.name or next(iter(writes), node.op_type)
+        return Layer(name, node.op_type, reads, writes, row[1].tolerance if row else None)
+
+    def _check_order(self) -> None:
+        known = {value.name for value in self._graph.input}
+        for layer in self.layers:
+            absent = [name for name in layer.reads if name not in known]
+            if absent:
+                raise UserError(
+                    f"nothing before it defines {absent[0]!r}", where=f"node {layer.name}"
+                )
+            known.update(layer.writes)
+
+    def _constant_values(self) -> frozenset[str]:
+        found: set[str] = set()
+        for layer in self.layers:
+            if found.issuperset(layer.reads):
+                found.update(layer.writes)
+        return frozenset(found)
+
+
+_Types = Mapping[str, tuple[int | None, tuple[int, ...] | None]]
+
+
+def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types:
+    """Element type and shape of every value, as far as ONNX's own inference knows them."""
+    model = onnx.ModelProto()
+    model.CopyFrom(source.proto)
+    for value in model.graph.input:
+        if value.name in sizes and value.type.HasField("tensor_type"):
+            element = value.type.tensor_type.elem_type
+            fixed = onnx.helper.make_tensor_value_info(value.name, element, sizes[value.name])
+            value.CopyFrom(fixed)
+    try:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (InferenceError, ValueError, RuntimeError):
+        return MappingProxyType({})  # what it says of a bad model, the import says better
+    graph = model.graph
+    return MappingProxyType(
+        {
+            value.name: _type(value.type)
+            for value in (*graph.input, *graph.value_info, *graph.output)
+        }
+    )
+
+
+def _type(declared: onnx.TypeProto) -> tuple[int | None, tuple[int, ...] | None]:
+    kind = declared.WhichOneof("value")
+    if kind is None:
+        return None, None
+    if kind != "tensor_type":
+        return _UNSEEN, None
+    tensor = declared.tensor_type
+    element = tensor.elem_type or None
+    if not tensor.HasField("shape"):
+        return element, None
+    dims = tensor.shape.dim
+    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+        return element, None
+    return element, tuple(dim.dim_value for dim in dims)
+
+
+def _value(name: str, array: Array) -> onnx.ValueInfoProto:
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array).dtype)
+    return onnx.helper.make_tensor_value_info(name, element, array.shape)
+
+
+def _read_names(node: onnx.NodeProto) -> tuple[str, ...]:
+    """What a node reads, its bodies' reads from outside included, once each."""
+    names = dict.fromkeys(name for name in node.input if name)
+    for body in _bodies(node):
+        known = {value.name for value in body.input}
+        known.update(held.name for held in body.initializer)
+        for inner in body.node:
+            names.update(dict.fromkeys(name for name in _read_names(inner) if name not in known))
+            known.update(inner.output)
+        names.update(dict.fromkeys(out.name for out in body.output if out.name not in known))
+    return tuple(names)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs

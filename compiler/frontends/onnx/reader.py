@@ -1,0 +1,158 @@
+"""Reads an ONNX model: bytes to a protobuf whose frame is known to be sound.
+
+What is checked here holds for the whole file: that it is ONNX, of a version this tcc knows.  What
+the graph says is checked node by node on import.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+# protobuf comes with onnx, and brings no types
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from tcc.errors import UserError
+from tcc.frontends.model_file import map_file
+from tcc.frontends.onnx.wire import split_weights
+
+_LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
+_OLDEST_OPSET = 1
+_OLDEST_IR, _NEWEST_IR = 3, onnx.IR_VERSION
+_ONNX = "tcc reads ONNX files and .pt2 archives of torch.export"
+# The domains whose operators are ONNX's own, and the newest version of each that is known here.
+_NEWEST = {
+    "": onnx.defs.onnx_opset_version(),
+    "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceModel:
+    """A model as read: `name` for messages, `path` for external data, `opsets` by domain.
+
+    `weights` are the bytes of those initialisers of the graph that were cut out of `proto`, by
+    number; they are views of the mapped file.
+    """
+
+    proto: onnx.ModelProto
+    name: str
+    path: Path | None
+    opsets: Mapping[str, int]
+    weights: Mapping[int, memoryview]
+
+
+def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> SourceModel:
+    """The checked protobuf of a path, of bytes, or of a `ModelProto` itself.
+
+    Raises `UserError` where the file is missing, unreadable, truncated, not ONNX, or of an IR
+    version or opset that this tcc does not know.
+    """
+    path: Path | None = None
+    weights: Mapping[int, memoryview] = {}
+    if isinstance(source, onnx.ModelProto):
+        proto, name = source, source.graph.name or "model"
+    elif isinstance(source, bytes):
+        name = "model"
+        proto, weights = _parse(memoryview(source), name)
+    elif not isinstance(source, str | os.PathLike):
+        raise UserError(
+            f"an object of type {type(source).__name__} is no model",
+            hint="give a path, an onnx.ModelProto, a torch.nn.Module or an ExportedProgram",
+        )
+    else:
+        path = Path(source)
+        name = str(path)
+        proto, weights = _parse(map_file(path, _ONNX, _LARGEST), name)
+    _check_frame(proto, name)
+    _check_text(proto, name)
+    return SourceModel(proto, name, path, check_opsets(proto.opset_import, name), weights)
+
+
+def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:
+    if not data:
+        raise UserError("the model file is empty", where=where, hint=_ONNX)
+    if data[:23].tobytes() == b"version https://git-lfs":
+        raise UserError(
+            "the file is a Git LFS pointer, not the model", where=where, hint="run: git lfs pull"
+        )
+    proto = onnx.ModelProto()
+    slim, weights = split_weights(data) or (data.tobytes(), {})
+    try:
+        proto.ParseFromString(slim)
+    except DecodeError as error:
+        raise UserError(
+            "the file is not an ONNX model, or is truncated",
+            where=where,
+            why="its bytes do not decode as the ONNX protobuf",
+            hint="copy or export the model again",
+        ) from error
+    return proto, weights
+
+
+def _check_frame(proto: onnx.ModelProto, where: str) -> None:
+    if not proto.HasField("graph") or not proto.HasField("ir_version"):
+        raise UserError(
+            "the file is not an ONNX model",
+            where=where,
+            why="it has no graph or no IR version",
+            hint=_ONNX,
+        )
+    if not _OLDEST_IR <= proto.ir_version <= _NEWEST_IR:
+        raise UserError(
+            f"ONNX IR version {proto.ir_version} is not supported",
+            where=where,
+            why=f"versions {_OLDEST_IR} to {_NEWEST_IR} are",
+            hint="export the model with another ir_version",
+        )
+
+
+def _check_text(model: Message, where: str) -> None:
+    """Raises `UserError` for a text in `model` that is no UTF-8: protobuf gives its bytes."""
+    pending = [model]  # no recursion: models that were made in memory nest as deep as they like
+    while pending:
+        message = pending.pop()
+        tensor = isinstance(message, onnx.TensorProto)  # whose data would be copied
+        texts = [message.name] if tensor else []
+        pending += list(message.external_data) if tensor else []
+        for field, value in () if tensor else message.ListFields():
+            if field.type == FieldDescriptor.TYPE_STRING:
+                texts += value if field.is_repeated else (value,)
+            elif field.type == FieldDescriptor.TYPE_MESSAGE:
+                pending += value if field.is_repeated else (value,)
+        for text in texts:
+            if isinstance(text, bytes):
+                raise UserError(
+                    "the model has a text that is not UTF-8", where=where, why=ascii(text[:80])
+                )
+
+
+def check_opsets(entries: object, where: str) -> dict[str, int]:
+    """Versions by domain ('ai.onnx' is ''); raises `UserError` on absent or unknown versions."""
+    opsets: dict[str, int] = {}
+    for entry in entries:  # type: ignore[attr-defined]
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if opsets.setdefault(domain, entry.version) != entry.version:
+            raise UserError(f"two versions of the opset '{domain}' are imported", where=where)
+    if not opsets:
+        raise UserError("the model imports no opset", where=where, hint=_ONNX)
+    version = opsets.get("")
+    if version is not None and not _OLDEST_OPSET <= version <= _NEWEST[""]:
+        raise UserError(
+            f"opset {version} is not supported",
+            where=where,
+            why=f"opsets {_OLDEST_OPSET} to {_NEWEST['']} are",
+            hint="convert the model with onnx.version_converter, or export it again",
+        )
+    newest_ml = _NEWEST["ai.onnx.ml"]
+    if opsets.get("ai.onnx.ml", 1) > newest_ml:
+        raise UserError(
+            f"ai.onnx.ml version {opsets['ai.onnx.ml']} is not supported",
+            where=where,
+            why=f"versions up to {newest_ml} are",
+        )
+    return opsets

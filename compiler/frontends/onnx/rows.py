@@ -1,0 +1,106 @@
+"""Operators whose row of the op table is the ONNX operator: the same inputs and attributes.
+
+Attribute fields are filled by name (or the binding's map) and by their declared types; ONNX's
+defaults for the opset stand in for what the node leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import cache
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from tcc.errors import UserError
+from tcc.frontends.onnx.context import NodeContext
+from tcc.frontends.scope import Operand
+from tcc.ir.op import OnnxBinding, OpSpec
+from tcc.ir.types import DType
+from tcc.ops import OPS
+
+# Rows mean what operators mean from this opset on; what meant something else before is converted.
+OLDEST_ROWS = 7
+# An attribute of opsets 1 to 5 that says which buffers may be overwritten.
+_HINT = "consumed_inputs"
+
+
+@cache
+def _bindings() -> dict[tuple[str, str], tuple[tuple[OnnxBinding, OpSpec], ...]]:
+    """Rows by domain and operator, the newest binding first."""
+    table: dict[tuple[str, str], list[tuple[OnnxBinding, OpSpec]]] = {}
+    for row in OPS.values():
+        for binding in row.onnx:
+            table.setdefault((binding.domain, binding.name), []).append((binding, row))
+    return {k: tuple(sorted(v, key=lambda r: -r[0].since)) for k, v in table.items()}
+
+
+def bound_row(domain: str, op: str, version: int) -> tuple[OnnxBinding, OpSpec] | None:
+    """The row that is this operator at this opset version, if there is one."""
+    rows = _bindings().get((domain, op), ())
+    version = version if domain else max(version, OLDEST_ROWS)
+    return next(((b, row) for b, row in rows if b.since <= version), None)
+
+
+def import_row(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> tuple[Operand, ...]:
+    """The results of the node as one node of `row`."""
+    inputs = list(ctx.inputs)
+    while len(inputs) > row.arity[0] and inputs[-1] is None:
+        inputs.pop()
+    least, most = row.arity
+    if not least <= len(inputs) <= most:
+        raise ctx.fail(f"it has {len(inputs)} inputs; {least} to {most} are due")
+    names = [name for name in ctx.node.output if name]
+    attrs = row_attrs(ctx, binding, row)
+    results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=names)
+    if len(results) < len(ctx.node.output) and ctx.wants(len(results)):
+        raise ctx.fail(f"output {len(results)} is not supported")
+    return results
+
+
+def row_attrs(ctx: NodeContext, binding: OnnxBinding, row: OpSpec) -> Any:
+    """The node's attributes as the row's attribute type."""
+    renamed = {field: name for name, field in binding.attrs}
+    hints = get_type_hints(row.attrs)
+    values: dict[str, Any] = {}
+    known = set()
+    for field in fields(row.attrs):
+        name = renamed.get(field.name, field.name)
+        known.add(name)
+        if ctx.has_value(name):
+            values[field.name] = _decode(ctx, name, field.name, hints[field.name])
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ctx.fail(f"attribute {name} is missing")
+    unknown = [a.name for a in ctx.node.attribute if a.name not in {*known, _HINT}]
+    if unknown:
+        raise ctx.fail(f"attribute {unknown[0]} is not supported")
+    try:
+        return row.attrs(**values)
+    except ValueError as error:
+        raise ctx.fail(str(error)) from error
+
+
+def _decode(ctx: NodeContext, name: str, field: str, hint: Any) -> Any:
+    decode = _DECODERS.get(str(hint)) or _DECODERS.get(getattr(hint, "__name__", ""))
+    if decode is None:
+        raise UserError(f"attribute {name} has no decoder for {hint}", where=ctx.loc)
+    value = decode(ctx, name)
+    if field == "axis":
+        return ctx.axis(value, ctx.input(0).rank)
+    return ctx.axes(value, ctx.input(0).rank) if field == "axes" else value
+
+
+_DECODERS: MappingProxyType[str, Callable[[NodeContext, str], Any]] = MappingProxyType(
+    {
+        "int": NodeContext.integer,
+        "float": NodeContext.real,
+        "bool": NodeContext.flag,
+        "str": NodeContext.text,
+        DType.__name__: NodeContext.dtype,
+        "tuple[int, ...]": NodeContext.integers,
+        "tuple[float, ...]": NodeContext.reals,
+        "tuple[str, ...]": NodeContext.texts,
+        "float | None": NodeContext.real,
+        "int | None": NodeContext.integer,
+    }
+)

@@ -1,0 +1,194 @@
+"""Which operators of a model cannot be imported: all of them in one table, before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import onnx
+from onnx import FunctionProto, NodeProto
+from tcc.errors import UserError, printable
+from tcc.frontends.onnx.context import Converter
+from tcc.frontends.onnx.functions import (
+    FunctionKey,
+    function_key,
+    has_typed_body,
+    schema_body,
+)
+from tcc.frontends.onnx.reader import SourceModel, check_opsets
+from tcc.frontends.onnx.rows import bound_row
+from tcc.frontends.onnx.schema import schema_of
+
+_NAMES_SHOWN = 3
+_LONGEST_CELL = 300
+
+Converters = Mapping[tuple[str, str], Converter]
+
+# Domains whose operators compute on tensors in the order of one machine.
+_MACHINE_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+_OPTIMISED = (
+    "compile the original model, or have ONNX Runtime save it with its graph optimization level at "
+    "ORT_ENABLE_EXTENDED or ORT_ENABLE_BASIC"
+)
+# Why com.microsoft's operators are refused that ONNX Runtime's tools write.
+REFUSED = MappingProxyType(
+    {
+        "ONNX Runtime itself has no kernel of it for CPUs": frozenset(
+            "DecoderMaskedSelfAttention DynamicSparseAttention GatedRelativePositionBias "
+            "GemmFloat8 HyperConnectionLowRankMix LongformerAttention PackedAttention "
+            "PackedMultiHeadAttention PackedSparseAttentionIndexer PagedAttention "
+            "QOrderedAttention QOrderedGelu QOrderedLayerNormalization QOrderedMatMul "
+            "RelativePositionBias RemovePadding RestorePadding SparseAttentionIndexer "
+            "SparsePagedAttention".split()
+        ),
+        "a loop that generates: compile the decoder that it calls, as exported": frozenset(
+            "BeamSearch DecoderMaskedMultiHeadAttention GreedySearch Sampling "
+            "WhisperBeamSearch".split()
+        ),
+        "it aligns what a network found: compile the network without it": frozenset(
+            ("DynamicTimeWarping", "UnfoldTensor")
+        ),
+        "code of one accelerator: compile the model that it was made of": frozenset(("EPContext",)),
+    }
+)
+
+
+@dataclass(slots=True)
+class _Missing:
+    """One row of the table."""
+
+    operator: str
+    opset: str
+    reason: str
+    nodes: list[str] = field(default_factory=list)
+    count: int = 0
+
+
+class _Survey:
+    """Walks a model's nodes, bodies and the functions they reach."""
+
+    def __init__(
+        self, functions: Mapping[FunctionKey, FunctionProto], converters: Converters
+    ) -> None:
+        self._functions = functions
+        self._converters = converters
+        self._seen: set[FunctionKey] = set()
+        self.missing: dict[tuple[str, str], _Missing] = {}
+
+    def visit(self, nodes: Iterator[NodeProto], opsets: Mapping[str, int], path: str) -> None:
+        pending = [(iter(nodes), opsets, path)]
+        while pending:
+            level, versions, where = pending.pop()
+            for node in level:
+                function = self._functions.get(function_key(node))
+                if function is None:
+                    self._operator(node, versions, where)
+                elif function_key(node) not in self._seen:
+                    self._seen.add(function_key(node))
+                    inner = {**versions, **check_opsets(function.opset_import, function.name)}
+                    pending.append((walk(function.node), inner, f"{where}{function.name}/"))
+
+    def _operator(self, node: NodeProto, opsets: Mapping[str, int], where: str) -> None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        reason = self._reason(node, domain, opsets)
+        if not reason:
+            return
+        row = self.missing.setdefault(
+            (domain, node.op_type),
+            _Missing(node.op_type[:80], f"{domain or 'ai.onnx'}:{opsets.get(domain, '-')}", reason),
+        )
+        row.count += 1
+        if len(row.nodes) < _NAMES_SHOWN:
+            row.nodes.append(f"{where}{node.name or '-> ' + ', '.join(node.output)}"[:80])
+
+    def _reason(self, node: NodeProto, domain: str, opsets: Mapping[str, int]) -> str:
+        version = opsets.get(domain)
+        if domain in _MACHINE_DOMAINS:
+            return "in the memory order of one machine"
+        if version is None:
+            return "the model imports no opset of this domain"
+        if (domain, node.op_type) in self._converters:
+            return ""
+        if bound_row(domain, node.op_type, version) is not None:
+            return ""
+        if has_typed_body(node, version):
+            return ""
+        body = schema_body(node, version)
+        if domain == "com.microsoft" and body is None:
+            reasons = (why for why, ops in REFUSED.items() if node.op_type in ops)
+            return next(reasons, "not supported")
+        if body is None:
+            known = schema_of(node, version) is not None
+            return "not supported yet" if known else f"no operator of opset {version}"
+        inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
+        inside = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
+        return next((f"its body needs {op}: {why}" for op, why in inside if why), "")
+
+
+def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes and those of their bodies."""
+    pending: list[Iterator[NodeProto]] = [iter(nodes)]
+    while pending:
+        for node in pending.pop():
+            yield node
+            for attribute in node.attribute:
+                graphs = (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+                pending.extend(iter(graph.node) for graph in graphs)
+
+
+def check_support(
+    model: SourceModel, functions: Mapping[FunctionKey, FunctionProto], converters: Converters
+) -> None:
+    """Raises one `UserError` that lists every operator of the model that tcc does not have."""
+    survey = _Survey(functions, converters)
+    survey.visit(walk(model.proto.graph.node), model.opsets, "")
+    if survey.missing:
+        rows = sorted(survey.missing.values(), key=lambda r: (-r.count, r.operator))
+        machine = any(domain in _MACHINE_DOMAINS for domain, _ in survey.missing)
+        raise UserError(
+            f"{len(rows)} operators of the model are not supported"
+            if len(rows) > 1
+            else "an operator of the model is not supported",
+            where=model.name,
+            why="\n" + _table(rows),
+            hint=_OPTIMISED if machine else "tcc ops lists what is supported",
+        )
+
+
+def _table(rows: list[_Missing]) -> str:
+    lines: list[tuple[str, ...]] = [("operator", "opset", "count", "nodes", "reason")]
+    lines += [
+        (
+            r.operator,
+            r.opset,
+            str(r.count),
+            ", ".join(r.nodes) + ", ..." * (r.count > len(r.nodes)),
+            r.reason,
+        )
+        for r in rows
+    ]
+    lines = [tuple(printable(cell)[:_LONGEST_CELL] for cell in line) for line in lines]
+    widths = [max(len(line[n]) for line in lines) for n in range(4)]
+    return "\n".join(
+        "    " + "  ".join([*(c.ljust(w) for c, w in zip(line[:4], widths, strict=True)), line[4]])
+        for line in lines
+    )
+
+
+def operator_names(converters: Converters) -> tuple[str, ...]:
+    """The ONNX operators that can be imported, by name.
+
+    A star marks those that ONNX defines by a body that depends on the operands' types: they can be
+    as far as the operators of that body can.
+    """
+    newest = onnx.defs.onnx_opset_version()
+    survey = _Survey({}, converters)
+    found = {name: "" for domain, name in converters if not domain}
+    for schema in onnx.defs.get_all_schemas():
+        node = NodeProto(op_type=schema.name, domain=schema.domain)
+        if schema.domain or survey._reason(node, "", {"": newest}):
+            continue
+        own = schema.name in found or bound_row("", schema.name, newest) is not None
+        found[schema.name] = "" if own or not has_typed_body(node, newest) else "*"
+    return tuple(sorted(name + mark for name, mark in found.items()))

@@ -1,0 +1,510 @@
+"""What names stand for while a model is imported, and how nodes are added to the graph.
+
+    Operand   a value under construction: a graph value, a constant, or a tensor of sizes
+    Scope     the names of one graph, body or function, and the builder its nodes go to
+    Session   what the whole import shares
+
+Constants and tensors of sizes become graph values only when a node reads them, so computations on
+shapes leave no trace in the graph.  `Scope.emit` folds what is small and constant and what is
+computed from shapes alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from tcc.budgets import BUDGETS, Budgets
+from tcc.errors import InternalError, UserError
+from tcc.frontends.ones import one_apart
+from tcc.frontends.onnx.tensors import LARGEST_TENSOR, TensorReader, elements_of
+from tcc.frontends.shapes import MAX_SIZES, is_small, propagate, sizes_of_array
+from tcc.ir.graph import GraphBuilder, Value, carrier
+from tcc.ir.index import Index, as_int, const, free_vars, symbol
+from tcc.ir.lists import ListType
+from tcc.ir.op import Array, Trait, check_handles
+from tcc.ir.types import DType, TensorType, dtype_of
+from tcc.ops import OPS
+from tcc.ops.effort import is_laborious
+from tcc.ops.shapes import UnequalDimsError
+
+_FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
+_FOLD_OPERAND = 1 << 16
+# Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
+# sooner; the run refuses larger ones.
+LARGEST_SIZE = 10**9 - 1
+_MOST_DEMANDS = 16  # pairs of unequal sizes of one node
+
+
+@dataclass(slots=True, eq=False)
+class Operand:
+    """A tensor of type `type`, defined in `scope`.
+
+    `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
+    it is computed from shapes; `made` the graph value, once there is one; `equality` the two sizes
+    whose comparison a condition is; `items` the entries of a list, where they are known.
+    """
+
+    type: TensorType
+    scope: Scope
+    name: str
+    array: Array | None = None
+    sizes: Array | None = None
+    made: Value | None = None
+    equality: tuple[Index, Index] | None = None
+    items: tuple[Operand, ...] | None = None
+
+    @property
+    def value(self) -> Value:
+        """The graph value; made in the scope that owns the operand when first asked for."""
+        if self.made is None:
+            builder = self.scope.builder
+            if self.array is not None:
+                self.made = builder.constant(self.array, self.name, self.type.dtype, [self.name])
+            elif self.sizes is not None:
+                self.made = self._made_of_sizes(self.sizes)
+            elif self.items is not None:
+                self.made = self._made_of_items(self.items)
+            else:
+                raise InternalError(f"{self.name} has neither contents nor a value")
+        return self.made
+
+    def _made_of_items(self, items: tuple[Operand, ...]) -> Value:
+        kind, row = self.type.dtype, OPS["list_make"]
+        assert isinstance(kind, ListType)
+        attrs, values = row.attrs(kind.item, kind.optional), [item.value for item in items]
+        (value,) = self.scope.builder.add(row, values, attrs, names=(self.name,))
+        return value
+
+    def _made_of_sizes(self, sizes: Array) -> Value:
+        builder, names = self.scope.builder, (self.name,)
+        attrs = OPS["dims"].attrs(tuple(sizes.reshape(-1)))
+        (value,) = builder.add(OPS["dims"], (), attrs, names=names)
+        if sizes.ndim != 1:
+            attrs = OPS["reshape"].attrs(self.type.shape)
+            (value,) = builder.add(OPS["reshape"], (value,), attrs, names=names)
+        if self.dtype is not value.type.dtype:
+            (value,) = builder.add(
+                OPS["cast"], (value,), OPS["cast"].attrs(self.dtype), names=names
+            )
+        return value
+
+    @property
+    def known(self) -> Array | None:
+        """The elements as an object array of `Index`, where known and few, else None."""
+        array = self.array
+        if self.sizes is None and array is not None and array.size <= MAX_SIZES:
+            if self.dtype.is_handle:
+                return None
+            return sizes_of_array(array)
+        return self.sizes
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@dataclass(slots=True)
+class Session:
+    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer).
+
+    `producer` is the program that wrote the model, as the model says.
+    """
+
+    tensors: TensorReader
+    functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
+    run_nodes: Callable[[Scope], None]
+    budgets: Budgets = field(default=BUDGETS)
+    producer: str = ""
+    symbols: dict[str, int] = field(default_factory=dict)
+    nodes: int = 0
+    depth: int = 0
+    calls: tuple[tuple[str, str, str], ...] = ()
+    until: float = field(init=False)  # on the clock `time.monotonic`
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.budgets.import_seconds
+
+    def fresh_symbol(self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE) -> Index:
+        """A size symbol whose name, made of `hint`, no other symbol of the model has."""
+        name = first = _identifier(hint)
+        while name in self.symbols:
+            self.symbols[first] += 1
+            name = f"{first}.{self.symbols[first]}"
+        self.symbols[name] = 0
+        return symbol(name, lo, hi)
+
+
+def _identifier(text: str) -> str:
+    """`text` as an identifier that reads back, and is none of an expression's iterators."""
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
+    plain = re.match(r"[A-Za-z_]", name) and not re.fullmatch(r"[a-z][0-9]+", name)
+    return name if plain else f"n_{name}"
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """The names of one graph.  `parent` is the scope around a body; functions have none, but like
+    bodies have one `around` them.  `outside` are the symbols around a body, which has its own;
+    `wide` the sizes to which two broadcast.
+
+    `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
+    the elements of an operand, by it and their least value; both hold in bodies too, and not
+    outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
+    and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
+    """
+
+    session: Session
+    builder: GraphBuilder
+    opsets: Mapping[str, int]
+    parent: Scope | None = None
+    path: str = ""
+    around: Scope | None = None
+    outside: set[str] | None = None
+    wide: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    names: dict[str, Operand | None] = field(default_factory=dict)
+    joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
+    bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
+    pending: deque[onnx.NodeProto] = field(default_factory=deque)
+    ends: Mapping[str, int | None] = field(default_factory=dict)
+    ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.parent:
+            self.around = self.parent
+            self.ways = self.parent.ways
+            self.joins = self.parent.joins.new_child()
+            self.bound = self.parent.bound.new_child()
+
+    def find(self, name: str) -> Operand | None:
+        """The operand of an ONNX name; None for '' and for absent optional function inputs.
+
+        Raises KeyError for a name that nothing defines.
+        """
+        if not name:
+            return None
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        raise KeyError(name)
+
+    def define(self, name: str, operand: Operand | None, where: str) -> None:
+        """Gives a name its operand; raises `UserError` if it has one already."""
+        if not name:
+            return
+        if name in self.names:
+            raise UserError(f"'{name}' is defined twice", where=where)
+        self.names[name] = operand
+
+    def define_initializers(
+        self, graph: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None
+    ) -> None:
+        """Defines the graph's constants; dense ones are views, sparse ones are filled in.
+
+        `weights` is the raw data that lies outside the protobuf, by the initialiser's number.
+        Inputs that are defined already replace their initialisers.
+        """
+        raw, inputs = weights or {}, set(self.names)
+        for number, tensor in enumerate(graph.initializer):
+            if tensor.name in inputs:
+                continue
+            where = f"{self.path}initializer {tensor.name[:200]}"
+            array, dtype = self.session.tensors.array(tensor, where, raw.get(number))
+            self.define(tensor.name, self.constant(array, dtype, tensor.name), where)
+        for sparse in graph.sparse_initializer:
+            if sparse.values.name in inputs:
+                continue
+            where = f"{self.path}initializer {sparse.values.name[:200]}"
+            array, dtype = self.session.tensors.dense(sparse, where)
+            self.define(sparse.values.name, self.constant(array, dtype, sparse.values.name), where)
+
+    def constant(self, array: Any, dtype: DType | None = None, name: str = "const") -> Operand:
+        data = np.asarray(array)
+        kind = dtype or dtype_of(data)
+        return Operand(TensorType(kind, tuple(map(const, data.shape))), self, name, array=data)
+
+    def sizes(
+        self, values: Sequence[Index], dtype: DType, *, scalar: bool = False, name: str = "sizes"
+    ) -> Operand:
+        """A vector (or scalar) of sizes; a plain constant where all are known."""
+        elements = np.empty(len(values), object)
+        elements[:] = values
+        shaped = elements.reshape(()) if scalar else elements
+        return self._sizes(shaped, dtype, name)
+
+    def _sizes(self, elements: Array, dtype: DType, name: str) -> Operand:
+        known = [as_int(e) for e in elements.reshape(-1)]
+        if None not in known:
+            array = np.array(known, np.int64).astype(dtype.carrier).reshape(elements.shape)
+            return self.constant(array, dtype, name)
+        type = TensorType(dtype, tuple(map(const, elements.shape)))
+        return Operand(type, self, name, sizes=elements)
+
+    def wrap(self, value: Value) -> Operand:
+        return Operand(value.type, self, value.name, made=value)
+
+    def emit(
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        attrs: Any,
+        *,
+        loc: str = "",
+        names: Sequence[str] = (),
+        demands: int = _MOST_DEMANDS,
+    ) -> tuple[Operand, ...]:
+        """The results of `op`: folded, computed from sizes, or a new node of the graph.
+
+        Sizes of operands that must be equal and are not known to be are demanded to be, and every
+        run checks it; there are at most so many `demands`.  Absent operands at the end are left
+        out.
+        """
+        row = OPS[op]
+        while operands and operands[-1] is None:
+            operands = operands[:-1]
+        if Trait.OPAQUE not in row.traits and operands:
+            present = [o for o in operands if o is not None]
+            folded = None
+            if all(o.array is not None for o in present):
+                folded = self._fold(op, operands, attrs, loc, names)
+            elif all(o.array is not None or o.sizes is not None for o in present):
+                folded = self._propagate(op, operands, attrs, loc, names)
+            if folded is not None:
+                return folded
+        values = [None if o is None else o.value for o in operands]
+        try:
+            made = self.builder.add(row, values, attrs, loc=loc, names=names)
+        except UserError as error:
+            agreed = self._resolved(operands, error.__cause__, loc) if demands else None
+            if agreed is None:
+                raise
+            return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
+        _check_sizes([value.type for value in made], loc)
+        results = tuple(map(self.wrap, made))
+        if op == "equal":
+            results[0].equality = _compared(operands)
+        return results
+
+    # ---- sizes that are equal, or broadcast
+
+    def require(self, a: Index, b: Index, why: str, loc: str, *, or_one: bool = False) -> None:
+        """Demands that two sizes are equal, or the first 1 if `or_one`; every run checks it."""
+        self.builder.add(OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=loc)
+
+    def joined(self, a: Index, b: Index, what: str, loc: str) -> Index | None:
+        """The size to which two sizes broadcast, where one may be 1 and the other not; every run
+        checks that they do.  Otherwise None: they must be equal."""
+        if const(1) in (a, b):
+            return b if a is const(1) else a
+        if self._is_part(b, a):
+            return a
+        if self._is_part(a, b) or not one_apart(b, a):
+            return b if self.fits(a, b, what, loc) else None
+        wide = a
+        if one_apart(a, b):
+            wide = self._size_of_both(a, b, loc)
+        return wide if self.fits(b, wide, what, loc) else None
+
+    def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
+        """The size to which two broadcast, known to all scopes that know the two: results of
+        bodies may have it."""
+        inside: list[set[str]] = []
+        home = self
+        while home.around and (home.outside is None or are_among((a, b), home.outside)):
+            inside += [home.outside] if home.outside is not None else []
+            home = home.around
+        if (a, b) not in home.wide:
+            wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
+            attrs = OPS["broadcast_size"].attrs(wide, a, b)
+            home.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
+            home.joins[wide] = frozenset({wide}) | home._parts(a)
+            for symbols in inside:
+                symbols.update(var.name for var in free_vars(wide))
+            home.wide[a, b] = home.wide[b, a] = wide
+        return home.wide[a, b]
+
+    def fits(self, own: Index, due: Index, what: str, loc: str) -> bool:
+        """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
+        if self._is_part(own, due):
+            return True
+        if not one_apart(own, due):
+            return False
+        self.joins[due] = self._parts(due) | self._parts(own)
+        self.require(own, due, what, loc, or_one=True)
+        return True
+
+    def _parts(self, dim: Index) -> frozenset[Index]:
+        return self.joins.get(dim, frozenset({dim}))
+
+    def _is_part(self, own: Index, due: Index) -> bool:
+        return self._parts(own) <= self._parts(due)
+
+    def _resolved(
+        self, operands: Sequence[Operand | None], error: BaseException | None, loc: str
+    ) -> list[Operand | None] | None:
+        """The operands with the sizes that an op found unequal repeated or demanded to be equal;
+        None where the error is another one, or no operand has such a dim."""
+        if not isinstance(error, UnequalDimsError) or not any(dim.terms for dim in error.dims):
+            return None
+        dims, what = error.dims, error.what
+        if error.axis is None:
+            return self._agreed(operands, error, loc)
+        if not error.narrow:
+            wide = self.joined(*dims, what, loc)
+        else:
+            wide = dims[1] if self.fits(*dims, what, loc) else None
+        if wide is None:
+            return self._agreed(operands, error, loc)
+        found, axes = list(operands), error.axis
+        if isinstance(axes, int):
+            axes = dict.fromkeys(range(len(found)), (axes,))
+        for n, axis in ((n, axis) for n, places in axes.items() for axis in places):
+            x = found[n]
+            if x and x.rank >= -axis and x.shape[axis] in dims:
+                found[n] = self._stretched(x, axis, wide, loc)
+        return found
+
+    def _stretched(self, x: Operand, axis: int, size: Index, loc: str) -> Operand:
+        """`x` with `size` elements along an axis where it has one or so many."""
+        sizes = list(x.shape)
+        if sizes[axis] is size:
+            return x
+        sizes[axis] = size
+        attrs = OPS["expand"].attrs(tuple(sizes))
+        return self.emit("expand", [x], attrs, loc=loc, names=[x.name])[0]
+
+    def _agreed(
+        self, operands: Sequence[Operand | None], error: UnequalDimsError, loc: str
+    ) -> list[Operand | None] | None:
+        """The operands with one of two unequal dims in the place of the other."""
+        found = {dim for o in operands if o is not None for dim in o.shape}
+        pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in found]
+        if not pairs:
+            return None
+        # A number stays where it can, and the simpler of two expressions.
+        old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
+        self.require(old, new, error.what, loc)
+        return [o and self.renamed(o, old, new, loc) for o in operands]
+
+    def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
+        """`x` with one of two sizes that are demanded to be equal in the place of the other."""
+        if old not in x.shape:
+            return x
+        sizes = tuple(new if dim is old else dim for dim in x.shape)
+        attrs = OPS["slice"].attrs((const(0),) * x.rank, (1,) * x.rank, sizes)
+        return self.emit("slice", [x], attrs, loc=loc, names=[x.name])[0]
+
+    def _fold(
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        attrs: Any,
+        loc: str,
+        names: Sequence[str],
+    ) -> tuple[Operand, ...] | None:
+        arrays = [None if o is None else o.array for o in operands]
+        if any(a is not None and a.size > _FOLD_OPERAND for a in arrays):
+            return None
+        if op == "dequantize_linear" and arrays[0] is not None and arrays[0].ndim > 1:
+            return None  # weights, which may be multiplied as they are
+        types = self._types(op, operands, attrs, loc)
+        shapes = [t.static_shape for t in types]
+        if any(s is None or math.prod(s) > _FOLD_RESULT for s in shapes):
+            return None
+        if is_laborious(OPS[op], [None if o is None else o.type for o in operands], attrs):
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                results = OPS[op].reference(arrays, attrs)
+        except (ValueError, IndexError, MemoryError):  # left to the compilation, which names it
+            return None
+        hints = [*names, *(op for _ in results[len(names) :])]
+        return tuple(
+            self.constant(carrier(a, t.dtype), t.dtype, n)
+            for a, t, n in zip(results, types, hints, strict=False)
+        )
+
+    def _propagate(
+        self,
+        op: str,
+        operands: Sequence[Operand | None],
+        attrs: Any,
+        loc: str,
+        names: Sequence[str],
+    ) -> tuple[Operand, ...] | None:
+        known = [None if o is None else o.known for o in operands]
+        if any(o is not None and k is None for o, k in zip(operands, known, strict=True)):
+            return None
+        types = self._types(op, operands, attrs, loc)
+        if not all(is_small(t) for t in types):
+            return None
+        results = propagate(op, known, attrs, types)
+        if results is None:
+            return None
+        hints = [*names, *(op for _ in results[len(names) :])]
+        return tuple(
+            self._sizes(e, t.dtype, n) for e, t, n in zip(results, types, hints, strict=False)
+        )
+
+    def _types(
+        self, op: str, operands: Sequence[Operand | None], attrs: Any, loc: str
+    ) -> tuple[TensorType, ...]:
+        types = [None if o is None else o.type for o in operands]
+        try:
+            check_handles(OPS[op], types)
+            found = OPS[op].infer(types, attrs)
+        except ValueError as error:
+            shown = ", ".join(repr(t) if t else "-" for t in types)
+            raise UserError(
+                f"{op} does not take these operands", where=loc, why=f"{error} (got {shown})"
+            ) from error
+        _check_sizes(found, loc)
+        return found
+
+
+def are_among(dims: Iterable[Index], symbols: Set[str]) -> bool:
+    """Whether all symbols of the dims are among those."""
+    return all(var.name in symbols for dim in dims for var in free_vars(dim))
+
+
+def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
+    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
+    for type in types:
+        sizes = type.static_shape
+        if sizes is None:
+            continue
+        if any(size < 0 for size in sizes):
+            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
+        count = elements_of(sizes)
+        if count > LARGEST_TENSOR:
+            raise UserError(
+                "a tensor is too large",
+                where=loc,
+                why=f"{type!r} has {count} elements{' but for its zeros' if 0 in sizes else ''}; "
+                f"{LARGEST_TENSOR} are the most",
+                hint="check the sizes that the model computes",
+            )
+
+
+def _compared(operands: Sequence[Operand | None]) -> tuple[Index, Index] | None:
+    """The two sizes that a comparison of one-element operands compares."""
+    known = [None if o is None else o.known for o in operands]
+    sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]
+    return (sides[0], sides[1]) if len(sides) == 2 else None

@@ -1,0 +1,388 @@
+"""Complex tensors of torch as pairs of real ones: their arithmetic and their transforms.
+
+What only moves elements, or adds them up, is done for each part by the operator's own converter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.convert.scalar_functions import angle_of
+from tcc.frontends.torch.converters import by_name, converter_of, is_writing
+from tcc.frontends.torch.tensors import element_type
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import F64, DType
+
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """A complex tensor: its real and its imaginary part, of one type and shape."""
+
+    real: Operand
+    imag: Operand
+
+
+ComplexConverter = Callable[["ComplexContext"], Any]
+
+
+class ComplexContext(CallContext):
+    """A call with complex tensors; element types are those of parts."""
+
+    def result_dtype(self, number: int | None = None) -> DType:
+        known = self.result(number).dtype
+        return element_type(_PARTS.get(known, known), self.loc)
+
+    def pair(self, name: str) -> Complex:
+        """An argument as a complex tensor, its parts in the type of the result's."""
+        value, dtype = self.arguments[name], self.result_dtype()
+        if isinstance(value, Complex):
+            return Complex(self.cast(value.real, dtype), self.cast(value.imag, dtype))
+        if isinstance(value, complex):
+            return Complex(self.filled(value.real, dtype), self.filled(value.imag, dtype))
+        real = self.as_operand(value, dtype)
+        return Complex(real, self.expand(self.scalar(0, real), real.shape))
+
+    def each(self, op: str, *pairs: Complex) -> Complex:
+        """A row for the real parts and for the imaginary ones."""
+        reals, imags = zip(*((p.real, p.imag) for p in pairs), strict=True)
+        return Complex(self.emit(op, *reals), self.emit(op, *imags))
+
+    def part(self, chosen: str) -> ComplexContext:
+        """The call with one part of every complex tensor; the imaginary one of others is zero."""
+
+        def pick(value: Any) -> Any:
+            if isinstance(value, Complex):
+                return getattr(value, chosen)
+            if isinstance(value, list):
+                return [pick(item) for item in value]
+            real = isinstance(value, Operand) and value.dtype.is_float
+            if chosen == "imag" and real:
+                return self.expand(self.scalar(0, value), value.shape)
+            return value
+
+        made = copy(self)
+        made.arguments = {name: pick(value) for name, value in self.arguments.items()}
+        return made
+
+
+def _by_parts(converter: Converter) -> ComplexConverter:
+    def convert(ctx: ComplexContext) -> Any:
+        real, imag = converter(ctx.part("real")), converter(ctx.part("imag"))
+        if isinstance(real, Operand):
+            return Complex(real, imag)
+        return tuple(Complex(*parts) for parts in zip(real, imag, strict=True))
+
+    return convert
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def _sum(op: str) -> ComplexConverter:
+    def convert(ctx: ComplexContext) -> Complex:
+        x, y = ctx.pair("self"), ctx.pair("other")
+        factor = ctx.operand("alpha", ctx.result_dtype()) if ctx.has("alpha") else None
+        if factor is not None and ctx.real("alpha") != 1:
+            y = Complex(ctx.emit("mul", y.real, factor), ctx.emit("mul", y.imag, factor))
+        return ctx.each(op, x, y)
+
+    return convert
+
+
+def _multiplied(ctx: ComplexContext, x: Complex, y: Complex, op: str = "mul") -> Complex:
+    real = ctx.emit("sub", ctx.emit(op, x.real, y.real), ctx.emit(op, x.imag, y.imag))
+    imag = ctx.emit("add", ctx.emit(op, x.real, y.imag), ctx.emit(op, x.imag, y.real))
+    return Complex(real, imag)
+
+
+def _product(left: str, right: str, op: str) -> ComplexConverter:
+    return lambda ctx: _multiplied(ctx, ctx.pair(left), ctx.pair(right), op)
+
+
+def _div(ctx: ComplexContext) -> Complex:
+    x, y = ctx.pair("self"), ctx.pair("other")
+    if not isinstance(ctx.arguments["other"], Complex | complex):
+        return Complex(ctx.emit("div", x.real, y.real), ctx.emit("div", x.imag, y.real))
+    dtype = x.real.dtype
+    wide = [Complex(ctx.cast(p.real, F64), ctx.cast(p.imag, F64)) for p in (x, y)]
+    top = _multiplied(ctx, wide[0], Complex(wide[1].real, ctx.emit("neg", wide[1].imag)))
+    size = _square(ctx, wide[1])
+    parts = (ctx.cast(ctx.emit("div", part, size), dtype) for part in (top.real, top.imag))
+    return Complex(*parts)
+
+
+def _square(ctx: ComplexContext, x: Complex) -> Operand:
+    """|x| squared."""
+    return ctx.emit("add", ctx.emit("mul", x.real, x.real), ctx.emit("mul", x.imag, x.imag))
+
+
+def _abs(ctx: ComplexContext) -> Operand:
+    x = ctx.pair("self")
+    wide = Complex(ctx.cast(x.real, F64), ctx.cast(x.imag, F64))
+    return ctx.cast(ctx.emit("sqrt", _square(ctx, wide)), x.real.dtype)
+
+
+def _angle(ctx: ComplexContext) -> Operand:
+    x = ctx.pair("self")
+    return angle_of(ctx, x.imag, x.real)
+
+
+def _conjugate(ctx: ComplexContext) -> Complex:
+    x = ctx.pair("self")
+    return Complex(x.real, ctx.emit("neg", x.imag))
+
+
+def _turned(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
+    """The number of a size and an angle."""
+    real, imag = (ctx.emit("mul", size, ctx.emit(op, angle)) for op in ("cos", "sin"))
+    return Complex(real, imag)
+
+
+def _exp(ctx: ComplexContext) -> Complex:
+    x = ctx.pair("self")
+    return _turned(ctx, ctx.emit("exp", x.real), x.imag)
+
+
+def _polar(ctx: ComplexContext) -> Complex:
+    dtype = ctx.result_dtype()
+    return _turned(ctx, ctx.operand("abs", dtype), ctx.operand("angle", dtype))
+
+
+def _to_copy(ctx: ComplexContext) -> Complex:
+    return ctx.pair("self")
+
+
+# ---- from and to real tensors --------------------------------------------------------------------
+
+
+def _complex(ctx: ComplexContext) -> Complex:
+    dtype, shape = ctx.result_dtype(), ctx.result_shape()
+    parts = (ctx.expand(ctx.operand(name, dtype), shape) for name in ("real", "imag"))
+    return Complex(*parts)
+
+
+def _together(ctx: ComplexContext, x: Complex) -> Operand:
+    """The parts on a new last axis."""
+    parts = [ctx.unsqueeze(part, part.rank) for part in (x.real, x.imag)]
+    return ctx.concat(parts, x.real.rank)
+
+
+def _taken_apart(ctx: ComplexContext, x: Operand) -> Complex:
+    last = x.rank - 1
+    parts = (ctx.squeeze(ctx.slice_axis(x, last, n, 1), (last,)) for n in range(2))
+    return Complex(*parts)
+
+
+def _view_as_real(ctx: ComplexContext) -> Operand:
+    return _together(ctx, ctx.pair("self"))
+
+
+def _view_as_complex(ctx: ComplexContext) -> Complex:
+    return _taken_apart(ctx, ctx.operand("self"))
+
+
+# ---- Fourier transforms --------------------------------------------------------------------------
+
+
+def _scaled(
+    ctx: ComplexContext, x: Operand, sizes: Sequence[Index], inverse: bool, norm: int
+) -> Operand:
+    """The scale of torch's `normalization` (0 none, 1 by the root of the size, 2 by the size) in
+    place of the row's, which scales inverse transforms by their size."""
+    count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
+    power = -norm / 2 + inverse
+    if power == 0:
+        return x
+    factor = ctx.emit("pow", count, ctx.filled(power, F64))
+    return ctx.emit("mul", x, ctx.cast(factor, x.dtype))
+
+
+def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: bool) -> Operand:
+    for axis in axes:
+        size = x.shape[axis]
+        x = ctx.emit("dft", x, axis=axis, length=size, inverse=inverse, onesided=False)
+    return x
+
+
+def _complex_to_complex(
+    ctx: ComplexContext, given: Complex, axes: Sequence[int], inverse: bool, norm: int
+) -> Complex:
+    x = _together(ctx, given)
+    found = _transformed(ctx, x, axes, inverse)
+    return _taken_apart(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], inverse, norm))
+
+
+def _real_to_complex(
+    ctx: ComplexContext, x: Operand, axes: Sequence[int], onesided: bool, norm: int
+) -> Complex:
+    *others, last = axes
+    found = ctx.emit(
+        "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
+        onesided=onesided,
+    )  # fmt: skip
+    found = _transformed(ctx, found, others, False)
+    sizes = [x.shape[n] for n in axes]
+    return _taken_apart(ctx, _scaled(ctx, found, sizes, False, norm))
+
+
+def _complex_to_real(
+    ctx: ComplexContext, given: Complex, axes: Sequence[int], size: Index, norm: int
+) -> Operand:
+    *others, last = axes
+    x = _transformed(ctx, _together(ctx, given), others, True)
+    found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
+    found = ctx.squeeze(found, (found.rank - 1,))
+    return _scaled(ctx, found, [*(x.shape[n] for n in others), size], True, norm)
+
+
+def _fft_complex(ctx: ComplexContext) -> Complex:
+    x, norm = ctx.pair("self"), ctx.integer("normalization")
+    axes, inverse = ctx.axes(ctx.integers("dim"), x.real.rank), not ctx.flag("forward")
+    return _complex_to_complex(ctx, x, axes, inverse, norm)
+
+
+def _fft_real(ctx: ComplexContext) -> Complex:
+    x, norm = ctx.operand("self", ctx.result_dtype()), ctx.integer("normalization")
+    axes = ctx.axes(ctx.integers("dim"), x.rank)
+    return _real_to_complex(ctx, x, axes, ctx.flag("onesided"), norm)
+
+
+def _fft_to_real(ctx: ComplexContext) -> Operand:
+    x, norm = ctx.pair("self"), ctx.integer("normalization")
+    axes = ctx.axes(ctx.integers("dim"), x.real.rank)
+    return _complex_to_real(ctx, x, axes, ctx.index("last_dim_size"), norm)
+
+
+_NORMS = ("backward", "ortho", "forward")
+
+
+def _fft(kind: str, inverse: bool = False, hermitian: bool = False) -> ComplexConverter:
+    """The transforms that torch makes of these three: sizes that cut or pad, axes, a norm; those
+    of Hermitian signals are of conjugates."""
+
+    def convert(ctx: ComplexContext) -> Any:
+        x, (axes, lengths) = ctx.pair("self"), _axes_and_lengths(ctx)
+        size = lengths.get(axes[-1], 2 * (x.real.shape[axes[-1]] - 1))
+        if kind == "to_real":
+            lengths[axes[-1]] = size // 2 + 1
+        norm = _NORMS.index(ctx.text("norm") if ctx.has("norm") else "backward")
+        norm = 2 - norm if inverse else norm
+        x = Complex(*(_resized(ctx, part, lengths) for part in (x.real, x.imag)))
+        if hermitian:
+            x = Complex(x.real, ctx.emit("neg", x.imag))
+        if kind == "to_real":
+            return _complex_to_real(ctx, x, axes, size, norm)
+        if kind == "real":
+            found = _real_to_complex(ctx, x.real, axes, True, norm)
+            return Complex(found.real, ctx.emit("neg", found.imag)) if hermitian else found
+        return _complex_to_complex(ctx, x, axes, inverse, norm)
+
+    return convert
+
+
+def _axes_and_lengths(ctx: ComplexContext) -> tuple[tuple[int, ...], dict[int, Index]]:
+    """The axes to transform, in order, and the lengths that the call gives for some."""
+    name = "n" if "n" in ctx.arguments else "s"
+    given = ctx.indices(name) if ctx.has(name) else ()
+    rank = ctx.pair("self").real.rank
+    axes = tuple(range(rank - len(given) if given else 0, rank))
+    if ctx.has("dim"):
+        axes = ctx.axes(ctx.integers("dim"), rank)
+    if not axes or len(given) not in (0, len(axes)):
+        raise ctx.fail(f"{len(given)} lengths for {len(axes)} axes")
+    pairs = zip(axes, given, strict=False)
+    return axes, {axis: length for axis, length in pairs if as_int(length) != -1}
+
+
+def _resized(ctx: ComplexContext, x: Operand, lengths: Mapping[int, Index]) -> Operand:
+    """`x` cut, or padded with zeros, to a length along each axis."""
+    for axis, length in lengths.items():
+        x = ctx.cut(x, axis, const(0), length)
+        before, after = [const(0)] * x.rank, [const(0)] * x.rank
+        after[axis] = length - x.shape[axis]
+        if as_int(after[axis]) != 0:
+            ends = {"before": tuple(before), "after": tuple(after)}
+            x = ctx.emit("pad", x, ctx.scalar(0, x), **ends, mode="constant")
+    return x
+
+
+_MOVED = (
+    "clone alias alias_copy detach contiguous lift_fresh_copy resolve_conj resolve_neg positive "
+    "view view_copy reshape _unsafe_view squeeze unsqueeze flatten unflatten permute transpose.int "
+    "t expand slice select.int narrow unbind flip roll diagonal unfold cat stack repeat "
+    "split split_with_sizes chunk index_select index.Tensor gather where.self slice_scatter "
+    "select_scatter copy sum mean neg as_strided constant_pad_nd numpy_T mT swapaxes movedim "
+    "cumsum tril triu tile repeat_interleave.self_int hstack vstack broadcast_to expand_as"
+).split()
+
+_CONVERTERS: dict[str, ComplexConverter] = {
+    **{name: _by_parts(by_name(name)) for name in _MOVED},
+    "add": _sum("add"),
+    "sub": _sum("sub"),
+    "mul": _product("self", "other", "mul"),
+    "mm": _product("self", "mat2", "matmul"),
+    "bmm": _product("self", "mat2", "matmul"),
+    "matmul": _product("self", "other", "matmul"),
+    "div": _div,
+    "abs": _abs,
+    "angle": _angle,
+    "exp": _exp,
+    "_conj": _conjugate,
+    "conj_physical": _conjugate,
+    "_conj_physical": _conjugate,
+    "_to_copy": _to_copy,
+    "complex": _complex,
+    "polar": _polar,
+    "real": lambda ctx: ctx.pair("self").real,
+    "imag": lambda ctx: ctx.pair("self").imag,
+    "view_as_real": _view_as_real,
+    "view_as_complex": _view_as_complex,
+    **{f"fft_fft{n}": _fft("complex") for n in ("", "2", "n")},
+    **{f"fft_ifft{n}": _fft("complex", inverse=True) for n in ("", "2", "n")},
+    **{f"fft_rfft{n}": _fft("real") for n in ("", "2", "n")},
+    **{f"fft_irfft{n}": _fft("to_real", inverse=True) for n in ("", "2", "n")},
+    **{f"fft_hfft{n}": _fft("to_real", hermitian=True) for n in ("", "2", "n")},
+    **{f"fft_ihfft{n}": _fft("real", inverse=True, hermitian=True) for n in ("", "2", "n")},
+    "_fft_c2c": _fft_complex,
+    "_fft_r2c": _fft_real,
+    "_fft_c2r": _fft_to_real,
+}
+
+
+def complex_converter_of(target: str) -> ComplexConverter | None:
+    """The converter of an overload for complex tensors, None where there is none."""
+    if is_writing(target):
+        return None
+    name = target.removeprefix("aten.")
+    own = _CONVERTERS.get(name)
+    return own if own is not None else _CONVERTERS.get(name.rpartition(".")[0])
+
+
+def real_part(known: Tensor) -> Tensor:
+    """What is known of either part of a complex tensor."""
+    return Tensor(_PARTS.get(known.dtype, known.dtype), known.shape)
+
+
+def has_complex(call: Call, known: Mapping[str, Known]) -> bool:
+    """Whether a call takes or gives complex tensors, or its operator computes with them inside;
+    `known` is what the program says of names."""
+    if converter_of(call.target) is None and complex_converter_of(call.target) is not None:
+        return True
+    return _is_complex(call.result, known) or _is_complex([*call.arguments.values()], known)
+
+
+def _is_complex(value: Any, known: Mapping[str, Known]) -> bool:
+    if isinstance(value, Ref):
+        return _is_complex(known.get(value.name), known)
+    if isinstance(value, list | tuple):
+        return any(_is_complex(item, known) for item in value)
+    return isinstance(value, Tensor) and value.dtype in _PARTS

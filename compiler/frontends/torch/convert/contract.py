@@ -1,0 +1,219 @@
+"""Converters of products: matrices, linear layers, einsum, attention."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tcc.frontends.onnx.convert.reduce import explicit_equation
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.convert.movement import swap_axes
+from tcc.ir.index import as_int, const
+from tcc.ir.types import BOOL, I64
+
+
+def _matmul(a: str, b: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit("matmul", ctx.operand(a), ctx.operand(b))
+
+    return convert
+
+
+def _linear(ctx: CallContext) -> Operand:
+    x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
+    turned = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
+    product = ctx.emit("matmul", x, turned)
+    return product if bias is None else ctx.emit("add", product, bias)
+
+
+def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
+    """`x` times the number of an argument."""
+    if ctx.real(name) == 1:
+        return x
+    return ctx.emit("mul", x, ctx.operand(name, x.dtype))
+
+
+def _add_product(left: str, right: str, batched: bool = False) -> Converter:
+    """beta * self + alpha * (left @ right); `batched` sums the products of a batch."""
+
+    def convert(ctx: CallContext) -> Operand:
+        product = ctx.emit("matmul", ctx.operand(left), ctx.operand(right))
+        if batched:
+            product = ctx.emit("reduce_sum", product, axes=(0,), keepdims=False)
+        product = _scaled(ctx, product, "alpha")
+        if ctx.real("beta") == 0:
+            return product
+        return ctx.emit("add", product, _scaled(ctx, ctx.operand("self"), "beta"))
+
+    return convert
+
+
+def _outer(ctx: CallContext) -> Operand:
+    x, y = ctx.operand("self", ctx.result_dtype()), ctx.operand("vec2", ctx.result_dtype())
+    return ctx.emit("mul", ctx.unsqueeze(x, 1), ctx.unsqueeze(y, 0))
+
+
+def _einsum(ctx: CallContext) -> Operand:
+    operands = ctx.operands("tensors")
+    equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
+    return ctx.emit_all("einsum", operands, equation=equation)[0]
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def _attention(ctx: CallContext) -> Operand:
+    """softmax(q k' * scale + mask) v, over heads that queries may share."""
+    q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
+    if ctx.real("dropout_p") != 0:
+        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+    width = as_int(q.shape[-1])
+    scale = ctx.real("scale") if ctx.has("scale") else 1 / math.sqrt(width or 1)
+    if width is None:
+        raise ctx.fail("the head size must be known")
+    mask = ctx.optional("attn_mask")
+    batch = q.shape[:-2]
+    if q.rank != 4:
+        heads = math.prod(batch, start=const(1))
+        q, k, v = (
+            ctx.reshape(ctx.expand(x, (*batch, *x.shape[-2:])), (heads, 1, *x.shape[-2:]))
+            for x in (q, k, v)
+        )
+        if mask is not None and mask.rank > 2:
+            mask = ctx.expand(mask, (*batch, *mask.shape[-2:]))
+            mask = ctx.reshape(mask, (heads, 1, *mask.shape[-2:]))
+    if q.rank == 4 and not ctx.flag("enable_gqa"):
+        k, v = (ctx.expand(x, (*q.shape[:2], *x.shape[-2:])) for x in (k, v))
+    if mask is not None and mask.dtype is not BOOL:
+        mask = ctx.cast(mask, q.dtype)
+    found = ctx.emit(
+        "attention",
+        q,
+        k,
+        v,
+        mask,
+        scale=scale,
+        is_causal=ctx.flag("is_causal"),
+        softcap=0.0,
+        offset=const(0),
+    )
+    if mask is not None:
+        found = _without_masked_rows(ctx, found, mask)
+    return ctx.reshape(found, (*batch, *found.shape[-2:]))
+
+
+def _without_masked_rows(ctx: CallContext, found: Operand, mask: Operand) -> Operand:
+    """Attention with zeros where the mask leaves a query no key; the row gives NaN there."""
+    if mask.array is not None:
+        held = mask.array if mask.dtype is BOOL else mask.array > -np.inf
+        if held.any(-1).all():
+            return found
+    low = (
+        ctx.emit("not", mask)
+        if mask.dtype is BOOL
+        else ctx.emit("is_inf", mask, detect_positive=False, detect_negative=True)
+    )
+    none = ctx.emit("reduce_min", low, axes=(mask.rank - 1,), keepdims=True)
+    return ctx.where(none, ctx.scalar(0, found), found)
+
+
+def _distances(ctx: CallContext) -> Operand:
+    """p-norms of the differences of all pairs of rows."""
+    x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
+    gap = ctx.emit("sub", ctx.unsqueeze(x, x.rank - 1), ctx.unsqueeze(y, y.rank - 2))
+    return _lengths(ctx, gap, p)
+
+
+def _own_distances(ctx: CallContext) -> Operand:
+    """p-norms of the differences of the pairs of rows of one matrix."""
+    x, rows = ctx.operand("self"), as_int(ctx.operand("self").shape[0])
+    if rows is None:
+        raise ctx.fail("the number of rows must be known")
+    first, second = np.triu_indices(rows, 1)
+    left, right = (ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second))
+    return _lengths(ctx, ctx.emit("sub", left, right), ctx.real("p"))
+
+
+def _trilinear(ctx: CallContext) -> Operand:
+    """The product of three tensors with axes added to each, summed over some axes."""
+    parts = []
+    for name in ("1", "2", "3"):
+        part = ctx.operand(f"i{name}")
+        for axis in sorted(ctx.integers(f"expand{name}")):
+            part = ctx.unsqueeze(part, axis)
+        parts.append(part)
+    product = ctx.emit("mul", ctx.emit("mul", parts[0], parts[2]), parts[1])
+    axes = ctx.axes(ctx.integers("sumdim"), product.rank)
+    return ctx.emit("reduce_sum", product, axes=tuple(sorted(axes)), keepdims=False)
+
+
+def _lengths(ctx: CallContext, gap: Operand, p: float) -> Operand:
+    """p-norms along the last axis."""
+    size, last = ctx.emit("abs", gap), (gap.rank - 1,)
+    if p == math.inf:
+        return ctx.emit("reduce_max", size, axes=last, keepdims=False)
+    if p in (1, 2):
+        return ctx.emit(f"reduce_l{int(p)}", size, axes=last, keepdims=False)
+    if p == 0:
+        apart = ctx.emit("not", ctx.emit("equal", size, ctx.scalar(0, size)))
+        total = ctx.emit("reduce_sum", ctx.cast(apart, I64), axes=last, keepdims=False)
+        return ctx.cast(total, gap.dtype)
+    power = ctx.emit("pow", size, ctx.scalar(p, size))
+    total = ctx.emit("reduce_sum", power, axes=last, keepdims=False)
+    return ctx.emit("pow", total, ctx.scalar(1 / p, size))
+
+
+def _grouped(rows: str, weights: str) -> Converter:
+    """Products of runs of rows, each with a matrix of its own; `offs` are the ends of the runs."""
+
+    def convert(ctx: CallContext) -> Operand:
+        x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
+        if x.rank != 2 or weight.rank != 3:
+            raise ctx.fail(f"of {x.type!r} and {weight.type!r}")
+        if ctx.arguments.get("bias") is not None or ctx.arguments.get("out_dtype") is not None:
+            raise ctx.fail("a bias or an element type of its own is not supported")
+        places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
+        before = ctx.cast(ctx.emit("less_or_equal", ends, places), I64)
+        run = ctx.emit("reduce_sum", before, axes=(1,), keepdims=False)
+        count = ctx.filled(_known(ctx, weight), I64)
+        last = ctx.emit("sub", count, ctx.filled(1, I64))
+        chosen = ctx.emit("gather", weight, ctx.emit("min", run, last), axis=0)
+        made = ctx.squeeze(ctx.emit("matmul", ctx.unsqueeze(x, 1), chosen), (1,))
+        covered = ctx.unsqueeze(ctx.emit("less", run, count), 1)
+        return ctx.where(covered, made, ctx.scalar(0, x))
+
+    return convert
+
+
+def _known(ctx: CallContext, weight: Operand) -> int:
+    count = as_int(weight.shape[0])
+    if not count:
+        raise ctx.fail("the number of matrices must be known")
+    return count
+
+
+CONVERTERS: dict[str, Converter] = {
+    "mm": _matmul("self", "mat2"),
+    "bmm": _matmul("self", "mat2"),
+    "matmul": _matmul("self", "other"),
+    "mv": _matmul("self", "vec"),
+    "dot": _matmul("self", "tensor"),
+    "vdot": _matmul("self", "other"),
+    "linear": _linear,
+    "addmm": _add_product("mat1", "mat2"),
+    "addmv": _add_product("mat", "vec"),
+    "baddbmm": _add_product("batch1", "batch2"),
+    "addbmm": _add_product("batch1", "batch2", batched=True),
+    "outer": _outer,
+    "ger": _outer,
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "_grouped_mm": _grouped("self", "mat2"),
+    "transformers.grouped_mm_fallback": _grouped("input", "weight"),
+    "_cdist_forward": _distances,
+    "_pdist_forward": _own_distances,
+    "_trilinear": _trilinear,
+    "cdist": _distances,
+}

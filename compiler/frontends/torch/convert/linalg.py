@@ -1,0 +1,512 @@
+"""Converters of linear algebra: what the factorizations of the op table make up.
+
+Everything between the operands and the results is computed in f64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Results
+from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.convert.movement import swap_axes
+from tcc.ir.index import Index, as_int, const, minimum
+from tcc.ir.types import F64, I32, I64
+from tcc.ops import OPS
+
+# ---- matrices ------------------------------------------------------------------------------------
+
+
+def _wide(ctx: CallContext, name: str) -> Operand:
+    return ctx.operand(name, F64)
+
+
+def _only(ctx: CallContext, found: Operand) -> Operand:
+    return ctx.cast(found, ctx.result_dtype())
+
+
+def _turned(ctx: CallContext, x: Operand) -> Operand:
+    """Each matrix transposed."""
+    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
+
+
+def _product(ctx: CallContext, *factors: Operand) -> Operand:
+    found = factors[0]
+    for factor in factors[1:]:
+        found = ctx.emit("matmul", found, factor)
+    return found
+
+
+def _apart(ctx: CallContext, rows: Index, columns: Index) -> Operand:
+    """[rows, columns]: the number of the column less that of the row."""
+    down = ctx.reshape(counted(ctx, rows), (rows, 1))
+    return ctx.emit("sub", ctx.reshape(counted(ctx, columns), (1, columns)), down)
+
+
+def _on_diagonal(ctx: CallContext, rows: Index, columns: Index) -> Operand:
+    return ctx.emit("equal", _apart(ctx, rows, columns), ctx.filled(0, I64))
+
+
+def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand:
+    return ctx.cast(_on_diagonal(ctx, rows, rows if columns is None else columns), F64)
+
+
+def _triangle(ctx: CallContext, x: Operand, upper: bool, beside: int = 0) -> Operand:
+    """What lies on one side of the diagonal, that `beside` places from the main one included."""
+    apart, edge = _apart(ctx, *x.shape[-2:]), ctx.filled(beside if upper else -beside, I64)
+    kept = ctx.emit("greater_or_equal" if upper else "less_or_equal", apart, edge)
+    return ctx.where(kept, x, ctx.scalar(0, x))
+
+
+def _diagonal(ctx: CallContext, x: Operand) -> Operand:
+    few = minimum(*x.shape[-2:])
+    x = ctx.slice_axis(ctx.slice_axis(x, x.rank - 2, 0, few), x.rank - 1, 0, few)
+    kept = ctx.where(_on_diagonal(ctx, few, few), x, ctx.scalar(0, x))
+    return ctx.emit("reduce_sum", kept, axes=(x.rank - 1,), keepdims=False)
+
+
+def _batched(ctx: CallContext, *operands: Operand, tail: int = 2) -> list[Operand]:
+    """Operands whose axes before the last `tail` are broadcast to each other."""
+    shapes = [[as_int(d) for d in x.shape[:-tail]] for x in operands]
+    if any(d is None for shape in shapes for d in shape):
+        if any(x.shape[:-tail] != operands[0].shape[:-tail] for x in operands):
+            raise ctx.fail("batches of open sizes are not broadcast")
+        return list(operands)
+    outer = np.broadcast_shapes(*(tuple(d or 0 for d in shape) for shape in shapes))
+    return [ctx.expand(x, (*outer, *x.shape[-tail:])) for x in operands]
+
+
+def _rows_in(ctx: CallContext, x: Operand, order: Operand) -> Operand:
+    """Each matrix with its rows in the order that a vector of places gives."""
+    at = ctx.expand(ctx.unsqueeze(order, order.rank), x.shape)
+    if _is_empty(x):
+        return x
+    return ctx.emit("gather_elements", x, at, axis=x.rank - 2)
+
+
+def _is_empty(x: Operand) -> bool:
+    return any(as_int(d) == 0 for d in x.shape)
+
+
+# ---- elimination ---------------------------------------------------------------------------------
+
+
+def _order(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
+    return ctx.emit("pivot_order", ctx.cast(pivots, I32), rows=rows)
+
+
+def _solve_half(
+    ctx: CallContext, a: Operand, b: Operand, upper: bool, unit: bool = False
+) -> Operand:
+    a, b = _batched(ctx, a, b)
+    return ctx.emit("solve_triangular", a, b, upper=upper, unit=unit)
+
+
+def _solve_factored(
+    ctx: CallContext, packed: Operand, order: Operand, b: Operand, adjoint: bool = False
+) -> Operand:
+    """x of a x = b, or a' x = b, from L and U of a and the order of its rows."""
+    packed, b = _batched(ctx, packed, b)
+    order = ctx.expand(order, (*packed.shape[:-2], order.shape[-1]))
+    if not adjoint:
+        half = _solve_half(ctx, packed, _rows_in(ctx, b, order), False, True)
+        return _solve_half(ctx, packed, half, True)
+    turned = _turned(ctx, packed)
+    half = _solve_half(ctx, turned, b, False)
+    half = _solve_half(ctx, turned, half, True, True)
+    if _is_empty(order):
+        return half
+    last, count = order.rank - 1, order.shape[-1]
+    _, back = ctx.emit_all("top_k", [order], axis=last, k=count, largest=False, sorted=True)
+    return _rows_in(ctx, half, back)
+
+
+def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
+    """For each U the number, from 1, of the first pivot that is zero; else 0."""
+    pivots = _diagonal(ctx, packed)
+    count = pivots.shape[-1]
+    if as_int(count) == 0:
+        return ctx.expand(ctx.filled(0, I32), pivots.shape[:-1])
+    left = ctx.emit("sub", ctx.size_scalar(count), counted(ctx, count))
+    zero = ctx.emit("equal", pivots, ctx.scalar(0, pivots))
+    found = ctx.where(zero, left, ctx.filled(0, I64))
+    most = ctx.emit("reduce_max", found, axes=(pivots.rank - 1,), keepdims=False)
+    number = ctx.emit("sub", ctx.size_scalar(count + 1), most)
+    none = ctx.emit("equal", most, ctx.filled(0, I64))
+    return ctx.cast(ctx.where(none, ctx.filled(0, I64), number), I32)
+
+
+def _eliminated(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
+    packed, pivots = ctx.emit_all("lu", [x])
+    return packed, pivots
+
+
+def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
+    """Stops the run unless every info is zero."""
+    attrs = OPS["check_indices"].attrs(const(1), reason=what)
+    ctx.scope.builder.add(OPS["check_indices"], [info.value], attrs, loc=ctx.loc)
+
+
+def _check_errors(ctx: CallContext) -> Results:
+    _checked(ctx, ctx.operand("info"), f"{ctx.text('api_name')} has no result for a matrix")
+    return ()
+
+
+def _factor(ctx: CallContext) -> Results:
+    if not ctx.flag("pivot"):
+        raise ctx.fail("elimination without pivoting is not supported")
+    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
+    return ctx.typed(packed, pivots, _first_zero(ctx, packed))
+
+
+def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
+    """L and U."""
+    rows, columns = packed.shape[-2:]
+    few = minimum(rows, columns)
+    left = ctx.slice_axis(packed, packed.rank - 1, 0, few)
+    lower = ctx.emit("add", _triangle(ctx, left, False, 1), _eye(ctx, rows, few))
+    return lower, _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
+
+
+def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
+    """The matrix P of P L U."""
+    order = _order(ctx, pivots, rows)
+    here = ctx.reshape(counted(ctx, rows), (rows, 1))
+    return ctx.cast(ctx.emit("equal", here, ctx.unsqueeze(order, order.rank - 1)), F64)
+
+
+def _lu(ctx: CallContext) -> Results:
+    if not ctx.flag("pivot"):
+        raise ctx.fail("elimination without pivoting is not supported")
+    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
+    return ctx.typed(_exchange(ctx, pivots, packed.shape[-2]), *_halves(ctx, packed))
+
+
+def _lu_unpack(ctx: CallContext) -> Results:
+    packed, pivots = _wide(ctx, "LU_data"), ctx.operand("LU_pivots")
+    nothing = ctx.constant(np.zeros(0))
+    halves = _halves(ctx, packed) if ctx.flag("unpack_data") else (nothing, nothing)
+    exchange = nothing
+    if ctx.flag("unpack_pivots"):
+        exchange = _exchange(ctx, pivots, packed.shape[-2])
+    return ctx.typed(exchange, *halves)
+
+
+def _lu_solve(ctx: CallContext) -> Operand:
+    packed, pivots, b = _wide(ctx, "LU"), ctx.operand("pivots"), _wide(ctx, "B")
+    order = _order(ctx, pivots, packed.shape[-1])
+    if ctx.flag("left"):
+        return _only(ctx, _solve_factored(ctx, packed, order, b, ctx.flag("adjoint")))
+    found = _solve_factored(ctx, packed, order, _turned(ctx, b), not ctx.flag("adjoint"))
+    return _only(ctx, _turned(ctx, found))
+
+
+def _solve(ctx: CallContext) -> Results:
+    a, b = _wide(ctx, "A"), _wide(ctx, "B")
+    packed, pivots = _eliminated(ctx, a)
+    info = _first_zero(ctx, packed)
+    if ctx.flag("check_errors"):
+        _checked(ctx, info)
+    columns = b.rank == a.rank - 1 or b.rank == 1
+    right = ctx.unsqueeze(b, b.rank) if columns else b
+    left = ctx.flag("left") or columns
+    order = _order(ctx, pivots, a.shape[-1])
+    given = right if left else _turned(ctx, right)
+    found = _solve_factored(ctx, packed, order, given, not left)
+    found = found if left else _turned(ctx, found)
+    result = ctx.squeeze(found, (found.rank - 1,)) if columns else found
+    return ctx.typed(result, packed, pivots, info)
+
+
+def _inverse(ctx: CallContext) -> Results:
+    x = _wide(ctx, "A")
+    packed, pivots = _eliminated(ctx, x)
+    info = _first_zero(ctx, packed)
+    if ctx.arguments.get("check_errors"):
+        _checked(ctx, info)
+    order = _order(ctx, pivots, x.shape[-1])
+    found = _solve_factored(ctx, packed, order, _eye(ctx, x.shape[-1]))
+    return ctx.typed(found, info)
+
+
+def _determinant(ctx: CallContext) -> Operand:
+    return ctx.emit("det", ctx.operand(ctx.first()))
+
+
+def _determinant_parts(ctx: CallContext) -> Results:
+    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
+    found = ctx.emit("det", _wide(ctx, "A"))
+    return ctx.typed(found, packed, pivots)
+
+
+def _sign_and_log(ctx: CallContext) -> Results:
+    """The sign of the determinant and the logarithm of its size."""
+    packed, pivots = _eliminated(ctx, _wide(ctx, "A"))
+    diagonal = _diagonal(ctx, packed)
+    last = (diagonal.rank - 1,)
+    steps = ctx.emit("add", counted(ctx, diagonal.shape[-1]), ctx.filled(1, I64))
+    stays = ctx.emit("equal", ctx.cast(pivots, I64), steps)
+    turns = ctx.where(stays, ctx.filled(1.0, F64), ctx.filled(-1.0, F64))
+    signs = ctx.emit("mul", turns, ctx.emit("sign", diagonal))
+    sign = ctx.emit("reduce_prod", signs, axes=last, keepdims=False)
+    logs = ctx.emit("log", ctx.emit("abs", diagonal))
+    total = ctx.emit("reduce_sum", logs, axes=last, keepdims=False)
+    return ctx.typed(sign, total, packed, pivots)
+
+
+# ---- triangles -----------------------------------------------------------------------------------
+
+
+def _solve_triangular(ctx: CallContext) -> Operand:
+    a, b = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "B"))
+    upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
+    if ctx.flag("left"):
+        return _only(ctx, _solve_half(ctx, a, b, upper, unit))
+    found = _solve_half(ctx, _turned(ctx, a), _turned(ctx, b), not upper, unit)
+    return _only(ctx, _turned(ctx, found))
+
+
+def _old_solve_triangular(ctx: CallContext) -> Results:
+    b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
+    upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
+    turned = ctx.flag("transpose")
+    used = _turned(ctx, a) if turned else a
+    return ctx.typed(_solve_half(ctx, used, b, upper != turned, unit), a)
+
+
+def _cholesky_factor(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
+    lower, info = ctx.emit_all("cholesky", [_turned(ctx, x) if upper else x])
+    return (_turned(ctx, lower) if upper else lower), info
+
+
+def _cholesky(ctx: CallContext) -> Operand:
+    factor, info = _cholesky_factor(ctx, _wide(ctx, "self"), ctx.flag("upper"))
+    _checked(ctx, info, "a matrix is not positive definite")
+    return _only(ctx, factor)
+
+
+def _cholesky_ex(ctx: CallContext) -> Results:
+    factor, info = _cholesky_factor(ctx, _wide(ctx, "self"), ctx.flag("upper"))
+    if ctx.flag("check_errors"):
+        _checked(ctx, info, "a matrix is not positive definite")
+    return ctx.typed(factor, info)
+
+
+def _solve_cholesky(ctx: CallContext, factor: Operand, b: Operand, upper: bool) -> Operand:
+    first = _turned(ctx, factor) if upper else factor
+    half = _solve_half(ctx, first, b, False)
+    return _solve_half(ctx, _turned(ctx, first), half, True)
+
+
+def _cholesky_solve(ctx: CallContext) -> Operand:
+    factor, b = _wide(ctx, "input2"), _wide(ctx, "self")
+    return _only(ctx, _solve_cholesky(ctx, factor, b, ctx.flag("upper")))
+
+
+def _cholesky_inverse(ctx: CallContext) -> Operand:
+    factor = _wide(ctx, "self")
+    eye = _eye(ctx, factor.shape[-1])
+    return _only(ctx, _solve_cholesky(ctx, factor, eye, ctx.flag("upper")))
+
+
+# ---- orthogonal factors --------------------------------------------------------------------------
+
+
+def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
+    """V and T of the product of reflections I - V T V'.
+
+    With S the part of V' V above the diagonal and D the factors, T is (I + D S)^-1 D.
+    """
+    count = tau.shape[-1]
+    given = ctx.slice_axis(packed, packed.rank - 1, 0, count)
+    eye = _eye(ctx, given.shape[-2], count)
+    vectors = ctx.emit("add", _triangle(ctx, given, False, 1), eye)
+    above = _triangle(ctx, _product(ctx, _turned(ctx, vectors), vectors), True, 1)
+    factors = ctx.unsqueeze(tau, tau.rank)
+    system = ctx.emit("add", ctx.emit("mul", factors, above), _eye(ctx, count))
+    scaled = ctx.emit("mul", factors, _eye(ctx, count))
+    return vectors, _solve_half(ctx, system, scaled, True, True)
+
+
+def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
+    """The first columns of the product of reflections."""
+    vectors, middle = _reflectors(ctx, packed, tau)
+    head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
+    change = _product(ctx, vectors, middle, _turned(ctx, head))
+    return ctx.emit("sub", _eye(ctx, packed.shape[-2], columns), change)
+
+
+def _householder(ctx: CallContext) -> Operand:
+    packed, tau = _wide(ctx, "input"), _wide(ctx, "tau")
+    return _only(ctx, _orthogonal(ctx, packed, tau, packed.shape[-1]))
+
+
+def _multiply_orthogonal(ctx: CallContext) -> Operand:
+    """Q C, Q' C, C Q or C Q'."""
+    packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
+    vectors, middle = _reflectors(ctx, packed, tau)
+    if ctx.flag("transpose"):
+        middle = _turned(ctx, middle)
+    turned = _turned(ctx, vectors)
+    if ctx.flag("left"):
+        change = _product(ctx, _product(ctx, vectors, middle), _product(ctx, turned, c))
+    else:
+        change = _product(ctx, c, vectors, middle, turned)
+    return _only(ctx, ctx.emit("sub", c, change))
+
+
+def _packed_qr(ctx: CallContext) -> Results:
+    return ctx.typed(*ctx.emit_all("qr", [_wide(ctx, "self")]))
+
+
+def _qr(ctx: CallContext) -> Results:
+    x, mode = _wide(ctx, "A"), ctx.text("mode")
+    packed, tau = ctx.emit_all("qr", [x])
+    rows, columns = x.shape[-2:]
+    few = rows if mode == "complete" else minimum(rows, columns)
+    right = _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
+    nothing = ctx.constant(np.zeros(0))
+    left = nothing if mode == "r" else _orthogonal(ctx, packed, tau, few)
+    return ctx.typed(left, right)
+
+
+# ---- singular values, eigenvalues ----------------------------------------------------------------
+
+
+def _completed(ctx: CallContext, x: Operand) -> Operand:
+    """Orthonormal columns with those that the whole space has beyond them."""
+    packed, tau = ctx.emit_all("qr", [x])
+    rows, columns = x.shape[-2:]
+    whole = _orthogonal(ctx, packed, tau, rows)
+    more = ctx.slice_axis(whole, whole.rank - 1, columns, rows - columns)
+    return ctx.concat([x, more], x.rank - 1)
+
+
+def _svd(ctx: CallContext) -> Results:
+    u, s, vt = ctx.emit_all("svd", [_wide(ctx, "A")])
+    if not ctx.flag("compute_uv"):
+        nothing = ctx.constant(np.zeros(0))
+        return ctx.typed(nothing, s, nothing)
+    if ctx.flag("full_matrices"):
+        u, vt = _completed(ctx, u), _turned(ctx, _completed(ctx, _turned(ctx, vt)))
+    return ctx.typed(u, s, vt)
+
+
+def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
+    """Rising eigenvalues and eigenvectors of symmetric matrices, of which a triangle is read.
+
+    Shifted by their norm they have no negative eigenvalue, and those are singular values.
+    """
+    half = _triangle(ctx, x, upper)
+    whole = ctx.emit("add", half, _turned(ctx, _triangle(ctx, x, upper, 1)))
+    shift = ctx.emit("reduce_l2", whole, axes=(x.rank - 2, x.rank - 1), keepdims=True)
+    scaled = ctx.emit("mul", shift, _eye(ctx, x.shape[-1]))
+    _, s, vt = ctx.emit_all("svd", [ctx.emit("add", whole, scaled)])
+    values = ctx.emit("sub", s, ctx.squeeze(shift, (x.rank - 1,)))
+    return _reversed(ctx, values, x.rank - 2), _reversed(ctx, _turned(ctx, vt), x.rank - 1)
+
+
+def _reversed(ctx: CallContext, x: Operand, axis: int) -> Operand:
+    size = x.shape[axis]
+    if as_int(size) in (0, 1):
+        return x
+    starts, steps = [const(0)] * x.rank, [1] * x.rank
+    starts[axis], steps[axis] = size - 1, -1
+    return ctx.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=x.shape)
+
+
+def _eigh(ctx: CallContext) -> Results:
+    values, vectors = _eigen(ctx, _wide(ctx, "A"), ctx.text("UPLO").upper() == "U")
+    nothing = ctx.constant(np.zeros(0))
+    return ctx.typed(values, vectors if ctx.flag("compute_v") else nothing)
+
+
+def _pseudo_inverse(ctx: CallContext) -> Operand:
+    x = _wide(ctx, "self")
+    if ctx.flag("hermitian"):
+        signed, vectors = _eigen(ctx, x, False)
+        sizes, left, right = ctx.emit("abs", signed), vectors, _turned(ctx, vectors)
+    else:
+        left, signed, right = ctx.emit_all("svd", [x])
+        sizes = signed
+    if _is_empty(x):
+        return ctx.expand(ctx.filled(0, ctx.result_dtype()), ctx.result_shape())
+    most = ctx.emit("reduce_max", sizes, axes=(sizes.rank - 1,), keepdims=True)
+    bound = ctx.emit("mul", most, _limit(ctx, "rtol", _default_rtol(ctx, x), most))
+    bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0, most))
+    kept = ctx.emit("greater", sizes, bound)
+    inverse = ctx.where(kept, ctx.emit("reciprocal", signed), ctx.scalar(0, signed))
+    back = ctx.emit("mul", _turned(ctx, right), ctx.unsqueeze(inverse, inverse.rank - 1))
+    return _only(ctx, _product(ctx, back, _turned(ctx, left)))
+
+
+def _default_rtol(ctx: CallContext, x: Operand) -> float:
+    """torch's own: none where `atol` is given."""
+    rows, columns = (as_int(d) for d in x.shape[-2:])
+    if ctx.has("atol"):
+        return 0.0
+    if rows is None or columns is None:
+        raise ctx.fail("sizes must be known unless rtol is given")
+    precision = float(np.finfo(ctx.result_dtype().carrier).eps)
+    return precision * max(rows, columns)
+
+
+def _limit(ctx: CallContext, name: str, default: float, like: Operand) -> Operand:
+    given = ctx.operand(name, F64) if ctx.has(name) else ctx.scalar(default, like)
+    return ctx.unsqueeze(given, given.rank) if given.rank else given
+
+
+# ---- powers and exponentials ---------------------------------------------------------------------
+
+_TERMS = 18  # of the series of exp for matrices of norm 1/2 at most: 1e-21
+_SQUARINGS = 32  # norms up to 2^31; exp of what is larger overflows unless it only turns
+
+
+def _exponential(ctx: CallContext) -> Operand:
+    """exp by its series on a part of the matrix, squared as often as that needs."""
+    x = _wide(ctx, "self")
+    if _is_empty(x):
+        return ctx.operand("self")
+    norm = ctx.emit("reduce_sum", ctx.emit("abs", x), axes=(x.rank - 1,), keepdims=True)
+    norm = ctx.emit("reduce_max", norm, axes=(x.rank - 2,), keepdims=True)
+    double = ctx.emit("max", ctx.emit("mul", norm, ctx.scalar(2, x)), ctx.scalar(1, x))
+    log = ctx.emit("div", ctx.emit("log", double), ctx.filled(float(np.log(2)), F64))
+    count = ctx.emit("min", ctx.emit("ceil", log), ctx.filled(float(_SQUARINGS), F64))
+    part = ctx.emit("div", x, ctx.emit("pow", ctx.scalar(2, x), count))
+    eye = _eye(ctx, x.shape[-1])
+    found = eye
+    for term in range(_TERMS, 0, -1):
+        found = ctx.emit("mul", _product(ctx, part, found), ctx.filled(1 / term, F64))
+        found = ctx.emit("add", found, eye)
+    for step in range(_SQUARINGS):
+        more = ctx.emit("greater", count, ctx.filled(float(step), F64))
+        found = ctx.where(more, _product(ctx, found, found), found)
+    return _only(ctx, found)
+
+
+CONVERTERS: dict[str, Converter] = {
+    "linalg_det": _determinant,
+    "_linalg_det": _determinant_parts,
+    "_linalg_slogdet": _sign_and_log,
+    "linalg_lu_factor_ex": _factor,
+    "linalg_lu": _lu,
+    "lu_unpack": _lu_unpack,
+    "linalg_lu_solve": _lu_solve,
+    "_linalg_solve_ex": _solve,
+    "linalg_inv_ex": _inverse,
+    "linalg_solve_triangular": _solve_triangular,
+    "triangular_solve": _old_solve_triangular,
+    "linalg_cholesky_ex": _cholesky_ex,
+    "cholesky": _cholesky,
+    "cholesky_solve": _cholesky_solve,
+    "cholesky_inverse": _cholesky_inverse,
+    "linalg_householder_product": _householder,
+    "ormqr": _multiply_orthogonal,
+    "geqrf": _packed_qr,
+    "linalg_qr": _qr,
+    "_linalg_svd": _svd,
+    "_linalg_eigh": _eigh,
+    "linalg_pinv.atol_rtol_tensor": _pseudo_inverse,
+    "linalg_matrix_exp": _exponential,
+    "_linalg_check_errors": _check_errors,
+}

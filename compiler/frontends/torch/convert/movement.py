@@ -1,0 +1,405 @@
+"""Converters of operators that move elements: views, slices, joins, repeats, padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.ir.index import Index, as_int, const, floordiv
+from tcc.ir.op import Array
+from tcc.ir.types import I64
+
+
+def _same(ctx: CallContext) -> Operand:
+    return ctx.operand(ctx.first())
+
+
+def _view(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    if "dtype" in ctx.arguments and ctx.result_dtype() is not x.dtype:
+        raise ctx.fail("it reads the bits of elements as those of another type")
+    return ctx.reshape(x, ctx.result_shape())
+
+
+def _permute(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.transpose(x, ctx.axes(ctx.integers("dims"), x.rank)) if x.rank else x
+
+
+def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
+    perm = list(range(x.rank))
+    perm[a], perm[b] = perm[b], perm[a]
+    return ctx.transpose(x, perm)
+
+
+def _transpose(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    if not x.rank:
+        return x
+    return swap_axes(ctx, x, ctx.axis_of("dim0", x.rank), ctx.axis_of("dim1", x.rank))
+
+
+def _reversed(ctx: CallContext) -> Operand:
+    """All axes turned round, or the last two."""
+    x = ctx.operand("self")
+    if ctx.operation.startswith("aten.numpy_T"):
+        return ctx.transpose(x, tuple(reversed(range(x.rank))))
+    return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
+
+
+def _t(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return x if x.rank < 2 else swap_axes(ctx, x, 0, 1)
+
+
+def _expand(ctx: CallContext) -> Operand:
+    return ctx.expand(ctx.operand("self"), ctx.result_shape())
+
+
+def _cast(ctx: CallContext) -> Operand:
+    return ctx.operand("self", ctx.result_dtype())
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def place(ctx: CallContext, position: Index, dim: Index) -> Index:
+    """A position that counts from the end where it is known to be negative."""
+    known = as_int(position)
+    return position + dim if known is not None and known < 0 else position
+
+
+def _slice(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    start = ctx.index("start") if ctx.has("start") else const(0)
+    end = ctx.index("end") if ctx.has("end") else x.shape[axis]
+    return ctx.cut(x, axis, start, end, ctx.integer("step"))
+
+
+def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
+    """The slice of `x` at one position of an axis, without the axis."""
+    return ctx.squeeze(ctx.slice_axis(x, axis, place(ctx, position, x.shape[axis]), 1), (axis,))
+
+
+def _select(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return select(ctx, x, ctx.axis_of("dim", x.rank), ctx.index("index"))
+
+
+def _narrow(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    start = place(ctx, ctx.index("start"), x.shape[axis])
+    return ctx.slice_axis(x, axis, start, ctx.index("length"))
+
+
+def _split_parts(ctx: CallContext) -> Sequence[Operand]:
+    """All parts; their sizes are those of the results."""
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
+    return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
+
+
+def _unbind(ctx: CallContext) -> Sequence[Operand]:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    return [select(ctx, x, axis, const(n)) for n in range(len(ctx.result()))]
+
+
+def _flip(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axes = ctx.axes(ctx.integers("dims"), max(x.rank, 1))
+    if not x.rank or not axes:
+        return x
+    starts = tuple(d - 1 if n in axes else const(0) for n, d in enumerate(x.shape))
+    steps = tuple(-1 if n in axes else 1 for n in range(x.rank))
+    return ctx.emit("slice", x, starts=starts, steps=steps, sizes=x.shape)
+
+
+def _roll(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    shifts, axes = ctx.integers("shifts"), ctx.integers("dims")
+    shape = x.shape
+    if not axes:
+        x, axes = ctx.reshape(x, (math.prod(x.shape, start=const(1)),)), (0,)
+    for shift, given in zip(shifts, axes, strict=True):
+        axis = ctx.axis(given, max(x.rank, 1))
+        if not x.rank or as_int(x.shape[axis]) == 0:
+            continue
+        dim = x.shape[axis]
+        back = (dim * (abs(shift) + 1) - shift) % dim
+        first = ctx.slice_axis(x, axis, back, dim - back)
+        second = ctx.slice_axis(x, axis, 0, back)
+        x = ctx.concat([first, second], axis)
+    return ctx.reshape(x, shape)
+
+
+def _diagonal(ctx: CallContext) -> Operand:
+    """Elements of a diagonal, by their places in the two axes flattened."""
+    x = ctx.operand("self")
+    first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
+    rest = [n for n in range(x.rank) if n not in (first, second)]
+    shape = ctx.result_shape()
+    rows, columns, offset = x.shape[first], x.shape[second], ctx.integer("offset")
+    count, step = as_int(shape[-1]), as_int(columns)
+    if count is None or step is None:
+        raise ctx.fail("the diagonal of a matrix of open sizes is not supported")
+    flat = ctx.reshape(
+        ctx.transpose(x, (*rest, first, second)), (*(x.shape[n] for n in rest), rows * columns)
+    )
+    start = max(offset, 0) + max(-offset, 0) * step
+    places = ctx.constant(start + np.arange(count, dtype=np.int64) * (step + 1))
+    return ctx.emit("gather", flat, places, axis=flat.rank - 1)
+
+
+def _unfold(ctx: CallContext) -> Operand:
+    """Windows along an axis, their elements on a new last axis."""
+    x = ctx.operand("self")
+    axis, size, step = ctx.axis_of("dimension", x.rank), ctx.integer("size"), ctx.integer("step")
+    if not x.rank:
+        return ctx.expand(ctx.reshape(x, (1,)), ctx.result_shape())
+    count = as_int(ctx.result_shape()[axis])
+    if count is None:
+        raise ctx.fail("windows over an open size are not supported")
+    places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
+    found = ctx.emit("gather", x, ctx.constant(places), axis=axis)
+    perm = [n for n in range(found.rank) if n != axis + 1]
+    return ctx.transpose(found, (*perm, axis + 1))
+
+
+_MOST_PLACES = 1 << 28  # each takes eight bytes of the compiler's memory
+
+
+def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
+    """Where each element lies in its memory."""
+    places = np.full(tuple(sizes), offset, np.int64)
+    for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+        line = [-1 if n == axis else 1 for n in range(len(sizes))]
+        places += (np.arange(size) * stride).reshape(line)
+    return places
+
+
+def _strided_places(ctx: CallContext) -> Array:
+    """For each element of a view by strides, its number among the elements of `self`."""
+    known = ctx.known("self")
+    held, rank = [*known.shape, *known.strides, known.offset], len(known.shape)
+    numbers = [n for n in held if isinstance(n, int)]
+    if len(known.strides) != rank or len(numbers) != len(held):
+        raise ctx.fail("strides of a tensor of open sizes are not supported")
+    own, sizes = numbers[-1], ctx.integers("size")
+    if max(math.prod(numbers[:rank]), math.prod(sizes)) > _MOST_PLACES:
+        raise ctx.fail(f"of more than {_MOST_PLACES} elements")
+    places = _in_memory(numbers[:rank], numbers[rank:-1], own).reshape(-1)
+    offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else own
+    wanted = _in_memory(sizes, ctx.integers("stride"), offset)
+    order = np.argsort(places, kind="stable")
+    found = np.searchsorted(places, wanted, sorter=order)
+    chosen: Array = order[np.minimum(found, places.size - 1)] if places.size else wanted
+    if wanted.size and (not places.size or (places[chosen] != wanted).any()):
+        raise ctx.fail("it reaches memory that the tensor itself does not cover")
+    return chosen
+
+
+def _flat(ctx: CallContext, x: Operand) -> Operand:
+    return ctx.reshape(x, (math.prod(x.shape, start=const(1)),))
+
+
+def _as_strided(ctx: CallContext) -> Operand:
+    places = ctx.constant(_strided_places(ctx))
+    return ctx.emit("gather", _flat(ctx, ctx.operand("self")), places, axis=0)
+
+
+def _as_strided_scatter(ctx: CallContext) -> Operand:
+    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+    places = _strided_places(ctx).reshape(-1)
+    if not places.size:
+        return x
+    found = ctx.emit(
+        "scatter_elements", _flat(ctx, x), ctx.constant(places), _flat(ctx, source), axis=0,
+        reduction="none",
+    )  # fmt: skip
+    return ctx.reshape(found, x.shape)
+
+
+# ---- joins and repeats ---------------------------------------------------------------------------
+
+
+def _cat(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    parts = ctx.operands("tensors", dtype)
+    rank = len(ctx.result().shape)
+    kept = [p for p in parts if p.rank == rank and not (rank == 1 and as_int(p.shape[0]) == 0)]
+    if not kept:
+        return parts[0]
+    return ctx.concat(kept, ctx.axis_of("dim", rank))
+
+
+def _stack(ctx: CallContext) -> Operand:
+    parts = ctx.operands("tensors", ctx.result_dtype())
+    axis = ctx.axis_of("dim", parts[0].rank + 1)
+    return ctx.concat([ctx.unsqueeze(part, axis) for part in parts], axis)
+
+
+def _repeat(ctx: CallContext) -> Operand:
+    x, repeats = ctx.operand("self"), ctx.indices("repeats")
+    x = ctx.reshape(x, (*[1] * (len(repeats) - x.rank), *x.shape))
+    if not repeats or all(as_int(r) == 1 for r in repeats):
+        return x
+    return ctx.emit("tile", x, repeats=repeats)
+
+
+def _repeat_interleave(ctx: CallContext) -> Operand:
+    x, count = ctx.operand("self"), ctx.index("repeats")
+    if not ctx.has("dim"):
+        x, axis = ctx.reshape(x, (math.prod(x.shape, start=const(1)),)), 0
+    else:
+        axis = ctx.axis_of("dim", x.rank)
+    wide = ctx.unsqueeze(x, axis + 1)
+    spread = ctx.expand(wide, (*wide.shape[: axis + 1], count, *wide.shape[axis + 2 :]))
+    return ctx.reshape(spread, (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]))
+
+
+# ---- padding -------------------------------------------------------------------------------------
+
+_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def padded(
+    ctx: CallContext, x: Operand, pads: Sequence[Index], mode: str, value: float = 0.0
+) -> Operand:
+    """`x` with (before, after) for each axis, the last axis first; negative ones cut off."""
+    before, after = [const(0)] * x.rank, [const(0)] * x.rank
+    for n in range(len(pads) // 2):
+        before[x.rank - 1 - n], after[x.rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
+    first = mode in ("edge", "reflect")  # what is cut off there may be what is repeated
+    if not first:
+        x = _cut_off(ctx, x, before, after)
+    more = [[d if (as_int(d) or 0) >= 0 else const(0) for d in side] for side in (before, after)]
+    if any(as_int(p) != 0 for side in more for p in side):
+        operands = [x, ctx.scalar(value, x)] if mode == "constant" else [x]
+        ends = {"before": tuple(more[0]), "after": tuple(more[1])}
+        x = ctx.emit("pad", *operands, **ends, mode=mode)
+    return _cut_off(ctx, x, before, after) if first else x
+
+
+def _cut_off(
+    ctx: CallContext, x: Operand, before: Sequence[Index], after: Sequence[Index]
+) -> Operand:
+    """`x` without what negative paddings take away."""
+    for axis in range(x.rank):
+        low, high = (max(-(as_int(side[axis]) or 0), 0) for side in (before, after))
+        if low or high:
+            x = ctx.slice_axis(x, axis, low, x.shape[axis] - low - high)
+    return x
+
+
+def _pad(ctx: CallContext) -> Operand:
+    mode = ctx.text("mode") if "mode" in ctx.arguments else "constant"
+    value = ctx.real("value") if ctx.has("value") else 0.0
+    return padded(ctx, ctx.operand("self"), ctx.indices("pad"), _MODES[mode], value)
+
+
+def _mode_pad(mode: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        return padded(ctx, ctx.operand("self"), ctx.indices("padding"), mode)
+
+    return convert
+
+
+# ---- blocks --------------------------------------------------------------------------------------
+
+
+def _pixel_shuffle(ctx: CallContext) -> Operand:
+    x, factor = ctx.operand("self"), ctx.integer("upscale_factor")
+    flat = ctx.reshape(x, (math.prod(x.shape[:-3], start=const(1)), *x.shape[-3:]))
+    moved = ctx.emit("depth_to_space", flat, blocksize=factor, mode="CRD")
+    return ctx.reshape(moved, ctx.result_shape())
+
+
+def _pixel_unshuffle(ctx: CallContext) -> Operand:
+    x, factor = ctx.operand("self"), ctx.integer("downscale_factor")
+    c, h, w = x.shape[-3:]
+    batch = math.prod(x.shape[:-3], start=const(1))
+    rows, columns = floordiv(h, factor), floordiv(w, factor)
+    split = ctx.reshape(x, (batch, c, rows, factor, columns, factor))
+    return ctx.reshape(ctx.transpose(split, (0, 1, 3, 5, 2, 4)), ctx.result_shape())
+
+
+def _triangle(upper: bool) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit("trilu", ctx.operand("self"), upper=upper, k=ctx.index("diagonal"))
+
+    return convert
+
+
+def _scalar_of(ctx: CallContext) -> Index:
+    """The number in a tensor of one element, as a size that the run reads."""
+    x = ctx.operand("self")
+    if x.dtype.is_float:
+        raise ctx.fail("a real number that data decide is not supported")
+    (size,) = ctx.sizes(ctx.cast(ctx.reshape(x, (1,)), I64), "the number", lo=0, signed=True)
+    return size
+
+
+_COPIES = (
+    "clone alias alias_copy detach detach_copy contiguous lift lift_fresh lift_fresh_copy "
+    "resolve_conj resolve_neg positive conj_physical"
+).split()
+_VIEWS = (
+    "view view_copy view_as reshape reshape_as _reshape_alias _reshape_copy _unsafe_view squeeze "
+    "squeeze_copy unsqueeze unsqueeze_copy flatten unflatten ravel"
+).split()
+_SPLITS = (
+    "split split_copy split_with_sizes split_with_sizes_copy chunk tensor_split unsafe_chunk "
+    "unsafe_split unsafe_split_with_sizes"
+).split()
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: _same for name in _COPIES},
+    **{name: _view for name in _VIEWS},
+    **{name: _split_parts for name in _SPLITS},
+    **{name: _expand for name in ("expand", "expand_copy", "expand_as", "broadcast_to")},
+    **{name: _cast for name in ("_to_copy", "to", "type_as")},
+    "permute": _permute,
+    "permute_copy": _permute,
+    "transpose.int": _transpose,
+    "transpose_copy.int": _transpose,
+    **{name: _reversed for name in ("numpy_T", "matrix_H", "mT", "mH", "adjoint")},
+    "t": _t,
+    "t_copy": _t,
+    "slice": _slice,
+    "slice_copy": _slice,
+    "select.int": _select,
+    "select_copy.int": _select,
+    "narrow": _narrow,
+    "unbind": _unbind,
+    "unbind_copy": _unbind,
+    "flip": _flip,
+    "roll": _roll,
+    "diagonal": _diagonal,
+    "diagonal_copy": _diagonal,
+    "unfold": _unfold,
+    "unfold_copy": _unfold,
+    "as_strided": _as_strided,
+    "as_strided_copy": _as_strided,
+    "as_strided_scatter": _as_strided_scatter,
+    "cat": _cat,
+    "stack": _stack,
+    "repeat": _repeat,
+    "repeat_interleave.self_int": _repeat_interleave,
+    "constant_pad_nd": _pad,
+    "pad": _pad,
+    **{f"reflection_pad{n}d": _mode_pad("reflect") for n in (1, 2, 3)},
+    **{f"replication_pad{n}d": _mode_pad("edge") for n in (1, 2, 3)},
+    "_pad_circular": lambda ctx: padded(ctx, ctx.operand("self"), ctx.indices("pad"), "wrap"),
+    "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle,
+    "tril": _triangle(False),
+    "triu": _triangle(True),
+    "_local_scalar_dense": _scalar_of,
+}

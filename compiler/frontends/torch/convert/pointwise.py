@@ -1,0 +1,447 @@
+"""Converters of pointwise operators with a row of their own: operands are cast to the type that
+torch computes in, numbers become scalars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.ir.index import Index
+from tcc.ir.types import BOOL, F16, F32, U8, DType, Kind
+
+_SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max)
+
+
+def unary(op: str, **attrs: Any) -> Converter:
+    """The row `op` of the first argument, in the element type of the result."""
+
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit(op, ctx.operand(ctx.first(), ctx.result_dtype()), **attrs)
+
+    return convert
+
+
+def _binary(op: str, of_truths: str) -> Converter:
+    """The row `op` of the first two arguments, of truth values another one."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        left, right = list(ctx.arguments)[:2]
+        row = of_truths if dtype is BOOL else op
+        return ctx.emit(row, ctx.operand(left, dtype), ctx.operand(right, dtype))
+
+    return convert
+
+
+def _comparison(op: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.promoted("self", "other")
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        if dtype is BOOL and op != "equal":
+            x, y = ctx.cast(x, U8), ctx.cast(y, U8)
+        found = ctx.emit("equal" if op == "not_equal" else op, x, y)
+        found = ctx.emit("not", found) if op == "not_equal" else found
+        return ctx.cast(found, ctx.result_dtype())  # an update in place keeps its operand's type
+
+    return convert
+
+
+def _logical(op: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        found = ctx.emit(op, ctx.operand("self", BOOL), ctx.operand("other", BOOL))
+        return ctx.cast(found, ctx.result_dtype())
+
+    return convert
+
+
+def _logical_not(ctx: CallContext) -> Operand:
+    return ctx.cast(ctx.emit("not", ctx.operand("self", BOOL)), ctx.result_dtype())
+
+
+def _bitwise(op: str) -> Converter:
+    """Bitwise operators; on truth values they are the logical ones."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        return ctx.emit(op if dtype is BOOL else f"bitwise_{op}", x, y)
+
+    return convert
+
+
+def _bitwise_not(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.emit("not" if x.dtype is BOOL else "bitwise_not", x)
+
+
+def _shift(direction: str) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        if not dtype.is_integer:
+            raise ctx.fail(f"of {dtype.name}")
+        if dtype.kind is Kind.INT:  # by a negative number as by a very large one
+            inside = ctx.emit("greater_or_equal", y, ctx.scalar(0, y))
+            y = ctx.where(inside, y, ctx.scalar(dtype.bits, y))
+        return ctx.emit("bit_shift", x, y, direction=direction)
+
+    return convert
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+def _sum(op: str) -> Converter:
+    """Sums and differences, the second operand times `alpha`."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        if dtype is BOOL:
+            return ctx.emit("or", x, y)
+        if ctx.real("alpha") != 1:
+            y = ctx.emit("mul", y, ctx.operand("alpha", dtype))
+        return ctx.emit(op, x, y)
+
+    return convert
+
+
+def _rsub(ctx: CallContext) -> Operand:
+    """The second operand less the first one times `alpha`."""
+    dtype = ctx.result_dtype()
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    if ctx.real("alpha") != 1:
+        x = ctx.emit("mul", x, ctx.operand("alpha", dtype))
+    return ctx.emit("sub", y, x)
+
+
+def _factor_type(ctx: CallContext) -> DType:
+    """The type that a product or quotient is computed in: that of the result, or a wider one where
+    a number is beyond f16, as torch does."""
+    dtype = ctx.result_dtype()
+    given = [ctx.arguments[name] for name in ("self", "other")]
+    return F32 if dtype is F16 and any(map(_is_beyond_f16, given)) else dtype
+
+
+def _is_beyond_f16(value: Any) -> bool:
+    """Whether f16 may have an operand only as zero, a denormal or infinity.  Integers with axes
+    are of f16 before torch computes."""
+    if isinstance(value, Operand):
+        scalar = value.rank == 0 and value.dtype.is_integer
+        return scalar or (value.dtype.is_float and value.dtype is not F16)
+    if isinstance(value, Index):
+        return True
+    if not isinstance(value, int | float) or value == 0 or math.isinf(value):
+        return False
+    return abs(value) < _SMALLEST_F16 or abs(value) > _LARGEST_F16
+
+
+def _mul(ctx: CallContext) -> Operand:
+    dtype = _factor_type(ctx)
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    return ctx.cast(ctx.emit("and" if dtype is BOOL else "mul", x, y), ctx.result_dtype())
+
+
+def _neg(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    if x.dtype.kind is Kind.UINT:
+        return ctx.emit("sub", ctx.scalar(0, x), x)
+    return ctx.emit("neg", x)
+
+
+def truncated(ctx: CallContext, x: Operand) -> Operand:
+    """`x` rounded towards zero."""
+    if not x.dtype.is_float:
+        return x
+    down, up = ctx.emit("floor", x), ctx.emit("ceil", x)
+    return ctx.where(ctx.emit("less", x, ctx.scalar(0, x)), up, down)
+
+
+def _div(ctx: CallContext) -> Operand:
+    dtype = _factor_type(ctx)
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    mode = ctx.arguments.get("rounding_mode")
+    if mode == "floor":
+        found = _floor_quotient(ctx, x, y)
+    else:
+        found = ctx.emit("div", x, y)
+        found = truncated(ctx, found) if mode == "trunc" else found
+    return ctx.cast(found, ctx.result_dtype())
+
+
+def _divided_type(ctx: CallContext) -> DType:
+    """The type that rests and whole quotients are computed in; that of integers which are updated
+    in place may be narrower."""
+    dtype = ctx.result_dtype()
+    return ctx.promoted("self", "other") if dtype.is_integer else dtype
+
+
+def _floor_divide(ctx: CallContext) -> Operand:
+    dtype = _divided_type(ctx)
+    found = _floor_quotient(ctx, ctx.operand("self", dtype), ctx.operand("other", dtype))
+    return ctx.cast(found, ctx.result_dtype())
+
+
+def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+    """x / y, of integers rounded downwards."""
+    return ctx.emit("div", x, y) if x.dtype.is_float else _floor_quotient(ctx, x, y)
+
+
+def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
+    """Division rounded downwards, by way of the remainder, which is exact."""
+    quotient = ctx.emit("div", x, y)
+    if x.dtype.kind is Kind.UINT:
+        return quotient
+    rest = ctx.emit("mod", x, y, fmod=True)
+    zero = ctx.scalar(0, x)
+    is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
+    apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
+    below = ctx.cast(ctx.emit("and", is_rest, apart), x.dtype)
+    if not x.dtype.is_float:
+        return ctx.emit("sub", quotient, below)
+    whole = ctx.emit("div", ctx.emit("sub", x, rest), y)
+    rounded = ctx.emit("round", ctx.emit("sub", whole, below))
+    endless = ctx.emit("equal", y, zero)
+    return ctx.where(endless, quotient, rounded)
+
+
+def _remainder(ctx: CallContext) -> Operand:
+    """The remainder with the sign of the divisor."""
+    dtype = _divided_type(ctx)
+    x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+    if not dtype.is_float:
+        return ctx.cast(ctx.emit("mod", x, y, fmod=False), ctx.result_dtype())
+    rest, zero = ctx.emit("mod", x, y, fmod=True), ctx.scalar(0, x)
+    is_rest = ctx.emit("not", ctx.emit("equal", rest, zero))
+    apart = ctx.emit("xor", ctx.emit("less", rest, zero), ctx.emit("less", y, zero))
+    return ctx.where(ctx.emit("and", is_rest, apart), ctx.emit("add", rest, y), rest)
+
+
+def _fmod(ctx: CallContext) -> Operand:
+    dtype = _divided_type(ctx)
+    found = ctx.emit("mod", ctx.operand("self", dtype), ctx.operand("other", dtype), fmod=True)
+    return ctx.cast(found, ctx.result_dtype())
+
+
+def _pow(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    base, exponent = list(ctx.arguments)[:2]
+    value = ctx.arguments[exponent]
+    x = ctx.operand(base, dtype)
+    if isinstance(value, int | float) and dtype.is_float:
+        if value == 2:
+            return ctx.emit("mul", x, x)
+        if value == 0.5:
+            return ctx.emit("sqrt", x)
+    return ctx.emit("pow", x, ctx.operand(exponent, dtype))
+
+
+def _where(ctx: CallContext) -> Operand:
+    dtype = ctx.result_dtype()
+    condition = ctx.operand("condition", BOOL)
+    return ctx.where(condition, ctx.operand("self", dtype), ctx.operand("other", dtype))
+
+
+def _masked_fill(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.where(ctx.operand("mask", BOOL), ctx.operand("value", x.dtype), x)
+
+
+def _clamp(ctx: CallContext) -> Operand:
+    """Between bounds, the upper one winning; NaN stays."""
+    dtype = ctx.result_dtype()
+    x = ctx.operand("self", dtype)
+    low, high = (ctx.optional(n, dtype) if n in ctx.arguments else None for n in ("min", "max"))
+    if low is not None:
+        x = ctx.emit("max", x, low)
+    return x if high is None else ctx.emit("min", x, high)
+
+
+def _extremum(op: str) -> Converter:
+    """fmax, fmin: of a number and NaN the number."""
+
+    def convert(ctx: CallContext) -> Operand:
+        dtype = ctx.result_dtype()
+        x, y = ctx.operand("self", dtype), ctx.operand("other", dtype)
+        found = ctx.emit(op, x, y)
+        if not dtype.is_float:
+            return found
+        other = ctx.where(ctx.emit("is_nan", y), x, found)
+        return ctx.where(ctx.emit("is_nan", x), y, other)
+
+    return convert
+
+
+# ---- activations ---------------------------------------------------------------------------------
+
+
+def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
+    """The row `op` with attributes read from the call."""
+
+    def convert(ctx: CallContext) -> Operand:
+        return ctx.emit(op, ctx.operand("self", ctx.result_dtype()), **attrs(ctx))
+
+    return convert
+
+
+def _elu(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    alpha, scale, inner = (ctx.real(name) for name in ("alpha", "scale", "input_scale"))
+    if scale == inner == 1:
+        return ctx.emit("elu", x, alpha=alpha)
+    rising = ctx.emit("mul", x, ctx.scalar(scale, x))
+    power = ctx.emit("exp", ctx.emit("mul", x, ctx.scalar(inner, x)))
+    falling = ctx.emit("sub", power, ctx.scalar(1, x))
+    falling = ctx.emit("mul", falling, ctx.scalar(alpha * scale, x))
+    return ctx.where(ctx.emit("greater", x, ctx.scalar(0, x)), rising, falling)
+
+
+def _softplus(ctx: CallContext) -> Operand:
+    x, beta, threshold = ctx.operand("self"), ctx.real("beta"), ctx.real("threshold")
+    scaled = x if beta == 1 else ctx.emit("mul", x, ctx.scalar(beta, x))
+    soft = ctx.emit("softplus", scaled)
+    if beta != 1:
+        soft = ctx.emit("div", soft, ctx.scalar(beta, x))
+    return ctx.where(ctx.emit("greater", scaled, ctx.scalar(threshold, x)), x, soft)
+
+
+def _log_sigmoid(ctx: CallContext) -> Operand:
+    return ctx.emit("neg", ctx.emit("softplus", ctx.emit("neg", ctx.operand("self"))))
+
+
+def _hardtanh(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    low, high = ctx.operand("min_val", x.dtype), ctx.operand("max_val", x.dtype)
+    return ctx.emit("min", ctx.emit("max", x, low), high)
+
+
+def _relu(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, ctx.scalar(0, x))
+
+
+def _relu6(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return ctx.emit("min", ctx.emit("max", x, ctx.scalar(0, x)), ctx.scalar(6, x))
+
+
+def _threshold(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    kept = ctx.emit("less_or_equal", x, ctx.operand("threshold", x.dtype))
+    return ctx.where(kept, ctx.operand("value", x.dtype), x)
+
+
+def _prelu(ctx: CallContext) -> Operand:
+    x, slope = ctx.operand("self"), ctx.operand("weight")
+    if not x.rank:
+        slope = ctx.reshape(slope, ())
+    if x.rank > 1 and slope.rank == 1:
+        slope = ctx.reshape(slope, (*slope.shape, *[1] * (x.rank - 2)))
+    return ctx.emit("prelu", x, slope)
+
+
+def _shrink(hard: bool) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        x, limit = ctx.operand("self"), ctx.real("lambd")
+        return ctx.emit("shrink", x, lambd=limit, bias=0.0 if hard else limit)
+
+    return convert
+
+
+def _glu(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    half = x.shape[axis] // 2
+    left, right = (ctx.slice_axis(x, axis, start, half) for start in (0, half))
+    return ctx.emit("mul", left, ctx.emit("sigmoid", right))
+
+
+def _dropout(ctx: CallContext) -> Operand:
+    if ctx.flag("train") and ctx.real("p") != 0:
+        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+    return ctx.operand(ctx.first())
+
+
+def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
+    """The tensor and which elements are kept, which is all."""
+    if ctx.arguments.get("train") is not False and ctx.real("p") != 0:
+        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+    x = ctx.operand("input")
+    return [x, ctx.expand(ctx.filled(True, BOOL), x.shape)]
+
+
+_UNARY = {
+    "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
+    "tanh": "tanh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf",
+    "sin": "sin", "cos": "cos", "tan": "tan", "exp": "exp", "log": "log", "sqrt": "sqrt",
+    "reciprocal": "reciprocal", "sigmoid": "sigmoid", "hardswish": "hard_swish",
+    "mish": "mish", "silu": "silu",
+}  # fmt: skip
+_COMPARISONS = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_or_equal", "gt": "greater",
+    "ge": "greater_or_equal",
+}  # fmt: skip
+_SIXTH = 1 / 6
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: unary(op) for name, op in _UNARY.items()},
+    **{name: _comparison(op) for name, op in _COMPARISONS.items()},
+    **{f"logical_{op}": _logical(op) for op in ("and", "or", "xor")},
+    **{f"bitwise_{op}": _bitwise(op) for op in ("and", "or", "xor")},
+    **{f"__{op}__": _bitwise(op) for op in ("and", "or", "xor")},
+    "logical_not": _logical_not,
+    "bitwise_not": _bitwise_not,
+    **{name: _shift("LEFT") for name in ("bitwise_left_shift", "__lshift__")},
+    **{name: _shift("RIGHT") for name in ("bitwise_right_shift", "__rshift__")},
+    "add": _sum("add"),
+    "sub": _sum("sub"),
+    "rsub": _rsub,
+    "mul": _mul,
+    "div": _div,
+    "true_divide": _div,
+    "floor_divide": _floor_divide,
+    "remainder": _remainder,
+    "fmod": _fmod,
+    "pow": _pow,
+    **{name: _binary("max", "or") for name in ("maximum", "max.other")},
+    **{name: _binary("min", "and") for name in ("minimum", "min.other")},
+    "square": lambda ctx: ctx.emit("mul", ctx.operand("self"), ctx.operand("self")),
+    "fmax": _extremum("max"),
+    "fmin": _extremum("min"),
+    "where.self": _where,
+    "where.Scalar": _where,
+    "where.ScalarSelf": _where,
+    "where.ScalarOther": _where,
+    "masked_fill": _masked_fill,
+    "clamp": _clamp,
+    "clip": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": _clamp,
+    "gelu": _with("gelu", lambda ctx: {"approximate": ctx.text("approximate")}),
+    "leaky_relu": _with("leaky_relu", lambda ctx: {"alpha": ctx.real("negative_slope")}),
+    "celu": _with("celu", lambda ctx: {"alpha": ctx.real("alpha")}),
+    "selu": unary("selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
+    "hardsigmoid": unary("hard_sigmoid", alpha=_SIXTH, beta=0.5),
+    "elu": _elu,
+    "softplus": _softplus,
+    "log_sigmoid": _log_sigmoid,
+    "hardtanh": _hardtanh,
+    "relu": _relu,
+    "relu6": _relu6,
+    "neg": _neg,
+    "threshold": _threshold,
+    "prelu": _prelu,
+    "_prelu_kernel": lambda ctx: ctx.emit("prelu", ctx.operand("self"), ctx.operand("weight")),
+    "softshrink": _shrink(False),
+    "hardshrink": _shrink(True),
+    "glu": _glu,
+    "dropout": _dropout,
+    "native_dropout": _native_dropout,
+    "feature_dropout": _dropout,
+    "alpha_dropout": _dropout,
+    "feature_alpha_dropout": _dropout,
+}

@@ -1,0 +1,86 @@
+"""Converters of LSTM, GRU and RNN layers: cells of `recurrent`, in the layout of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.frontends.recurrent import KINDS, Activation, Cell, by_matrices, run_cell
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.convert.movement import select, swap_axes
+from tcc.ir.index import as_int, const
+
+# Where torch has the gates that `KINDS` numbers, and the functions of each kind.
+_PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
+
+
+def _emitted(op: str) -> Activation:
+    return lambda ctx, x: ctx.emit(op, x)
+
+
+def _direction(
+    ctx: CallContext, name: str, function: str, x: Operand, weights: Sequence[Operand]
+) -> tuple[Cell, Operand]:
+    """The cell of one direction of one layer, and its projected input."""
+    kind, places, (enter, again, *biases) = KINDS[name], _PLACES[name], weights
+    hidden = as_int(again.shape[1])
+    if hidden is None or as_int(again.shape[0]) != kind.gates * hidden:
+        raise ctx.fail("layers with a projection are not supported")
+    projected, late = ctx.emit("matmul", x, swap_axes(ctx, enter, 0, 1)), None
+    if biases:
+        own, other = biases
+        if name == "GRU":
+            late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
+            zero = ctx.expand(ctx.scalar(0, other), (const(hidden),))
+            other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
+        projected = ctx.emit("add", projected, ctx.emit("add", own, other))
+    parts = [ctx.slice_axis(again, 0, place * hidden, hidden) for place in places]
+    functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
+    cell = Cell(
+        hidden,
+        by_matrices(swap_axes(ctx, part, 0, 1) for part in parts),
+        late,
+        tuple(map(_emitted, functions)),
+        places,
+    )
+    return cell, projected
+
+
+def _recurrent(name: str, function: str = "tanh") -> Converter:
+    def convert(ctx: CallContext) -> Sequence[Operand]:
+        x, kind = ctx.operand("input"), KINDS[name]
+        given, weights = ctx.arguments["hx"], ctx.operands("params")
+        initial = [ctx.as_operand(v) for v in (given if isinstance(given, list) else [given])]
+        layers, both = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")
+        width = 4 if ctx.flag("has_biases") else 2
+        if ctx.flag("train") and ctx.real("dropout") != 0 and layers > 1:
+            raise ctx.fail("it draws random numbers", "call model.eval() before the export")
+        if len(weights) != layers * both * width or len(initial) != kind.states or x.rank != 3:
+            raise ctx.fail("layers with a projection are not supported")
+        x = swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x
+        last: list[tuple[Operand, ...]] = []
+        for layer in range(layers):
+            rows = []
+            for direction in range(both):
+                number = layer * both + direction
+                own = weights[number * width : (number + 1) * width]
+                cell, projected = _direction(ctx, name, function, x, own)
+                states = [select(ctx, state, 0, const(number)) for state in initial]
+                found = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
+                rows.append(found[0])
+                last.append(found[1:])
+            x = ctx.concat(rows, 2)
+        ends = [
+            ctx.concat([ctx.unsqueeze(s, 0) for s in each], 0) for each in zip(*last, strict=True)
+        ]
+        return [swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x, *ends]
+
+    return convert
+
+
+CONVERTERS: dict[str, Converter] = {
+    "lstm.input": _recurrent("LSTM"),
+    "gru.input": _recurrent("GRU"),
+    "rnn_tanh.input": _recurrent("RNN"),
+    "rnn_relu.input": _recurrent("RNN", "relu"),
+}

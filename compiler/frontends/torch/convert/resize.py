@@ -1,0 +1,148 @@
+"""Converters of interpolation and of sampling at places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.ir.index import Index, as_int, ceildiv, const, maximum
+
+_PADDING = ("zeros", "border", "reflection")
+_MODES = ("linear", "nearest", "cubic")
+
+
+def _scales(ctx: CallContext, axes: int) -> list[float | None]:
+    """The scale of each spatial axis where the call gives one, else None."""
+    if "scale_factors" in ctx.arguments:
+        given = ctx.arguments["scale_factors"]
+        return [None] * axes if given is None else [float(v) for v in given]
+    names = [n for n in ctx.arguments if n.startswith("scales")]
+    return [ctx.real(n) if ctx.has(n) else None for n in names] or [None] * axes
+
+
+def _upsample(mode: str, smooth: bool = False) -> Converter:
+    linear = "kept_half_pixel" if mode == "linear" else "half_pixel"
+
+    def convert(ctx: CallContext) -> Operand:
+        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
+        corners = "align_corners" in ctx.arguments and ctx.flag("align_corners")
+        if smooth and corners:
+            raise ctx.fail("align_corners together with antialias is not supported")
+        known = [None] * (x.rank - 2) if corners else _known_scales(ctx, x)
+        return ctx.emit(
+            "resize",
+            x,
+            sizes=sizes,
+            scales=(1.0, 1.0, *known),
+            mode=mode,
+            coordinate_mode="align_corners" if corners else linear,
+            cubic_coeff_a=-0.5 if smooth else -0.75,
+            exclude_outside=smooth,
+            taps=_taps(ctx, x, sizes, known, 2 if mode == "cubic" else 1) if smooth else None,
+        )
+
+    return convert
+
+
+def _nearest(exact: bool) -> Converter:
+    """Nearest neighbours, of pixels' centres if `exact`.
+
+    Torch takes the floor of a product in f32, whose place may lie one before that of the exact
+    quotient; where sizes are known and it does, the places are a constant.
+    """
+
+    def convert(ctx: CallContext) -> Operand:
+        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
+        known = _known_scales(ctx, x)
+        for axis, scale in enumerate(known, 2):
+            n, m = as_int(x.shape[axis]), as_int(sizes[axis])
+            if not n or not m:
+                continue
+            places = _nearest_places(n, m, scale, exact)
+            if scale is not None or (places != _exact_places(n, m, exact)).any():
+                x = ctx.emit("gather", x, ctx.constant(places), axis=axis)
+                known[axis - 2] = None
+        return ctx.emit(
+            "resize",
+            x,
+            sizes=sizes,
+            scales=(1.0, 1.0, *known),
+            mode="nearest",
+            coordinate_mode="half_pixel" if exact else "asymmetric",
+            nearest_mode="round_prefer_ceil" if exact else "floor",
+        )
+
+    return convert
+
+
+def _nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
+    """Where torch reads the `m` elements that it makes of `n`."""
+    step = np.float32(n) / np.float32(m) if scale is None else np.float32(1 / scale)
+    at = np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)
+    return np.minimum((at * step).astype(np.int64), n - 1)
+
+
+def _exact_places(n: int, m: int, exact: bool) -> NDArray[np.int64]:
+    return (2 * np.arange(m) + exact) * n // (2 * m)
+
+
+def _known_scales(ctx: CallContext, x: Operand) -> list[float | None]:
+    """The scale of each spatial axis where the sizes do not say it."""
+    given = zip(ctx.result_shape()[2:], x.shape[2:], _scales(ctx, x.rank - 2), strict=True)
+    return [None if _follows(o, i, s) else s for o, i, s in given]
+
+
+def _taps(
+    ctx: CallContext, x: Operand, sizes: Sequence[Index], scales: Sequence[float | None], reach: int
+) -> Index:
+    """How many input elements a kernel that is widened by the scale reaches at most."""
+    halves = [
+        ceildiv(dim * reach, maximum(size, 1)) if s is None else const(math.ceil(reach / min(s, 1)))
+        for dim, size, s in zip(x.shape[2:], sizes[2:], scales, strict=True)
+    ]
+    return 2 * reduce(maximum, [const(reach), *halves])
+
+
+def _follows(size: Index, extent: Index, scale: float | None) -> bool:
+    """Whether the sizes alone say what the scale is."""
+    out, dim = as_int(size), as_int(extent)
+    return scale is None or (out is not None and dim is not None and out == dim * scale)
+
+
+def _grid_sample(ctx: CallContext) -> Operand:
+    mode, padding = ctx.integer("interpolation_mode"), ctx.integer("padding_mode")
+    return ctx.emit(
+        "grid_sample",
+        ctx.operand("input"),
+        ctx.operand("grid"),
+        mode=_MODES[mode],
+        padding_mode=_PADDING[padding],
+        align_corners=ctx.flag("align_corners"),
+    )
+
+
+def _affine_grid(ctx: CallContext) -> Operand:
+    theta = ctx.operand("theta")
+    corners = ctx.flag("align_corners")
+    return ctx.emit("affine_grid", theta, size=ctx.indices("size"), align_corners=corners)
+
+
+CONVERTERS: dict[str, Converter] = {
+    **{f"upsample_nearest{n}d": _nearest(False) for n in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{n}d": _nearest(True) for n in (1, 2, 3)},
+    "upsample_linear1d": _upsample("linear"),
+    "upsample_bilinear2d": _upsample("linear"),
+    "upsample_trilinear3d": _upsample("linear"),
+    "upsample_bicubic2d": _upsample("cubic"),
+    "_upsample_bilinear2d_aa": _upsample("linear", smooth=True),
+    "_upsample_bicubic2d_aa": _upsample("cubic", smooth=True),
+    "grid_sampler": _grid_sample,
+    "grid_sampler_2d": _grid_sample,
+    "grid_sampler_3d": _grid_sample,
+    "affine_grid_generator": _affine_grid,
+}

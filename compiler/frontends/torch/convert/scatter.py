@@ -1,0 +1,313 @@
+"""Converters of operators that write into a copy of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
+from tcc.frontends.torch.convert.movement import place
+from tcc.frontends.torch.convert.pointwise import quotient
+from tcc.frontends.torch.convert.reduce import extreme
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import BOOL, I64, U8, element_count
+
+_REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
+               "amin": "min"}  # fmt: skip
+
+
+def _scattered(ctx: CallContext, x: Operand, at: Operand, source: Operand, how: str) -> Operand:
+    axis = ctx.axis_of("dim", x.rank)
+    at = as_indices(ctx, at)
+    if element_count(at.shape).key == "0":
+        return x
+    if not x.rank:
+        x, at, source = (ctx.reshape(o, (1,)) for o in (x, at, source))
+        return ctx.reshape(ctx.emit("scatter_elements", x, at, source, axis=0, reduction=how), ())
+    if not at.rank:
+        at, source = (ctx.reshape(o, (1,)) for o in (at, source))
+    if source.rank and source.shape != at.shape:
+        for n, (have, want) in enumerate(zip(source.shape, at.shape, strict=True)):
+            if have is not want:
+                source = ctx.slice_axis(source, n, 0, want)
+    return ctx.emit("scatter_elements", x, at, source, axis=axis, reduction=how)
+
+
+def _scatter(ctx: CallContext) -> Operand:
+    x, at = ctx.operand("self"), ctx.operand("index")
+    if ctx.has("src"):
+        source = ctx.operand("src", x.dtype)
+    else:
+        source = ctx.expand(ctx.reshape(ctx.operand("value", x.dtype), ()), at.shape)
+    how = _REDUCTIONS[ctx.text("reduce")] if ctx.has("reduce") else "none"
+    return _scattered(ctx, x, at, source, how)
+
+
+def _scatter_add(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    return _scattered(ctx, x, ctx.operand("index"), ctx.operand("src"), "add")
+
+
+def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand) -> Operand:
+    """`source` combined into `x` as the call's `reduce` and `include_self` say."""
+    how, own = ctx.text("reduce"), ctx.flag("include_self")
+    row = "add" if how == "mean" else _REDUCTIONS[how]
+    if own and how != "mean":
+        return _scattered(ctx, x, at, source, row)
+    zero, one = ctx.filled(0, I64), ctx.filled(1, I64)
+    zeros, ones = ctx.expand(zero, x.shape), ctx.expand(one, at.shape)
+    count = _scattered(ctx, zeros, at, ones, "add")
+    untouched = ctx.emit("equal", count, zero)
+    start = x if own else ctx.where(untouched, x, _neutral(ctx, x, row))
+    found = _scattered(ctx, start, at, source, row)
+    if how != "mean":
+        return found
+    total = ctx.emit("add", count, one) if own else ctx.emit("max", count, one)
+    mean = quotient(ctx, found, ctx.cast(total, x.dtype))
+    return ctx.where(untouched, x, mean)
+
+
+def _neutral(ctx: CallContext, x: Operand, row: str) -> Operand:
+    if row in ("add", "mul"):
+        return ctx.scalar(int(row == "mul"), x)
+    return ctx.scalar(extreme(x.dtype, below=row == "max"), x)
+
+
+def _scatter_reduce(ctx: CallContext) -> Operand:
+    return _combined(ctx, ctx.operand("self"), ctx.operand("index"), ctx.operand("src"))
+
+
+def _index_put(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    values = ctx.operand("values", x.dtype)
+    only = [value for value in ctx.arguments["indices"] if value is not None]
+    plain = not ctx.flag("accumulate") and len(only) == 1 and only[0].dtype in (BOOL, U8)
+    if plain and element_count(values.shape).key == "1":
+        return _filled_where(ctx, x, only[0], values)
+    places = places_of(ctx, x.rank)
+    perm = (*places.axes, *places.rest)
+    front = ctx.transpose(x, perm)
+    rest = tuple(x.shape[n] for n in places.rest)
+    target = (*rest[: places.first], *places.shape, *rest[places.first :])
+    spread = ctx.expand(values, target)
+    count, first = len(places.shape), places.first
+    order = (*range(first, first + count), *range(first), *range(first + count, len(target)))
+    updates = ctx.transpose(spread, order)
+    how = "add" if ctx.flag("accumulate") else "none"
+    found = ctx.emit("scatter_nd", front, tuples(ctx, places), updates, reduction=how)
+    return ctx.transpose(found, tuple(perm.index(n) for n in range(x.rank)))
+
+
+def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -> Operand:
+    """`x` with one value where a mask over its leading axes holds."""
+    leading = next(n for n, v in enumerate(ctx.arguments["indices"]) if v is not None)
+    trailing = x.rank - leading - mask.rank
+    wide = ctx.reshape(mask, (*[1] * leading, *mask.shape, *[1] * trailing))
+    return ctx.where(ctx.cast(wide, BOOL), ctx.reshape(value, ()), x)
+
+
+# ---- whole slices --------------------------------------------------------------------------------
+
+
+def _along(
+    ctx: CallContext, x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]
+) -> Operand:
+    """Positions along one axis, repeated over the others to `shape`."""
+    line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
+    flat = ctx.reshape(as_indices(ctx, at), line)
+    return ctx.expand(flat, shape)
+
+
+Write: TypeAlias = Callable[[CallContext, Operand, Operand, Operand], Operand]
+
+
+def _index_write(write: Write) -> Converter:
+    """index_add, index_copy: slices along an axis at the places of a vector."""
+
+    def convert(ctx: CallContext) -> Operand:
+        x, at = ctx.operand("self"), ctx.operand("index")
+        axis = ctx.axis_of("dim", x.rank)
+        source = ctx.operand("source", x.dtype)
+        if "alpha" in ctx.arguments and ctx.real("alpha") != 1:
+            source = ctx.emit("mul", source, ctx.operand("alpha", x.dtype))
+        if not x.rank:
+            return write(ctx, x, ctx.reshape(at, ()), ctx.reshape(source, ()))
+        shape = tuple(
+            element_count(at.shape) if n == axis else dim for n, dim in enumerate(x.shape)
+        )
+        return write(ctx, x, _along(ctx, x, axis, at, shape), ctx.reshape(source, shape))
+
+    return convert
+
+
+def _written(how: str) -> Write:
+    return lambda ctx, x, at, source: _scattered(ctx, x, at, source, how)
+
+
+def _put(ctx: CallContext) -> Operand:
+    """`source` at places of the flattened tensor."""
+    x, at = ctx.operand("self"), ctx.operand("index")
+    count = element_count(at.shape)
+    flat = ctx.reshape(x, (element_count(x.shape),))
+    source = ctx.reshape(ctx.operand("source", x.dtype), (count,))
+    if as_int(count) == 0:
+        return x
+    how = "add" if ctx.flag("accumulate") else "none"
+    places = ctx.reshape(as_indices(ctx, at), (count,))
+    found = ctx.emit("scatter_elements", flat, places, source, axis=0, reduction=how)
+    return ctx.reshape(found, x.shape)
+
+
+def _embedding_bag(ctx: CallContext) -> Sequence[Operand | None]:
+    """Rows of a table, combined in each run of indices; what torch keeps for gradients is not."""
+    weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
+    offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
+    bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
+    if ctx.call.used - {0} or as_int(at.shape[0]) == 0 or as_int(bags) == 0:
+        raise ctx.fail("of no index or run, or with results that are for gradients")
+    starts = ctx.slice_axis(offsets, 0, 0, bags)
+    places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
+    begun = ctx.cast(ctx.emit("less_or_equal", starts, places), I64)
+    bag = ctx.emit("reduce_sum", begun, axes=(1,), keepdims=False)
+    bag = ctx.emit("sub", bag, ctx.filled(1, I64))
+    rows = ctx.emit("gather", weight, at, axis=0)
+    if ctx.has("per_sample_weights"):
+        rows = ctx.emit("mul", rows, ctx.unsqueeze(ctx.operand("per_sample_weights"), 1))
+    start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
+    kept = ctx.expand(ctx.filled(True, BOOL), at.shape)
+    padding = ctx.index("padding_idx") if ctx.has("padding_idx") else const(-1)
+    if not ctx.operation.startswith("aten._") and ctx.has("padding_idx"):
+        padding = place(ctx, padding, weight.shape[0])  # of the inner operator -1 is no row
+    if as_int(padding) != -1:
+        kept = ctx.emit("not", ctx.emit("equal", at, ctx.size_scalar(padding)))
+        rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
+    zeros = ctx.expand(ctx.filled(0, I64), (bags,))
+    count = ctx.emit("scatter_elements", zeros, bag, ctx.cast(kept, I64), axis=0, reduction="add")
+    how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
+    along = _along(ctx, rows, 0, bag, rows.shape)
+    found = ctx.emit("scatter_elements", target, along, rows, axis=0, reduction=how)
+    if mode == 1:
+        held = ctx.unsqueeze(ctx.emit("max", count, ctx.filled(1, I64)), 1)
+        found = ctx.emit("div", found, ctx.cast(held, rows.dtype))
+    empty = ctx.unsqueeze(ctx.emit("equal", count, ctx.filled(0, I64)), 1)
+    return ctx.where(empty, ctx.scalar(0, rows), found), None, None, None
+
+
+def _masked_scatter(ctx: CallContext) -> Operand:
+    """Elements of `source`, one after another, where the mask holds."""
+    x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
+    mask = ctx.expand(ctx.operand("mask", BOOL), x.shape)
+    count = element_count(x.shape)
+    if as_int(count) == 0 or as_int(element_count(source.shape)) == 0:
+        return x
+    held = ctx.cast(ctx.reshape(mask, (count,)), I64)
+    seen = ctx.emit("cum_sum", held, axis=0, exclusive=True, reverse=False)
+    at = ctx.emit("mul", seen, held)
+    given = ctx.reshape(source, (element_count(source.shape),))
+    taken = ctx.reshape(ctx.emit("gather", given, at, axis=0), x.shape)
+    return ctx.where(mask, taken, x)
+
+
+def _index_fill(ctx: CallContext) -> Operand:
+    x, at = ctx.operand("self"), ctx.operand("index")
+    value = ctx.reshape(ctx.operand("value", x.dtype), ())
+    axis = ctx.axis_of("dim", x.rank)
+    if not x.rank:
+        return _scattered(ctx, x, ctx.reshape(at, ()), value, "none")
+    shape = tuple(element_count(at.shape) if n == axis else dim for n, dim in enumerate(x.shape))
+    return _scattered(ctx, x, _along(ctx, x, axis, at, shape), ctx.expand(value, shape), "none")
+
+
+def _strided_write(
+    ctx: CallContext, x: Operand, source: Operand, axis: int, start: Index, step: int
+) -> Operand:
+    """`source` in the places `start`, `start + step`, ... of an axis."""
+    size = source.shape[axis]
+    if step == 1:
+        parts = [ctx.slice_axis(x, axis, 0, start), source]
+        parts.append(ctx.slice_axis(x, axis, start + size, x.shape[axis] - start - size))
+        return ctx.concat([p for p in parts if as_int(p.shape[axis]) != 0] or [source], axis)
+    steps = ctx.emit("mul", counted(ctx, size), ctx.constant(step))
+    at = ctx.emit("add", steps, ctx.size_scalar(start))
+    return _scattered_at(ctx, x, _along(ctx, x, axis, at, source.shape), source, axis)
+
+
+def _scattered_at(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
+    if element_count(at.shape).key == "0":
+        return x
+    return ctx.emit("scatter_elements", x, at, source, axis=axis, reduction="none")
+
+
+def _slice_scatter(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axis, step = ctx.axis_of("dim", x.rank), ctx.integer("step")
+    dim = x.shape[axis]
+    start = place(ctx, ctx.index("start"), dim) if ctx.has("start") else const(0)
+    size = ctx.cut(x, axis, start, ctx.index("end") if ctx.has("end") else dim, step).shape
+    source = ctx.expand(ctx.operand("src", x.dtype), size)
+    known, extent = as_int(start), as_int(dim)
+    if known is not None and extent is not None:
+        start = const(min(max(known, 0), extent))
+    return _strided_write(ctx, x, source, axis, start, step)
+
+
+def _select_scatter(ctx: CallContext) -> Operand:
+    x = ctx.operand("self")
+    axis = ctx.axis_of("dim", x.rank)
+    start = place(ctx, ctx.index("index"), x.shape[axis])
+    shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
+    source = ctx.reshape(ctx.operand("src", x.dtype), shape)
+    return _strided_write(ctx, x, source, axis, start, 1)
+
+
+def _diagonal_scatter(ctx: CallContext) -> Operand:
+    """`src` on a diagonal: its elements are taken where row and column are on it."""
+    x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
+    first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
+    offset = ctx.integer("offset")
+    rows, columns = x.shape[first], x.shape[second]
+    if element_count(source.shape).key == "0":
+        return x
+    row = ctx.reshape(counted(ctx, rows), (rows, 1))
+    column = ctx.reshape(counted(ctx, columns), (1, columns))
+    held = ctx.emit("equal", ctx.emit("add", row, ctx.constant(offset)), column)
+    # Along the diagonal the elements are counted by the axis that starts at it.
+    along = column if offset < 0 else row
+    last = ctx.size_scalar(source.shape[-1] - 1)
+    place = ctx.expand(ctx.emit("min", along, last), (rows, columns))
+    spread = ctx.emit("gather", source, place, axis=source.rank - 1)
+    rest = [n for n in range(x.rank) if n not in (first, second)]
+    order = (*rest, first, second)
+    turned = ctx.transpose(spread, tuple(order.index(n) for n in range(x.rank)))
+    mask = ctx.reshape(held, (*[1] * len(rest), rows, columns))
+    return ctx.where(ctx.transpose(mask, tuple(order.index(n) for n in range(x.rank))), turned, x)
+
+
+def _copy(ctx: CallContext) -> Operand:
+    return ctx.expand(ctx.operand("src", ctx.result_dtype()), ctx.result_shape())
+
+
+CONVERTERS: dict[str, Converter] = {
+    **dict.fromkeys(
+        ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"), _embedding_bag
+    ),
+    "scatter": _scatter,
+    "scatter_add": _scatter_add,
+    "scatter_reduce.two": _scatter_reduce,
+    "index_put": _index_put,
+    "_unsafe_index_put": _index_put,
+    "index_add": _index_write(_written("add")),
+    "index_copy": _index_write(_written("none")),
+    "index_fill": _index_fill,
+    "index_reduce": _index_write(_combined),
+    "put": _put,
+    "masked_scatter": _masked_scatter,
+    "slice_scatter": _slice_scatter,
+    "select_scatter": _select_scatter,
+    "diagonal_scatter": _diagonal_scatter,
+    "copy": _copy,
+}

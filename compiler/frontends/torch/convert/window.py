@@ -1,0 +1,277 @@
+"""Converters of convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.types import I64, element_count
+
+
+def _batched(ctx: CallContext, x: Operand, rank: int) -> tuple[Operand, bool]:
+    """`x` with a batch axis, and whether it had none."""
+    return (ctx.unsqueeze(x, 0), True) if x.rank == rank - 1 else (x, False)
+
+
+def _unbatched(ctx: CallContext, x: Operand, added: bool) -> Operand:
+    return ctx.squeeze(x, (0,)) if added else x
+
+
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def _pads(ctx: CallContext, axes: int, reach: Sequence[int]) -> tuple[Any, Any]:
+    """Padding before and after each axis; `reach` is how far a kernel goes beyond its first."""
+    given = ctx.arguments["padding"]
+    if given == "valid":
+        return (const(0),) * axes, (const(0),) * axes
+    if given == "same":
+        before = tuple(const(r // 2) for r in reach)
+        return before, tuple(const(r) - b for r, b in zip(reach, before, strict=True))
+    pads = tuple(map(const, ctx.integers("padding", axes)))
+    return pads, pads
+
+
+def _conv(ctx: CallContext) -> Operand:
+    weight = ctx.operand("weight")
+    if "transposed" in ctx.arguments and ctx.flag("transposed"):
+        return _conv_transpose(ctx)
+    x, added = _batched(ctx, ctx.operand("input"), weight.rank)
+    axes = weight.rank - 2
+    dilations, kernel = ctx.integers("dilation", axes), _kernel(ctx, weight)
+    before, after = _pads(ctx, axes, [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)])
+    found = ctx.emit(
+        "conv",
+        x,
+        weight,
+        ctx.optional("bias"),
+        strides=ctx.integers("stride", axes),
+        before=before,
+        after=after,
+        dilations=dilations,
+        group=ctx.integer("groups"),
+    )
+    return _unbatched(ctx, found, added)
+
+
+def _kernel(ctx: CallContext, weight: Operand) -> list[int]:
+    sizes = [as_int(size) for size in weight.shape[2:]]
+    known = [size for size in sizes if size is not None]
+    if len(known) != len(sizes):
+        raise ctx.fail("the kernel's sizes must be known")
+    return known
+
+
+def _conv_transpose(ctx: CallContext) -> Operand:
+    weight = ctx.operand("weight")
+    x, added = _batched(ctx, ctx.operand("input"), weight.rank)
+    axes = weight.rank - 2
+    pads = tuple(map(const, ctx.integers("padding", axes)))
+    found = ctx.emit(
+        "conv_transpose",
+        x,
+        weight,
+        ctx.optional("bias"),
+        strides=ctx.integers("stride", axes),
+        before=pads,
+        after=pads,
+        output_padding=ctx.integers("output_padding", axes),
+        dilations=ctx.integers("dilation", axes),
+        group=ctx.integer("groups"),
+    )
+    return _unbatched(ctx, found, added)
+
+
+# ---- pools ---------------------------------------------------------------------------------------
+
+
+def _pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
+    kernel = ctx.integers("kernel_size", axes)
+    strides = ctx.integers("stride", axes) if ctx.arguments.get("stride") else kernel
+    pads = tuple(map(const, ctx.integers("padding", axes)))
+    dilated = "dilation" in ctx.arguments
+    return {
+        "kernel": kernel,
+        "strides": strides,
+        "before": pads,
+        "after": pads,
+        "dilations": ctx.integers("dilation", axes) if dilated else (1,) * axes,
+        "ceil_mode": ctx.flag("ceil_mode"),
+    }
+
+
+def _max_pool(axes: int) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        x, added = _batched(ctx, ctx.operand("self"), axes + 2)
+        return _unbatched(ctx, ctx.emit("max_pool", x, **_pool_attrs(ctx, axes)), added)
+
+    return convert
+
+
+def _max_pool_indices(axes: int) -> Converter:
+    """The maxima, and their places in the image of their channel."""
+
+    def convert(ctx: CallContext) -> Sequence[Operand]:
+        x, added = _batched(ctx, ctx.operand("self"), axes + 2)
+        found, at = ctx.emit_all("max_pool_indices", [x], **_pool_attrs(ctx, axes))
+        image = ctx.size_scalar(element_count(x.shape[2:]), I64)
+        at = ctx.emit("mod", at, image, fmod=False)
+        return _unbatched(ctx, found, added), _unbatched(ctx, at, added)
+
+    return convert
+
+
+def _average_pool(axes: int) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        x, added = _batched(ctx, ctx.operand("self"), axes + 2)
+        attrs, counted = _pool_attrs(ctx, axes), ctx.flag("count_include_pad")
+        divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
+        if divisor is None:
+            found = ctx.emit("average_pool", x, **attrs, count_include_pad=counted)
+            return _unbatched(ctx, found, added)
+        if attrs["ceil_mode"]:
+            x, attrs = _whole_windows(ctx, x, attrs)
+        found = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
+        factor = float(np.prod(attrs["kernel"])) / divisor
+        return _unbatched(ctx, ctx.emit("mul", found, ctx.scalar(factor, found)), added)
+
+    return convert
+
+
+def _whole_windows(
+    ctx: CallContext, x: Operand, attrs: dict[str, Any]
+) -> tuple[Operand, dict[str, Any]]:
+    """`x` with zeros behind it up to the end of the last windows, and what is left to do."""
+    axes = len(attrs["kernel"])
+    out = ctx.result_shape()[-axes:]
+    pads = [(const(0), const(0))] * (x.rank - axes)
+    for n in range(axes):
+        reach = (out[n] - 1) * attrs["strides"][n] + attrs["kernel"][n]
+        before = attrs["before"][n]
+        pads.append((before, reach - x.shape[n + x.rank - axes] - before))
+    starts, ends = zip(*pads, strict=True)
+    x = ctx.emit("pad", x, ctx.scalar(0, x), before=starts, after=ends, mode="constant")
+    zeros = (const(0),) * axes
+    return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
+
+
+def _bins(size: Index, count: Index, ctx: CallContext) -> tuple[int, int]:
+    known, bins = as_int(size), as_int(count)
+    if known is None or bins is None:
+        raise ctx.fail("adaptive pools need sizes that are known")
+    return known, bins
+
+
+def _adaptive(op: str, reduce: str, axes: int) -> Converter:
+    """Pools whose windows follow from the sizes: one window size where it divides, else slices."""
+
+    def convert(ctx: CallContext) -> Operand:
+        given = ctx.operand("self")
+        x, added = _batched(ctx, given, axes + 2)
+        wanted = (ctx.result() if not isinstance(ctx.result(), tuple) else ctx.result(0)).shape
+        target = ctx.symbols.shape(wanted[-axes:], ctx.loc)
+        if all(as_int(n) == 1 for n in target):
+            found = ctx.emit(reduce, x, axes=tuple(range(2, 2 + axes)), keepdims=True)
+            return _unbatched(ctx, found, added)
+        pairs = [_bins(s, n, ctx) for s, n in zip(x.shape[2:], target, strict=True)]
+        if all(n and size % n == 0 for size, n in pairs):
+            kernel = tuple(size // n for size, n in pairs)
+            zeros = (const(0),) * axes
+            found = ctx.emit(
+                op, x, kernel=kernel, strides=kernel, before=zeros, after=zeros,
+                dilations=(1,) * axes,
+            )  # fmt: skip
+            return _unbatched(ctx, found, added)
+        for axis, (size, bins) in enumerate(pairs):
+            x = _binned(ctx, x, axis + 2, size, bins, reduce)
+        return _unbatched(ctx, x, added)
+
+    return convert
+
+
+def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
+    """`x` with an axis reduced over `bins` windows that together cover it."""
+    if bins == size:
+        return x
+    if not bins:
+        return ctx.slice_axis(x, axis, 0, 0)
+    parts = []
+    for n in range(bins):
+        start, end = n * size // bins, -(-(n + 1) * size // bins)
+        window = ctx.slice_axis(x, axis, start, end - start)
+        parts.append(ctx.emit(reduce, window, axes=(axis,), keepdims=True))
+    return ctx.concat(parts, axis)
+
+
+def _adaptive_max(axes: int) -> Converter:
+    """The maxima, and their places where these are used."""
+    pool = _adaptive("max_pool", "reduce_max", axes)
+
+    def convert(ctx: CallContext) -> Any:
+        if 1 in ctx.call.used:
+            return _adaptive_places(ctx, axes)
+        return pool(ctx), None
+
+    return convert
+
+
+def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
+    """The maxima of windows that a constant table lists, and their places in the image."""
+    x, added = _batched(ctx, ctx.operand("self"), axes + 2)
+    target = ctx.result_shape(0)[-axes:]
+    pairs = [_bins(s, n, ctx) for s, n in zip(x.shape[2:], target, strict=True)]
+    table = np.zeros((1, 1), np.int64)
+    for size, bins in pairs:
+        ends = [(n * size // bins, -(-(n + 1) * size // bins)) for n in range(bins)]
+        most = max((end - start for start, end in ends), default=1)
+        line = np.array([[min(start + k, end - 1) for k in range(most)] for start, end in ends])
+        line = line.reshape(bins, most)
+        table = (table[:, None, :, None] * size + line[None, :, None, :]).reshape(
+            len(table) * bins, -1
+        )
+    shape = (*x.shape[:2], *target)
+    if not table.size or any(as_int(d) == 0 for d in shape):
+        none = ctx.expand(ctx.scalar(0, x), shape), ctx.expand(ctx.filled(0, I64), shape)
+        return _unbatched(ctx, none[0], added), _unbatched(ctx, none[1], added)
+    flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
+    seen = ctx.emit("gather", flat, ctx.constant(table), axis=2)
+    found = ctx.emit("reduce_max", seen, axes=(3,), keepdims=False)
+    best = ctx.emit("arg_max", seen, axis=3, keepdims=True, select_last=False)
+    chosen = ctx.emit("equal", best, ctx.constant(np.arange(table.shape[1])))
+    places = ctx.where(chosen, ctx.constant(table), ctx.filled(0, I64))
+    at = ctx.emit("reduce_sum", places, axes=(3,), keepdims=False)
+    found, at = (_unbatched(ctx, ctx.reshape(part, shape), added) for part in (found, at))
+    return found, at
+
+
+def _col2im(ctx: CallContext) -> Operand:
+    x, added = _batched(ctx, ctx.operand("self"), 3)
+    pads = tuple(map(const, ctx.integers("padding", 2)))
+    found = ctx.emit(
+        "col2im",
+        x,
+        image=ctx.indices("output_size"),
+        block=ctx.integers("kernel_size", 2),
+        strides=ctx.integers("stride", 2),
+        before=pads,
+        after=pads,
+        dilations=ctx.integers("dilation", 2),
+    )
+    return _unbatched(ctx, found, added)
+
+
+CONVERTERS: dict[str, Converter] = {
+    **{name: _conv for name in ("conv1d", "conv2d", "conv3d", "convolution", "_convolution")},
+    **{f"conv_transpose{n}": _conv_transpose for n in ("1d", "2d", "3d")},
+    **{f"max_pool{n}d": _max_pool(n) for n in (1, 2, 3)},
+    **{f"max_pool{n}d_with_indices": _max_pool_indices(n) for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": _average_pool(n) for n in (1, 2, 3)},
+    **{f"adaptive_avg_pool{n}d": _adaptive("average_pool", "reduce_mean", n) for n in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{n}d": _adaptive("average_pool", "reduce_mean", n) for n in (2, 3)},
+    **{f"adaptive_max_pool{n}d": _adaptive_max(n) for n in (1, 2, 3)},
+    "col2im": _col2im,
+}

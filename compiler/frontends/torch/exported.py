@@ -1,0 +1,288 @@
+"""Exported programs: made by torch, decomposed for the table of converters, and described."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tcc.errors import UserError
+from tcc.frontends.torch.calls import (
+    Block,
+    Call,
+    Constant,
+    ElementType,
+    Fixed,
+    Formula,
+    Known,
+    Number,
+    Opaque,
+    Program,
+    Ref,
+    Size,
+    Tensor,
+)
+from tcc.frontends.torch.convert.complex import complex_converter_of
+from tcc.frontends.torch.converters import converter_of, is_composite
+from tcc.frontends.torch.outputs import result_names
+from tcc.frontends.torch.tensors import element_type
+from tcc.ir.op import Array
+from tcc.ir.types import BF16, DType
+from torch._decomp import decomposition_table
+from torch.utils import _pytree as pytree
+
+
+def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
+    """The module's exported program; raises `UserError` where torch cannot export it."""
+    positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+    given = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
+    try:
+        return torch.export.export(
+            module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
+        )
+    except Exception as error:  # torch raises errors of many kinds here
+        raise UserError(
+            f"torch cannot export {type(module).__name__}", why=str(error)[:2000]
+        ) from error
+
+
+def read_with_torch(path: str) -> Any:
+    """The program of an archive, read by torch, which unpickles what the archive holds."""
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # torch raises errors of many kinds here
+        raise UserError("torch cannot read the archive", where=path, why=str(error)[:500]) from (
+            error
+        )
+
+
+def decomposed(program: Any) -> Any:
+    """The program without views and updates in place, of operators that the table has where a
+    decomposition leads there."""
+    table = dict(torch.export.default_decompositions().items())
+    for target, decompose in decomposition_table.items():
+        table.setdefault(target, decompose)
+    kept = {t: d for t, d in table.items() if not _is_known(str(t))}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
+            return program.run_decompositions(kept)
+    except Exception as error:  # torch raises errors of many kinds here
+        raise UserError("torch cannot decompose the program", why=str(error)[:2000]) from error
+
+
+def _is_known(target: str) -> bool:
+    own = converter_of(target) is not None and not is_composite(target)
+    return own or complex_converter_of(target) is not None
+
+
+def described(program: Any) -> Program:
+    """An exported program in the form that the importer reads; constants are the program's own
+    memory."""
+    signature = program.graph_signature
+    specs = {spec.arg.name: spec for spec in signature.input_specs}
+    inputs = program.graph.find_nodes(op="placeholder")
+    owned = {n.name: o for n in inputs if (o := _owner(specs[n.name], n)) is not None}
+    by_target = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
+    updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
+    names = {s.target: by_target.get(s.target, s.target) for s in updates}
+    ranges, block = program.range_constraints, _block(program.graph)
+    specs_of_results = zip(block.outputs, signature.output_specs, strict=True)
+    results = tuple(value for value, spec in specs_of_results if spec.kind.name != "TOKEN")
+    return Program(
+        replace(block, outputs=results),
+        owned,
+        tuple(names[s.target] for s in updates),
+        _output_names(program),
+        {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
+        _symbol_names(inputs),
+        tuple(getattr(program, "_guards_code", ())),
+        lambda name: contents(_owned_tensor(program, name), f"constant {name}"),
+        trusted=True,
+    )
+
+
+def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
+    """The names of the `Dim`s that symbols stand for; torch notes them beside where it found each
+    symbol, and under their own names where only multiples of them are sizes."""
+    sizes = (s for n in inputs for s in getattr(n.meta.get("val"), "shape", ()))
+    scopes = {id(s.node.shape_env): s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)}
+    names: dict[str, str] = {}
+    for scope in scopes.values():
+        given = getattr(scope, "source_name_to_debug_name", {})
+        for symbol, sources in getattr(scope, "var_to_sources", {}).items():
+            for name in (s.name() if callable(s.name) else s.name for s in sources):
+                if (called := given.get(name, name)).isidentifier():
+                    names.setdefault(str(symbol), called)
+    return names
+
+
+# ---- inputs, constants, results ------------------------------------------------------------------
+
+
+def _owner(spec: Any, node: Any) -> Constant | Fixed | None:
+    kind = spec.kind.name
+    if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
+        return Constant(spec.target)
+    if kind == "TOKEN":
+        return Fixed(None)
+    if kind != "USER_INPUT":
+        raise UserError(f"inputs of kind {kind} are not supported", where=f"input {node.name}")
+    known = node.meta.get("val")
+    if isinstance(known, torch.Tensor):
+        return None
+    value = getattr(spec.arg, "value", known)
+    if value is None or isinstance(value, int | float | str):
+        return Fixed(value)
+    return None
+
+
+def _owned_tensor(program: Any, name: str) -> Any:
+    found = program.state_dict.get(name)
+    return program.constants[name] if found is None else found
+
+
+def contents(tensor: Any, where: str) -> tuple[Array, DType]:
+    """A tensor's elements and their type: the tensor's own memory where NumPy has the type.
+
+    Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
+    """
+    dtype = element_type(_name(tensor.dtype), where)
+    if type(tensor).__name__ == "FakeTensor" or tensor.layout is not torch.strided:
+        raise UserError(f"a {tensor.layout} tensor has no contents to compile", where=where)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if dtype is BF16:
+        plain = plain.float()
+    array: Array = plain.numpy()
+    return array, dtype
+
+
+def _output_names(program: Any) -> tuple[str, ...]:
+    spec = program.call_spec.out_spec
+    count = spec.num_leaves
+    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
+    if len(leaves) != count:
+        return tuple(f"output_{n}" for n in range(count))
+    return result_names([tuple(map(_step, path)) for path, _ in leaves])
+
+
+def _step(key: Any) -> Any:
+    """What a step of a path says: a key, the name of an attribute, or a number."""
+    found = (getattr(key, kind, None) for kind in ("key", "name", "idx"))
+    return next((value for value in found if value is not None), key)
+
+
+def _end(value: Any) -> int | None:
+    return int(value) if getattr(value, "is_Integer", False) else None
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+def _block(graph: Any) -> Block:
+    inputs = tuple((n.name, _known(n.meta.get("val"))) for n in graph.find_nodes(op="placeholder"))
+    calls = tuple(_call(n) for n in graph.nodes if n.op == "call_function")
+    (output,) = graph.find_nodes(op="output")
+    returned = output.args[0]
+    listed = returned if isinstance(returned, list | tuple) else [returned]
+    return Block(inputs, calls, tuple(map(_argument, listed)))
+
+
+def _call(node: Any) -> Call:
+    target, given = node.target, node.args
+    ordered = _target(target) == "higher_order.with_effects"
+    if ordered:  # a token, the operator that may fail, and its arguments
+        target, given = given[1], given[2:]
+    arguments = {
+        name: _argument(value) for name, value in _bound(target, given, node.kwargs).items()
+    }
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed([entry[0] for entry in stack.values()]), "")
+    return Call(
+        node.name,
+        _target(target),
+        arguments,
+        _known(node.meta.get("val")),
+        path.removeprefix("L['self']").lstrip("."),
+        frozenset(_used(node)),
+        ordered,
+    )
+
+
+def _used(node: Any) -> Iterator[int]:
+    for user in node.users:
+        if _target(user.target) == "_operator.getitem":
+            yield user.args[1]
+
+
+def _target(target: Any) -> str:
+    """The operator's name: that of torch's library, or of the Python function."""
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}"
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
+
+
+def _bound(target: Any, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """The call's arguments by name, those it leaves out at their defaults."""
+    bound: dict[str, Any] = {}
+    if isinstance(target, torch._ops.OpOverload):
+        declared = target._schema.arguments
+        bound.update((a.name, a.default_value) for a in declared)
+        bound.update(zip((a.name for a in declared), given, strict=False))
+    else:
+        bound.update((str(number), value) for number, value in enumerate(given))
+    return {**bound, **named}
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        held = getattr(value.graph.owning_module, value.target) if value.op == "get_attr" else None
+        return _block(held.graph) if isinstance(held, torch.fx.GraphModule) else Ref(value.name)
+    if isinstance(value, list | tuple):
+        return [_argument(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | complex | str):
+        return value
+    return ElementType(_name(value)) if isinstance(value, torch.dtype) else Opaque(str(value))
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _known(value: Any) -> Known:
+    if isinstance(value, torch.Tensor):
+        known = Tensor(_name(value.dtype), tuple(map(_size, value.shape)))
+        if value.layout is not torch.strided:
+            return known
+        strides, offset = tuple(map(_size, value.stride())), _size(value.storage_offset())
+        return replace(known, strides=strides, offset=offset)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        kind = type(value).__name__.removeprefix("Sym").lower()
+        return Number(kind, _formula(value.node.expr))
+    if isinstance(value, list | tuple):
+        return tuple(map(_known, value))
+    return value if isinstance(value, bool | int | float) else None
+
+
+def _size(size: Any) -> Size:
+    found: Size = size if isinstance(size, int) else _formula(size.node.expr)
+    return found
+
+
+def _formula(expression: Any) -> Any:
+    """An expression of sympy's."""
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Rational:
+        return Formula("Rational", (int(expression.p), int(expression.q)))
+    if expression.is_Number:
+        return float(expression)
+    if expression.is_Symbol:
+        return Formula("Symbol", (str(expression),))
+    if expression.is_Boolean and expression in (True, False):
+        return bool(expression)
+    return Formula(type(expression).__name__, tuple(map(_formula, expression.args)))

@@ -1,0 +1,139 @@
+"""A program of torch to a graph: the order of the import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tcc.errors import InternalError, UserError
+from tcc.frontends.onnx.tensors import TensorReader
+from tcc.frontends.scope import Scope, Session
+from tcc.frontends.torch.calls import Block, Call, Number, Program
+from tcc.frontends.torch.checks import check_results, require_condition
+from tcc.frontends.torch.context import CallContext, Names
+from tcc.frontends.torch.convert.complex import ComplexContext, complex_converter_of, has_complex
+from tcc.frontends.torch.converters import converter_of
+from tcc.frontends.torch.guards import require_guards
+from tcc.frontends.torch.inputs import define_inputs
+from tcc.frontends.torch.outputs import finish_program
+from tcc.frontends.torch.reals import late_size, real_size
+from tcc.frontends.torch.regions import REGIONS
+from tcc.frontends.torch.support import ASSERT_SCALAR, GETITEM, is_arithmetic, is_ignored
+from tcc.frontends.torch.symbols import Symbols
+from tcc.ir.graph import Graph, GraphBuilder
+from tcc.ir.index import const
+
+# What converters raise for arguments that torch has checked when it traced a program.
+_UNSOUND = (
+    ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, StopIteration,
+    TypeError, ValueError,
+)  # fmt: skip
+
+
+def import_program(
+    program: Program, shapes: Mapping[str, Sequence[int | str]] | None = None
+) -> Graph:
+    """A program whose calls `check_calls` let pass, as a graph.  `shapes` fixes sizes that the
+    program leaves open, by input name.
+
+    Weights are the arrays that the program's `contents` gives.  Inputs that the program updates
+    are updated in place.  Raises `UserError` where the program needs what tcc does not have.
+    """
+    session = Session(TensorReader(None), {}, _no_nodes)
+    scope = Scope(session, GraphBuilder("model"), {})
+    symbols = Symbols(session, program.ranges, partial(late_size, scope))
+    values = define_inputs(scope, symbols, program, shapes or {})
+    require_guards(scope, symbols, program)
+    results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))
+    return finish_program(scope, program, results, values)
+
+
+def _no_nodes(scope: Scope) -> None:
+    raise InternalError("a program of torch has no ONNX nodes")
+
+
+class _Importer:
+    """Runs blocks: what their calls become."""
+
+    def __init__(self, symbols: Symbols, trusted: bool) -> None:
+        self._symbols = symbols
+        self._trusted = trusted
+
+    def run(self, scope: Scope, block: Block, given: Sequence[Any]) -> list[Any]:
+        """What the block returns for what its inputs stand for."""
+        if len(given) != len(block.inputs):
+            raise UserError(
+                f"a block of the program takes {len(block.inputs)} values, it gets {len(given)}",
+                where=scope.path,
+            )
+        named = zip(block.inputs, given, strict=True)
+        names = Names({name: value for (name, _), value in named}, dict(block.inputs))
+        for call in block.calls:
+            try:
+                names.values[call.name] = self._call(scope, names, call)
+            except _UNSOUND as error:
+                if self._trusted:
+                    raise
+                raise UserError(
+                    f"{call.target} cannot be imported",
+                    where=call.location,
+                    why=f"its arguments are not what torch would take ({error})",
+                ) from error
+            names.known[call.name] = call.result
+        return [names.resolve(value) for value in block.outputs]
+
+    def _call(self, scope: Scope, names: Names, call: Call) -> Any:
+        """What a call gives: an operand, a size, a tuple of these, or None."""
+        target, known, symbols = call.target, call.result, self._symbols
+        if target == GETITEM:
+            return _item(call, *(names.resolve(value) for value in call.arguments.values()))
+        if target == ASSERT_SCALAR:
+            given = names.resolve(next(iter(call.arguments.values())))
+            return require_condition(scope, symbols, call, given)
+        if is_ignored(target):
+            return None
+        if is_arithmetic(call):
+            return _number(scope, symbols, call)
+        region = REGIONS.get(target)
+        if region is not None:
+            return region(CallContext(call, scope, names, symbols), self.run)
+        if isinstance(known, Number) and known.kind == "float":
+            return real_size(scope, symbols, known.value, call.location)
+        result = _converted(scope, symbols, names, call)
+        if call.ordered:
+            return (None, *result)
+        check_results(symbols, call, result)
+        return result
+
+
+def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
+    """What the converter of an operator makes of a call."""
+    if has_complex(call, names.known):
+        of_complex = complex_converter_of(call.target)
+        if of_complex is not None:
+            return of_complex(ComplexContext(call, scope, names, symbols))
+    else:
+        converter = converter_of(call.target)
+        if converter is not None:
+            return converter(CallContext(call, scope, names, symbols))
+    raise InternalError(f"{call.target} passed the check of support", where=call.location)
+
+
+def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:
+    known = call.result
+    if not isinstance(known, Number):
+        return known if isinstance(known, bool | float) else symbols.index(known, call.location)
+    if known.kind == "bool":
+        return known
+    if known.kind == "float":
+        return real_size(scope, symbols, known.value, call.location)
+    if call.target.startswith("aten.sym_storage_offset."):
+        symbols.learn(known.value, const(0))  # no tensor is part of another one's memory here
+    return symbols.index(known, call.location)
+
+
+def _item(call: Call, values: Any, number: Any) -> Any:
+    if isinstance(values, list | tuple) and isinstance(number, int) and 0 <= number < len(values):
+        return values[number]
+    raise UserError(f"there is no result {number!r}", where=call.location)

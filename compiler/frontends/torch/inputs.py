@@ -1,0 +1,126 @@
+"""What the inputs of a program of torch stand for: inputs of the graph, constants, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.torch.calls import Constant, Fixed, Formula, Program, Tensor
+from tcc.frontends.torch.symbols import Symbols
+from tcc.frontends.torch.tensors import element_type
+from tcc.ir.index import as_int, const
+from tcc.ir.types import TensorType
+
+Shapes = Mapping[str, Sequence[int | str]]
+
+
+def define_inputs(
+    scope: Scope, symbols: Symbols, program: Program, shapes: Shapes
+) -> dict[str, Any]:
+    """What each input of the program's block stands for, in order, by name.
+
+    Constants that the program updates are inputs of the graph, under their own names.
+    """
+    known = dict(program.block.inputs)
+    users = {n: t for n, t in known.items() if n not in program.owned and isinstance(t, Tensor)}
+    unknown = sorted(set(shapes) - set(users))
+    if unknown:
+        raise UserError(
+            f"the program has no input '{unknown[0]}'",
+            why=f"its inputs are {', '.join(users) or 'none'}",
+        )
+    _define_symbols(symbols, users, shapes, program.symbol_names)
+    values: dict[str, Any] = {}
+    for name, given in program.block.inputs:
+        owner = program.owned.get(name)
+        if isinstance(owner, Constant) and name not in program.updates:
+            values[name] = _constant(scope, program, name, owner, given)
+        elif isinstance(owner, Fixed):
+            values[name] = owner.value
+        elif isinstance(given, Tensor):
+            shown = owner.name if isinstance(owner, Constant) else name
+            values[name] = _input(scope, symbols, shown, given)
+        else:
+            raise UserError(
+                f"the input {name} is no tensor, and not fixed either",
+                why=f"it is {given!r}",
+                hint="export it as a tensor, or as a fixed number",
+            )
+    _check_shapes(users, values, shapes)
+    return values
+
+
+def _input(scope: Scope, symbols: Symbols, name: str, given: Tensor) -> Operand:
+    where = f"input {name}"
+    type = TensorType(element_type(given.dtype, where), symbols.shape(given.shape, where))
+    return scope.wrap(scope.builder.input(name, type))
+
+
+def _constant(scope: Scope, program: Program, name: str, owner: Constant, given: Any) -> Operand:
+    where = f"constant {owner.name}"
+    array, dtype = program.contents(owner.name)
+    if not isinstance(given, Tensor):
+        raise UserError("a constant is no tensor", where=where)
+    if element_type(given.dtype, where) is not dtype or given.shape != array.shape:
+        raise UserError(
+            "a constant is not what the program says",
+            where=where,
+            why=f"it is {dtype}{list(array.shape)}, due is {given.dtype}{list(given.shape)}",
+        )
+    return scope.constant(array, dtype, owner.name)
+
+
+def _define_symbols(
+    symbols: Symbols, users: Mapping[str, Tensor], shapes: Shapes, called: Mapping[str, str]
+) -> None:
+    """A size for every symbol of the inputs, as it is called; else it is named after the first
+    dimension that is it alone."""
+
+    def fresh(symbol: str, hint: str) -> None:
+        symbols.fresh(symbol, called.get(symbol, hint))
+
+    dims = [(name, axis, d) for name, t in users.items() for axis, d in enumerate(t.shape)]
+    opened = [(name, axis, d) for name, axis, d in dims if isinstance(d, Formula)]
+    for name, axis, formula in opened:
+        if formula.is_symbol and not symbols.knows(str(formula)):
+            given = shapes[name][axis] if len(shapes.get(name, ())) > axis else None
+            if isinstance(given, int):
+                symbols.define(str(formula), const(given))
+            else:
+                fresh(str(formula), f"{name}.{axis}")
+    for name, _, formula in opened:
+        for symbol in sorted(set(_symbols_of(formula))):
+            if not symbols.knows(symbol):
+                fresh(symbol, f"{name}.{symbol}")
+
+
+def _symbols_of(formula: Any) -> Iterator[str]:
+    if isinstance(formula, Formula):
+        if formula.is_symbol:
+            yield str(formula)
+        else:
+            for argument in formula.args:
+                yield from _symbols_of(argument)
+
+
+def _check_shapes(
+    users: Mapping[str, Tensor], values: Mapping[str, Operand], shapes: Shapes
+) -> None:
+    for name in users:
+        given = shapes.get(name)
+        if given is None:
+            continue
+        found = values[name].shape
+        if len(found) != len(given):
+            raise UserError(
+                f"the shape given for input '{name}' has the wrong rank",
+                why=f"{len(given)} dimensions given, the program has {len(found)}",
+            )
+        for size, dim in zip(given, found, strict=True):
+            if as_int(dim) != size:
+                raise UserError(
+                    f"the shape given for input '{name}' contradicts the program",
+                    why=f"{size} given, the program has {dim.key}",
+                )

@@ -1,0 +1,96 @@
+"""The end of an import: results under their names, and inputs that the program updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.onnx.outputs import rename
+from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.torch.calls import Program
+from tcc.frontends.torch.convert.complex import Complex
+from tcc.ir.graph import Graph, Value
+from tcc.ir.index import Index
+from tcc.ir.types import I64
+from tcc.ops import OPS
+
+
+def finish_program(
+    scope: Scope, program: Program, results: Sequence[Any], inputs: Mapping[str, Any]
+) -> Graph:
+    """The graph with the program's results as outputs; those that are None are left out.
+
+    A result that is an input, a constant or an earlier result gets a copy of its own.  New values
+    of inputs come last, as `NAME.updated`; each is its input, updated in place.
+    """
+    count = len(program.updates)
+    named = [*zip(program.output_names, results[count:], strict=True)]
+    states: dict[Value, Value] = {}
+    operands = [o for o in inputs.values() if isinstance(o, Operand)]
+    taken: set[Value] = {o.made for o in operands if o.made is not None}
+    own = {value.name for value in taken}
+    present = [(name, result, None) for name, result in named if result is not None]
+    for update, result in zip(program.updates, results[:count], strict=True):
+        past = inputs[update].value
+        present.append((f"{past.name}.updated", result, past))
+    if not present:
+        raise UserError("the program returns no tensor")
+    names: dict[Value, str] = {}
+    for name, result, past in present:
+        operand = _operand(scope, result, name)
+        value = operand.value
+        if value in taken or operand.array is not None:
+            (value,) = scope.builder.add(
+                OPS["identity"], [value], loc=f"output {name}", names=[name]
+            )
+        taken.add(value)
+        names[value] = _free(name, own)
+        if past is not None:
+            _check_update(value, past)
+            states[value] = past
+    graph = rename(scope.builder.finish(list(names), tuple(states.items())), names)
+    return graph
+
+
+def _check_update(value: Value, past: Value) -> None:
+    if value.type != past.type:
+        raise UserError(
+            f"the program gives {past.name} a value of another type",
+            why=f"it is {past.type!r}, its new value {value.type!r}",
+        )
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        free = f"{name}_{number}"
+        number += 1
+    taken.add(free)
+    return free
+
+
+def _operand(scope: Scope, result: Any, name: str) -> Operand:
+    if isinstance(result, Operand):
+        return result
+    if isinstance(result, Index):
+        return scope.sizes([result], I64, scalar=True, name=name)
+    if isinstance(result, bool | int | float):
+        return scope.constant(result, name=name)
+    if isinstance(result, Complex):
+        raise UserError(
+            f"output {name} is complex", hint="return its parts, as torch.view_as_real gives them"
+        )
+    raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
+
+
+def result_names(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """A name for each leaf of what the model returns: the keys on the way there, joined."""
+    if list(paths) == [()]:
+        return ("output",)
+    return tuple(map(_path_name, paths))
+
+
+def _path_name(path: Sequence[Any]) -> str:
+    text = "_".join(map(str, path))
+    return text if text[:1].isalpha() else f"output_{text}"

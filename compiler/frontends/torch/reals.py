@@ -1,0 +1,63 @@
+"""Real numbers that a program computes from sizes, as scalars of the graph, and sizes that round
+them."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.emit import Emitter
+from tcc.frontends.scope import Operand, Scope
+from tcc.frontends.torch.calls import Formula
+from tcc.frontends.torch.symbols import Symbols, is_integral
+from tcc.ir.index import Index
+from tcc.ir.types import F64, I64
+
+_BINARY = {"Add": "add", "Mul": "mul", "IntTrueDiv": "div", "FloatTrueDiv": "div"}
+_POWERS = ("Pow", "FloatPow", "PowByNatural")
+_ROOT = "OpaqueUnaryFn_sqrt"
+
+
+def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Operand:
+    """The value of a symbolic real number as an f64 scalar.
+
+    Raises `UserError` where it is made of functions that tcc does not have.
+    """
+    return _Reals(scope, symbols, where).read(expression)
+
+
+def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
+    """A size that rounds a real number, which each run computes in f64, as torch does."""
+    reals = _Reals(scope, symbols, str(formula)[:200])
+    number = reals.read(formula.args[0])
+    reals.names = ("rounded",)
+    if formula.head != "TruncToInt":  # as casts do
+        number = reals.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
+    return reals.size(reals.cast(number, I64), "a size")
+
+
+class _Reals(Emitter):
+    """Writes the functions that a number is made of."""
+
+    def __init__(self, scope: Scope, symbols: Symbols, where: str) -> None:
+        self.scope, self.symbols, self.names = scope, symbols, ()
+        self.loc = self.operation = where
+
+    def read(self, term: Any) -> Operand:
+        if isinstance(term, int | float):
+            return self.filled(float(term), F64)
+        kind = term.head
+        if kind == "Rational":
+            return self.filled(term.args[0] / term.args[1], F64)
+        if kind == "ToFloat" or is_integral(term):
+            inner = term.args[0] if kind == "ToFloat" else term
+            return self.size_scalar(self.symbols.index(inner, self.loc), F64)
+        if kind in _BINARY:
+            return reduce(partial(self.emit, _BINARY[kind]), map(self.read, term.args))
+        if kind in _POWERS:
+            return self.emit("pow", *map(self.read, term.args))
+        if kind == _ROOT:
+            return self.emit("sqrt", self.read(term.args[0]))
+        why = f"it needs {kind}"
+        raise UserError(f"the number {term} is not supported", where=self.loc, why=why)

@@ -1,0 +1,82 @@
+"""Which calls of a program can be imported, and the table of those that cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.torch.calls import Block, Call, Known, Number
+from tcc.frontends.torch.convert.complex import complex_converter_of, has_complex
+from tcc.frontends.torch.converters import converter_of
+from tcc.frontends.torch.regions import REGIONS
+
+_IGNORED = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_async.msg",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+_OF_SIZES = ("aten.sym_size.", "aten.sym_numel.", "aten.sym_stride.", "aten.sym_storage_offset.")
+_OF_PYTHON = ("_operator.", "builtins.", "math.", "torch.sym_", "torch._sym_")
+GETITEM = "_operator.getitem"
+ASSERT_SCALAR = "aten._assert_scalar.default"
+_NAMES_SHOWN = 3
+
+
+def is_ignored(target: str) -> bool:
+    """Whether a call only states what the export has proved."""
+    return target in _IGNORED
+
+
+def is_arithmetic(call: Call) -> bool:
+    """Whether a call computes a number from sizes; the program has its value as an expression."""
+    known = isinstance(call.result, Number | int | float)
+    return known and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
+
+
+def check_calls(program: Block, hint: str = "tcc ops lists what is supported") -> None:
+    """Raises one `UserError` that lists every operator of the program that tcc does not have."""
+    missing: dict[str, list[str]] = {}
+    for call, known in _calls(program):
+        if not _is_supported(call, known):
+            missing.setdefault(call.target, []).append(call.location)
+    if missing:
+        rows = sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))
+        raise UserError(
+            f"{len(rows)} operators of the program are not supported"
+            if len(rows) > 1
+            else "an operator of the program is not supported",
+            why="\n" + "\n".join(_row(*row) for row in rows),
+            hint=hint,
+        )
+
+
+def _row(operator: str, places: list[str]) -> str:
+    shown = ", ".join(places[:_NAMES_SHOWN]) + ", ..." * (len(places) > _NAMES_SHOWN)
+    return f"    {operator}  {len(places)}  {shown}"
+
+
+def _is_supported(call: Call, known: Mapping[str, Known]) -> bool:
+    target = call.target
+    if target in (GETITEM, ASSERT_SCALAR) or is_ignored(target) or is_arithmetic(call):
+        return True
+    if has_complex(call, known):
+        return complex_converter_of(target) is not None
+    return target in REGIONS or converter_of(target) is not None
+
+
+def _calls(block: Block) -> Iterator[tuple[Call, Mapping[str, Known]]]:
+    """The calls of a block and of the blocks they hold, and what is known of names at each."""
+    known = dict(block.inputs)
+    for call in block.calls:
+        known[call.name] = call.result
+        yield call, known
+        for inner in _blocks(call.arguments.values()):
+            yield from _calls(inner)
+
+
+def _blocks(arguments: Iterable[Any]) -> Iterator[Block]:
+    return (value for value in arguments if isinstance(value, Block))

@@ -1,0 +1,210 @@
+"""Sizes of an exported program as `Index`: its symbols, and the arithmetic between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.scope import LARGEST_SIZE, Session
+from tcc.frontends.torch.calls import Formula, Number, Size
+from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
+
+
+def _power(base: Index, exponent: Index) -> Index:
+    if exponent.terms or not 0 <= exponent.const <= 8:
+        raise ValueError("a size is raised to a power that is not known")
+    return reduce(lambda a, b: a * b, [base] * exponent.const, const(1))
+
+
+def _quotient(num: Index, den: Index) -> Index:
+    """Floor division; torch's divisors of sizes are positive unless they are numbers."""
+    if not den.terms and den.const < 0:
+        return floordiv(-num, -den)
+    return floordiv(num, den)
+
+
+def _rest(num: Index, den: Index) -> Index:
+    if not den.terms and not den.const:
+        raise ValueError("a size is divided by zero")
+    return mod(num, den)
+
+
+# The functions that torch's symbolic integers are made of, by their names in its expressions.
+_FUNCTIONS: Mapping[str, Callable[..., Index]] = MappingProxyType(
+    {
+        "Add": lambda *terms: reduce(lambda a, b: a + b, terms),
+        "Mul": lambda *factors: reduce(lambda a, b: a * b, factors),
+        "Pow": _power,
+        "PowByNatural": _power,
+        "FloorDiv": _quotient,
+        "CleanDiv": _quotient,
+        "CeilDiv": ceildiv,
+        "Mod": _rest,
+        "PythonMod": _rest,
+        "ModularIndexing": lambda base, by, size: _rest(floordiv(base, by), size),
+        "Max": lambda *values: reduce(maximum, values),
+        "Min": lambda *values: reduce(minimum, values),
+        "Identity": lambda value: value,
+    }
+)
+
+
+def _truncated(num: Index, den: Index) -> Index:
+    least = bounds(num)[0]
+    if least is None or least < 0:
+        raise ValueError("what may be negative is rounded towards zero")
+    return _quotient(num, den)
+
+
+_ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = MappingProxyType(
+    {
+        "FloorToInt": _quotient,
+        "floor": _quotient,
+        "TruncToInt": _truncated,
+        "CeilToInt": ceildiv,
+        "ceiling": ceildiv,
+    }
+)
+_FINEST = 1 << 10  # of fractions that reals stand for; their products with sizes are exact
+
+
+class _LongError(ValueError):
+    """A number is a fraction of integers too large for products with sizes to be exact."""
+
+
+class Symbols:
+    """The `Index` of each symbol of the program.
+
+    `ranges` are the program's constraints: the least and largest value of a symbol, by its name;
+    `late` gives a size that rounds what fractions of sizes do not say, as each run computes it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ranges: Mapping[str, tuple[int | None, int | None]],
+        late: Callable[[Symbols, Formula], Index],
+    ) -> None:
+        self._session = session
+        self._ranges = ranges
+        self._late = late
+        self._known: dict[str, Index] = {}
+
+    def knows(self, symbol: str) -> bool:
+        return symbol in self._known
+
+    def define(self, symbol: str, index: Index) -> None:
+        """The symbol is `index` from here on."""
+        self._known[symbol] = index
+
+    def learn(self, size: Any, index: Index) -> None:
+        """Defines what `size` is the symbol of, unless it is defined already."""
+        if isinstance(size, Formula) and size.is_symbol and not self.knows(str(size)):
+            self.define(str(size), index)
+
+    def fresh(self, symbol: str, hint: str) -> Index:
+        """A new size for the symbol, in the range that the program gives it.
+
+        torch traces as if open sizes were at least 2, writes that as their range, and runs them
+        with 1 all the same.
+        """
+        lower, upper = self._ranges.get(symbol, (None, None))
+        lo = 1 if lower == 2 else max(lower or 0, 0)
+        hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
+        made = self._session.fresh_symbol(hint, lo, max(lo, hi))
+        self.define(symbol, made)
+        return made
+
+    def index(self, size: Size | Number, where: str) -> Index:
+        """A size of the program as an `Index`.
+
+        Raises `UserError` where it is no integer expression that tcc has.
+        """
+        formula = size.value if isinstance(size, Number) else size
+        try:
+            return self._read(formula)
+        except (ValueError, ArithmeticError) as error:
+            raise UserError(
+                f"the size {str(formula)[:200]} is not supported", where=where, why=str(error)
+            ) from error
+
+    def shape(self, sizes: Sequence[Size], where: str) -> tuple[Index, ...]:
+        return tuple(self.index(size, where) for size in sizes)
+
+    def _read(self, formula: Any) -> Index:
+        if isinstance(formula, int):
+            return const(formula)
+        if not isinstance(formula, Formula):
+            raise ValueError(f"{formula!r} is no integer")
+        if formula.is_symbol:
+            found = self._known.get(str(formula))
+            if found is None:
+                raise ValueError(f"nothing defines {formula}")
+            return found
+        if formula.head in _ROUNDED:
+            return self._rounded(formula)
+        function = _FUNCTIONS.get(formula.head)
+        if function is None:
+            raise ValueError(f"{formula.head} is no function of sizes")
+        return function(*map(self._read, formula.args))
+
+    def _rounded(self, formula: Formula) -> Index:
+        try:
+            return _ROUNDED[formula.head](*self._ratio(formula.args[0]))
+        except _LongError:
+            if not self.knows(str(formula)):
+                self.define(str(formula), self._late(self, formula))
+            return self._known[str(formula)]
+
+    def _ratio(self, formula: Any) -> tuple[Index, Index]:
+        """A fraction of sizes as numerator and denominator."""
+        if isinstance(formula, float):
+            short = abs(formula) <= _FINEST
+            top, bottom = formula.as_integer_ratio() if short else (0, 0)
+            if not short or bottom > _FINEST:
+                kind = _LongError if isfinite(formula) else ValueError
+                raise kind(f"{formula} is no short fraction")
+            return const(top), const(bottom)
+        if not isinstance(formula, Formula):
+            return self._read(formula), const(1)
+        args = formula.args
+        match formula.head:
+            case "ToFloat":
+                return self._read(args[0]), const(1)
+            case "Rational" | "IntTrueDiv":
+                return self._read(args[0]), self._read(args[1])
+            case "Pow" if isinstance(args[1], int) and args[1] < 0:
+                num, den = self._ratio(Formula("Pow", (args[0], -args[1])))
+                return den, num
+            case "Mul":
+                parts = [self._ratio(a) for a in args]
+                return _product(p[0] for p in parts), _product(p[1] for p in parts)
+            case "Add":
+                return reduce(_sum, map(self._ratio, args))
+        return self._read(formula), const(1)
+
+
+def _product(factors: Iterable[Index]) -> Index:
+    return reduce(operator.mul, factors, const(1))
+
+
+def _sum(a: tuple[Index, Index], b: tuple[Index, Index]) -> tuple[Index, Index]:
+    if a[1] is b[1]:
+        return a[0] + b[0], a[1]
+    return a[0] * b[1] + b[0] * a[1], a[1] * b[1]
+
+
+def is_integral(formula: Any) -> bool:
+    """Whether an expression is made of integers only."""
+    if not isinstance(formula, Formula):
+        return isinstance(formula, int)
+    if formula.is_symbol:
+        return not str(formula).startswith(("zf", "zuf"))
+    if formula.head in _ROUNDED:
+        return True
+    return formula.head in _FUNCTIONS and all(map(is_integral, formula.args))

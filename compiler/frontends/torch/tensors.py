@@ -1,0 +1,87 @@
+"""Element types of torch, and the type in which it computes with several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.frontends.torch.calls import Number, Tensor
+from tcc.ir.types import BOOL, DTYPES, F32, I64, DType, Kind
+
+_DTYPES = MappingProxyType(
+    {
+        "bool": DTYPES["bool"],
+        "int8": DTYPES["i8"],
+        "int16": DTYPES["i16"],
+        "int32": DTYPES["i32"],
+        "int64": DTYPES["i64"],
+        "uint8": DTYPES["u8"],
+        "uint16": DTYPES["u16"],
+        "uint32": DTYPES["u32"],
+        "uint64": DTYPES["u64"],
+        "float16": DTYPES["f16"],
+        "bfloat16": DTYPES["bf16"],
+        "float32": DTYPES["f32"],
+        "float64": DTYPES["f64"],
+    }
+)
+
+
+def element_type(name: str, where: str) -> DType:
+    """The dtype of torch's element type `name`; raises `UserError` for those tcc does not have."""
+    found = _DTYPES.get(name)
+    if found is None:
+        raise UserError(f"elements of type torch.{name} are not supported", where=where)
+    return found
+
+
+def computed_type(operands: Sequence[Any], where: str) -> DType:
+    """The element type in which torch computes with tensors and numbers together.
+
+    Tensors with axes decide before tensors without, and those before numbers, unless what comes
+    later is of a higher kind: booleans, integers, reals.
+    """
+    tiers: tuple[list[DType], list[DType], list[DType]] = ([], [], [])
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            tiers[0 if operand.shape else 1].append(element_type(operand.dtype, where))
+        else:
+            tiers[2].append(_of_number(operand))
+    found = [reduce(_promoted, tier) for tier in tiers if tier]
+    result = found[0]
+    for later in found[1:]:
+        if _rank(later) > _rank(result):
+            result = later
+    return result
+
+
+def _of_number(value: Any) -> DType:
+    if isinstance(value, Number):
+        return {"bool": BOOL, "int": I64, "float": F32}[value.kind]
+    if isinstance(value, bool):
+        return BOOL
+    return I64 if isinstance(value, int) else F32
+
+
+def _rank(dtype: DType) -> int:
+    if dtype is BOOL:
+        return 0
+    return 1 if dtype.is_integer else 2
+
+
+def _promoted(a: DType, b: DType) -> DType:
+    if a is b:
+        return a
+    if _rank(a) != _rank(b):
+        return max(a, b, key=_rank)
+    if a.is_float and a.bits == b.bits:
+        return F32
+    if a.kind is b.kind:
+        return max(a, b, key=lambda d: d.bits)
+    signed, other = (a, b) if a.kind is Kind.INT else (b, a)
+    if signed.bits > other.bits:
+        return signed
+    return DTYPES[f"i{min(2 * other.bits, 64)}"]

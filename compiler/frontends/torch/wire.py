@@ -1,0 +1,407 @@
+"""The JSON of an archive to a `Program`: the schema of `torch.export.save`, read strictly.
+
+Everything is data: operators are names, which the table of converters has or has not.  What is
+read here raises ValueError where it is not what the schema says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tcc.frontends.torch.calls import (
+    Block,
+    Call,
+    Constant,
+    ElementType,
+    Fixed,
+    Known,
+    Number,
+    Opaque,
+    Program,
+    Ref,
+    Tensor,
+)
+from tcc.frontends.torch.defaults import DEFAULTS
+from tcc.frontends.torch.formulas import read_formula
+from tcc.frontends.torch.outputs import result_names
+from tcc.ir.op import Array
+from tcc.ir.types import DType
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,400}")
+_TARGET = re.compile(r"[A-Za-z_][A-Za-z_0-9.]{0,200}")
+_REALS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
+_DEEPEST = 32
+_SCALAR_TYPES = {
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32",
+    8: "float64", 9: "complex32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16",
+    28: "uint16", 29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz",
+    32: "float8_e5m2fnuz", 33: "float8_e8m0fnu", 34: "uint32", 35: "uint64",
+}  # fmt: skip
+
+
+def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> Program:
+    """The program that the JSON of an archive describes."""
+    module = member(content, "graph_module", dict)
+    signature = member(module, "signature", dict)
+    specs = member(signature, "input_specs", list)
+    owned, updates = _owned(specs), []
+    block = _Reader(0).block(member(module, "graph", dict), list(map(_constant_input, specs)))
+    names = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
+    fixed = [_union(spec) for spec in member(signature, "output_specs", list)]
+    if len(fixed) != len(block.outputs) or len(specs) != len(block.inputs):
+        raise ValueError("the program and its signature differ in their inputs or results")
+    for kind, spec in fixed:
+        if kind.endswith("_mutation"):
+            target = _mutated(spec)
+            updates.append(names.get(target, target))
+            if updates[-1] not in dict(block.inputs):
+                raise ValueError(f"{target[:80]!r}, which is updated, is no input")
+        elif kind != "user_output":
+            raise ValueError(f"results of kind {kind} are not supported")
+    ranges = member(content, "range_constraints", dict)
+    return Program(
+        block,
+        owned,
+        tuple(updates),
+        _output_names(module, len(fixed) - len(updates)),
+        {name: _range(ends) for name, ends in ranges.items()},
+        {},  # archives do not hold the names that authors give sizes
+        _guards(content),
+        contents,
+        trusted=False,
+    )
+
+
+def _guards(content: Any) -> tuple[str, ...]:
+    """The conditions of the program; those of older torch have none."""
+    found = member(content, "guards_code", list) if "guards_code" in content else []
+    if not all(isinstance(text, str) for text in found):
+        raise ValueError("a condition is no text")
+    return tuple(found)
+
+
+# ---- pieces of JSON ------------------------------------------------------------------------------
+
+
+def member(record: Any, name: str, kind: type) -> Any:
+    """A field of a record, of the kind that is due."""
+    value = record.get(name) if isinstance(record, dict) else None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"'{name}' is missing, or of another kind than is due")
+    return value
+
+
+def numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes that are numbers."""
+    return tuple(member(size, "as_int", int) for size in sizes)
+
+
+def scalar_type(number: Any) -> str:
+    """Torch's name of the element type that the schema numbers."""
+    if not isinstance(number, int) or number not in _SCALAR_TYPES:
+        raise ValueError(f"{number!r} is no element type")
+    return _SCALAR_TYPES[number]
+
+
+def _union(value: Any) -> tuple[str, Any]:
+    """The kind and the value of what may be of several kinds."""
+    if not isinstance(value, dict) or len(value) != 1:
+        raise ValueError("a value is not of one kind")
+    ((kind, content),) = value.items()
+    return kind, content
+
+
+def _name(record: Any, key: str = "name") -> str:
+    name: str = member(record, key, str)
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} is no name")
+    return name
+
+
+def _range(ends: Any) -> tuple[int | None, int | None]:
+    low, high = (ends.get(k) if isinstance(ends, dict) else "" for k in ("min_val", "max_val"))
+    if isinstance(low, int | None) and isinstance(high, int | None):
+        return low, high
+    raise ValueError("the range of a symbol is wrong")
+
+
+def _owned(specs: Sequence[Any]) -> dict[str, Constant | Fixed]:
+    """Which inputs the caller does not give."""
+    owned: dict[str, Constant | Fixed] = {}
+    for spec in specs:
+        kind, content = _union(spec)
+        match kind:
+            case "user_input":
+                continue
+            case "parameter" | "buffer" | "tensor_constant":
+                name = member(content, f"{kind}_name", str)
+                owned[_name(member(content, "arg", dict))] = Constant(name)
+            case "constant_input":
+                owned[_name(content)] = Fixed(_literal(*_union(member(content, "value", dict))))
+            case _:
+                raise ValueError(f"inputs of kind {kind[:80]} are not supported")
+    return owned
+
+
+def _constant_input(spec: Any) -> str | None:
+    """The name of an input that is a constant; the graph itself does not name it."""
+    kind, content = _union(spec)
+    return _name(content) if kind == "constant_input" else None
+
+
+def _mutated(spec: Any) -> str:
+    """The name of what a result is the new value of."""
+    found = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
+    if len(found) != 1 or not isinstance(found[0], str):
+        raise ValueError("a result is the new value of nothing")
+    return found[0]
+
+
+def _literal(kind: str, value: Any) -> Any:
+    """A number, a text or None; reals that JSON has not are written as texts."""
+    if kind == "as_none":
+        return None
+    if kind == "as_float" and isinstance(value, str) and value in _REALS:
+        return _REALS[value]
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError(f"a value of kind {kind[:80]} is none")
+    return value
+
+
+# ---- names of results ----------------------------------------------------------------------------
+
+
+def _output_names(module: Any, count: int) -> tuple[str, ...]:
+    """Where each result lies in what the model returns."""
+    calls = member(module, "module_call_graph", list)
+    signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
+    if signature is None:
+        return tuple(f"output_{n}" for n in range(count))
+    spec = json.loads(member(signature, "out_spec", str))
+    fields = module.get("treespec_namedtuple_fields", {})
+    paths = list(_leaves(spec[1], (), fields)) if isinstance(spec, list) and len(spec) == 2 else []
+    if len(paths) != count:
+        raise ValueError(f"the program returns {count} results, its description {len(paths)}")
+    return result_names(paths)
+
+
+def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any, ...]]:
+    if len(path) > _DEEPEST:
+        raise ValueError("results are nested too deeply")
+    children, kind = member(spec, "children_spec", list), spec.get("type")
+    if kind is None:
+        return [path]
+    keys = _keys(str(kind), spec.get("context"), len(children), fields)
+    return [
+        leaf
+        for key, child in zip(keys, children, strict=True)
+        for leaf in _leaves(child, (*path, key), fields)
+    ]
+
+
+def _keys(kind: str, context: Any, count: int, fields: Any) -> Sequence[Any]:
+    """The keys of a container's entries: its own where it has some, else numbers."""
+    named = fields.get(kind) if isinstance(fields, dict) else None
+    keys = named.get("field_names") if isinstance(named, dict) else None
+    if keys is None and isinstance(context, str):
+        keys = json.loads(context)
+    if (
+        isinstance(keys, list)
+        and len(keys) == count
+        and all(isinstance(k, str | int) for k in keys)
+    ):
+        return keys
+    return range(count)
+
+
+# ---- blocks and calls ----------------------------------------------------------------------------
+
+
+class _Reader:
+    """Reads one block; `depth` is how many are around it."""
+
+    def __init__(self, depth: int) -> None:
+        if depth > _DEEPEST:
+            raise ValueError("blocks are nested too deeply")
+        self._depth = depth
+        self._known: dict[str, Known] = {}
+        self._defined: set[str] = set()
+        self._read: set[str] = set()
+
+    def block(self, graph: Any, names: Sequence[str | None] = ()) -> Block:
+        """The block that a graph describes.  `names` are those of inputs that are constants."""
+        self._learn(graph)
+        inputs = []
+        for number, given in enumerate(member(graph, "inputs", list)):
+            own = names[number] if number < len(names) else None
+            inputs.append(self._input(given, own or f"input_{number}"))
+        parts = [self._node(node) for node in member(graph, "nodes", list)]
+        outputs = tuple(self._argument(value) for value in member(graph, "outputs", list))
+        calls = tuple(call for part in parts for call in self._calls(*part))
+        return Block(tuple(inputs), calls, outputs)
+
+    def _learn(self, graph: Any) -> None:
+        """What the graph says of its values."""
+        for name, meta in member(graph, "tensor_values", dict).items():
+            sizes, strides = (
+                tuple(_size(size) for size in member(meta, part, list))
+                for part in ("sizes", "strides")
+            )
+            offset = _size(member(meta, "storage_offset", dict))
+            self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes, strides, offset)
+        for kind in ("int", "float", "bool"):
+            for name, value in member(graph, f"sym_{kind}_values", dict).items():
+                found = _expression(value)
+                symbolic = not isinstance(found, bool | int | float)
+                self._known[name] = Number(kind, found) if symbolic else found
+
+    def _input(self, given: Any, unnamed: str) -> tuple[str, Known]:
+        kind, value = _union(given)
+        if kind == "as_tensor":
+            name = _name(value)
+        elif kind.startswith("as_sym_"):
+            name = _name(value, "as_name")
+        else:
+            return self._define(unnamed), _literal(kind, value)
+        return self._define(name), self._known_of(name)
+
+    def _define(self, name: str) -> str:
+        if name in self._defined:
+            raise ValueError(f"'{name}' is defined twice")
+        self._defined.add(name)
+        return name
+
+    def _known_of(self, name: str) -> Known:
+        if name not in self._known:
+            raise ValueError(f"nothing is said of '{name}'")
+        return self._known[name]
+
+    def _ref(self, record: Any, key: str = "name") -> Ref:
+        name = _name(record, key)
+        if name not in self._defined:
+            raise ValueError(f"'{name}' is read before it is computed")
+        self._read.add(name)
+        return Ref(name)
+
+    # ---- arguments
+
+    def _argument(self, argument: Any) -> Any:
+        kind, value = _union(argument)
+        if kind in ("as_tensor", "as_optional_tensor", "as_graph", "as_scalar_type"):
+            return self._single(kind, value)
+        if kind.startswith("as_sym_") and not kind.endswith("s"):
+            return self._symbolic(value)
+        if isinstance(value, list):
+            return [self._item(kind, item) for item in value]
+        if kind == "as_complex":
+            return complex(*(float(member(value, part, float)) for part in ("real", "imag")))
+        if isinstance(value, dict) or kind in ("as_memory_format", "as_layout", "as_operator"):
+            return Opaque(f"{kind.removeprefix('as_')} {str(value)[:80]}")
+        return _literal(kind, value)
+
+    def _single(self, kind: str, value: Any) -> Any:
+        if kind == "as_tensor":
+            return self._ref(value)
+        if kind == "as_scalar_type":
+            return ElementType(scalar_type(value))
+        if kind == "as_graph":
+            return _Reader(self._depth + 1).block(member(value, "graph", dict))
+        inner, tensor = _union(value)
+        return self._ref(tensor) if inner == "as_tensor" else None
+
+    def _symbolic(self, value: Any) -> Any:
+        kind, inner = _union(value)
+        return self._ref(value, "as_name") if kind == "as_name" else _literal(kind, inner)
+
+    def _item(self, kind: str, item: Any) -> Any:
+        if isinstance(item, list):
+            return [self._item(kind, inner) for inner in item]
+        match kind:
+            case "as_tensors" | "as_nested_tensors":
+                return self._ref(item)
+            case "as_optional_tensors":
+                return self._single("as_optional_tensor", item)
+            case "as_sym_ints" | "as_sym_floats" | "as_sym_bools":
+                return self._symbolic(item)
+        return _literal("as_float" if "float" in kind else kind, item)
+
+    # ---- calls
+
+    def _node(self, node: Any) -> tuple[Call, list[str | None]]:
+        """A call without what is used of it, and the names of its results where it has several."""
+        target = member(node, "target", str).removeprefix("torch.ops.")
+        if not _TARGET.fullmatch(target):
+            raise ValueError(f"{target[:80]!r} is no operator")
+        arguments: dict[str, Any] = {}
+        for number, given in enumerate(member(node, "inputs", list)):
+            name = member(given, "name", str) or str(number)
+            arguments[name] = self._argument(given.get("arg"))
+        for name, value in DEFAULTS.get(target, {}).items():
+            arguments.setdefault(name, value)
+        names, single = self._results(node)
+        name = names[0] if single else node.get("name")
+        if not single and (not isinstance(name, str) or name in self._defined):
+            name = f"results_of_{'_'.join(filter(None, names)) or len(self._defined)}"
+        known = [None if n is None else self._known_of(n) for n in names]
+        result = known[0] if single else tuple(known) if known else None
+        call = Call(self._define(str(name)), target, arguments, result, _path(node.get("metadata")))
+        return call, [] if single else [n if n is None else self._define(n) for n in names]
+
+    def _results(self, node: Any) -> tuple[list[str | None], bool]:
+        """The names of what a call gives, None for what it leaves out; whether it is one value."""
+        outputs = [_union(output) for output in member(node, "outputs", list)]
+        if len(outputs) == 1 and outputs[0][0] == "as_tensors":
+            tensors = member(dict(outputs), "as_tensors", list)
+            return [_name(tensor) for tensor in tensors], False
+        names = [self._result(kind, value) for kind, value in outputs]
+        held = node.get("is_hop_single_tensor_return") is False
+        return names, len(names) == 1 and not held
+
+    def _result(self, kind: str, value: Any) -> str | None:
+        if kind == "as_none":
+            return None
+        if kind == "as_tensor":
+            return _name(value)
+        if kind.startswith("as_sym_"):
+            return _name(value, "as_name")
+        raise ValueError(f"results of kind {kind[:80]} are not supported")
+
+    def _calls(self, call: Call, names: Sequence[str | None]) -> list[Call]:
+        """A call, and those that take the results out of it that something reads."""
+        taken = {n: name for n, name in enumerate(names) if name in self._read and name}
+        items = [
+            Call(name, "_operator.getitem", {"a": Ref(call.name), "b": n}, self._known_of(name))
+            for n, name in taken.items()
+        ]
+        return [replace(call, used=frozenset(taken)), *items]
+
+
+def _size(size: Any) -> Any:
+    found = _expression(size)
+    if isinstance(found, float | bool) or (isinstance(found, int) and found < 0):
+        raise ValueError(f"{found} is no size")
+    return found
+
+
+def _expression(value: Any) -> Any:
+    """A number, or the formula of one."""
+    kind, content = _union(value)
+    return (
+        read_formula(member(content, "expr_str", str))
+        if kind == "as_expr"
+        else _literal(kind, content)
+    )
+
+
+def _path(metadata: Any) -> str:
+    """The path of the module that made a call."""
+    stack = metadata.get("nn_module_stack") if isinstance(metadata, dict) else None
+    if not isinstance(stack, str):
+        return ""
+    steps = stack.rpartition(";")[2].split(",")
+    path = steps[1] if len(steps) > 1 else ""
+    return path[:200] if _NAME.fullmatch(path) else ""

@@ -1,0 +1,294 @@
+"""Expression: the meaning of a node as tensor algebra.
+
+    expr  = params, stage+, outputs
+    stage = iters, reduce iters, monoid?, body            one tensor per body component
+
+    softmax over the last axis of x[r, n]:
+      m[i]    = max(k: 0..n)  x[i, k]
+      s[i]    = sum(k: 0..n)  exp(x[i, k] - m[i])
+      y[i, j] = exp(x[i, j] - m[i]) / s[i]
+
+A stage defines, for every point of `iters`, the monoid sum of `body` over all points of `reduce`
+(the body itself where there is no reduction).  Reductions have no defined order; over an empty
+range they give the monoid's identity.  Stages read operands of the node and earlier stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+
+from tcc.ir.expr.scalar import (
+    Apply,
+    Read,
+    Scalar,
+    Source,
+    StageRef,
+    apply,
+    argument,
+    children,
+    literal,
+    read,
+    read_from,
+    substitute_indices,
+    transform,
+    walk,
+)
+from tcc.ir.index import Index, IndexLike, Var, as_index, free_vars, iterator, substitute
+from tcc.ir.types import DType, Kind, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Monoid:
+    """An associative, commutative combination of tuples with an identity.
+
+    `identity(dtypes)` gives the literals and `combine(dtypes)` the scalars over `Arg`s: old
+    components are numbers 0..n-1, new ones n..2n-1.
+    """
+
+    name: str
+    components: int
+    identity: Callable[[tuple[DType, ...]], tuple[Scalar, ...]]
+    combine: Callable[[tuple[DType, ...]], tuple[Scalar, ...]]
+
+
+def _lowest(dtype: DType) -> Scalar:
+    if dtype.kind is Kind.FLOAT:
+        return literal(float("-inf"), dtype)
+    return literal(-(1 << (dtype.bits - 1)) if dtype.kind is Kind.INT else 0, dtype)
+
+
+def _highest(dtype: DType) -> Scalar:
+    if dtype.kind is Kind.FLOAT:
+        return literal(float("inf"), dtype)
+    if dtype.kind is Kind.BOOL:
+        return literal(True, dtype)
+    return literal((1 << (dtype.bits - (dtype.kind is Kind.INT))) - 1, dtype)
+
+
+def _simple(name: str, identity: Callable[[DType], Scalar], function: str) -> Monoid:
+    return Monoid(
+        name,
+        1,
+        lambda dtypes: (identity(dtypes[0]),),
+        lambda dtypes: (apply(function, argument(0, dtypes[0]), argument(1, dtypes[0])),),
+    )
+
+
+def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) -> Monoid:
+    """(value, position): the better value wins, NaN beats all, ties go to the smaller position."""
+
+    def combine(dtypes: tuple[DType, ...]) -> tuple[Scalar, ...]:
+        a, i, b, j = (argument(n, dtypes[n % 2]) for n in range(4))
+        better = apply(compare, b, a)
+        tie = apply("eq", a, b)
+        if dtypes[0].is_float:
+            a_nan, b_nan = apply("is_nan", a), apply("is_nan", b)
+            better = apply("and", apply("or", better, b_nan), apply("not", a_nan))
+            tie = apply("or", tie, apply("and", a_nan, b_nan))
+        take = apply("or", better, apply("and", tie, apply("lt", j, i)))
+        return apply("select", take, b, a), apply("select", take, j, i)
+
+    return Monoid(name, 2, lambda d: (identity(d[0]), _highest(d[1])), combine)
+
+
+def _welford() -> Monoid:
+    """(count, mean, m2): merging of partial variances (Chan, Golub, LeVeque 1979)."""
+
+    def combine(d: tuple[DType, ...]) -> tuple[Scalar, ...]:
+        n1, mean1, m1, n2, mean2, m2 = (argument(k, d[k % 3]) for k in range(6))
+        n = apply("add", n1, n2)
+        safe = apply("max", n, literal(1, d[0]))
+        share = apply("div", n2, safe)
+        delta = apply("sub", mean2, mean1)
+        mean = apply("add", mean1, apply("mul", delta, share))
+        cross = apply("mul", apply("mul", delta, delta), apply("mul", n1, share))
+        return n, mean, apply("add", apply("add", m1, m2), cross)
+
+    return Monoid("welford", 3, lambda d: tuple(literal(0, t) for t in d), combine)
+
+
+MONOIDS = MappingProxyType(
+    {
+        m.name: m
+        for m in (
+            _simple("sum", lambda d: literal(0, d), "add"),
+            _simple("prod", lambda d: literal(1, d), "mul"),
+            _simple("max", _lowest, "max"),
+            _simple("min", _highest, "min"),
+            _simple("all", lambda d: literal(True, d), "and"),
+            _simple("any", lambda d: literal(False, d), "or"),
+            _arg_extremum("argmax", "gt", _lowest),
+            _arg_extremum("argmin", "lt", _highest),
+            _welford(),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One definition: `iters` span the result, `reduce` what `monoid` combines.
+
+    `body` has one scalar per component of the monoid (one without a monoid); the stage's tensors
+    have the scalars' dtypes and the iterators' extents as shape.
+    """
+
+    iters: tuple[Var, ...]
+    reduce: tuple[Var, ...]
+    monoid: str | None
+    body: tuple[Scalar, ...]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        shape = tuple(extent(v) for v in self.iters)
+        return tuple(TensorType(s.dtype, shape) for s in self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Stages over operands of types `params`; `outputs` names the node's results in order.
+
+    `params` has one entry per operand of the node, None for an optional one that is absent.
+    """
+
+    params: tuple[TensorType | None, ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[StageRef, ...]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        return tuple(self.stages[o.stage].types[o.component] for o in self.outputs)
+
+
+def extent(var: Var) -> Index:
+    """The extent of an iterator; raises ValueError for a size symbol."""
+    if var.extent is None:
+        raise ValueError(f"{var.name} is a size, not an iterator")
+    return var.extent
+
+
+class ExprBuilder:
+    """Writes an `Expr` the way the formulas read.
+
+    >>> b = ExprBuilder(x, w)
+    >>> i, j = b.iters(m, n)
+    >>> k, = b.iters(depth)
+    >>> b.stage((i, j), b.read(0, i, k) * ..., over=(k,), monoid="sum")
+    """
+
+    def __init__(self, *params: TensorType | None) -> None:
+        self.params = params
+        self._stages: list[Stage] = []
+        self._count = 0
+
+    def iters(self, *extents: IndexLike) -> tuple[Index, ...]:
+        """Fresh iterators over `[0, extent)`."""
+        first = self._count
+        self._count += len(extents)
+        return tuple(iterator(f"i{first + n}", size) for n, size in enumerate(extents))
+
+    def read(
+        self,
+        source: Source,
+        *indices: IndexLike,
+        fill: bool | int | float | None = None,
+        indirect: tuple[tuple[Var, Scalar], ...] = (),
+    ) -> Read:
+        return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
+
+    def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
+        """A data-dependent index in `[0, size)`: the variable to index with, and its binding."""
+        self._count += 1
+        index = iterator(f"t{self._count - 1}", size)
+        return index, (free_vars(index)[0], scalar)
+
+    def stage(
+        self,
+        iters: tuple[Index, ...],
+        *body: Scalar,
+        over: tuple[Index, ...] = (),
+        monoid: str | None = None,
+    ) -> StageRef:
+        """Appends a stage and returns its first component."""
+        self._stages.append(Stage(_vars(iters), _vars(over), monoid, body))
+        return StageRef(len(self._stages) - 1)
+
+    def done(self, *outputs: StageRef) -> Expr:
+        refs = outputs or (StageRef(len(self._stages) - 1),)
+        return Expr(self.params, tuple(self._stages), refs)
+
+    def _dtype(self, source: Source) -> DType:
+        if isinstance(source, StageRef):
+            return self._stages[source.stage].body[source.component].dtype
+        param = self.params[source]
+        if param is None:
+            raise ValueError(f"operand {source} is absent and cannot be read")
+        return param.dtype
+
+
+def _vars(indices: tuple[Index, ...]) -> tuple[Var, ...]:
+    return tuple(free_vars(as_index(i))[0] for i in indices)
+
+
+def reads(stage: Stage) -> tuple[Read, ...]:
+    """Every read of the stage's body, each once, in evaluation order."""
+    return _reads(stage.body)
+
+
+@lru_cache(maxsize=4096)
+def _reads(body: tuple[Scalar, ...]) -> tuple[Read, ...]:
+    return tuple(s for s in walk(*body) if isinstance(s, Read))
+
+
+def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
+    """`stage` with `of(read)` in the place of every read, the read's own operands being done."""
+
+    def leaf(node: Scalar) -> Scalar:
+        return of(node) if isinstance(node, Read) else node
+
+    return replace(stage, body=tuple(transform(s, leaf) for s in stage.body))
+
+
+def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
+    """`stage` reading the elements of `of(source)` for those of `source`."""
+    return with_reads(stage, lambda node: read_from(node, of(node.source)))
+
+
+def substitute_sizes(expr: Expr, sizes: Mapping[Var, Index]) -> Expr:
+    """`expr` with size symbols replaced in its types, extents and indices."""
+    if not sizes:
+        return expr
+
+    def moved(stage: Stage) -> Stage:
+        new = {
+            v: iterator(v.name, substitute(extent(v), sizes)) for v in (*stage.iters, *stage.reduce)
+        }
+        return replace(
+            stage,
+            iters=tuple(free_vars(new[v])[0] for v in stage.iters),
+            reduce=tuple(free_vars(new[v])[0] for v in stage.reduce),
+            body=tuple(substitute_indices(s, {**sizes, **new}) for s in stage.body),
+        )
+
+    params = tuple(
+        None if t is None else TensorType(t.dtype, tuple(substitute(d, sizes) for d in t.shape))
+        for t in expr.params
+    )
+    return Expr(params, tuple(map(moved, expr.stages)), expr.outputs)
+
+
+def unconditional(stage: Stage) -> set[Scalar]:
+    """The scalars evaluated whatever the conditions of selects are."""
+    found: set[Scalar] = set()
+    stack = list(stage.body)
+    while stack:
+        scalar = stack.pop()
+        if scalar in found:
+            continue
+        found.add(scalar)
+        lazy = isinstance(scalar, Apply) and scalar.function == "select"
+        stack.extend(children(scalar)[:1] if lazy else children(scalar))
+    return found

@@ -1,0 +1,212 @@
+"""Evaluates expressions with NumPy: the meaning of `ir.expr` as executable text.
+
+Obvious rather than fast: a stage is computed on the whole grid of its iterators at once, reduced
+dimensions last.  Grids are cut along the first iterator where they would not fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, unconditional
+from tcc.ir.expr.scalar import (
+    FUNCTIONS,
+    Apply,
+    Arg,
+    Cast,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    StageRef,
+    walk,
+)
+from tcc.ir.graph import carrier
+from tcc.ir.index import Var, evaluate
+from tcc.ir.op import Array
+from tcc.ir.types import BOOL, DType, Kind, integer_limits
+
+_GRID_LIMIT = 1 << 24
+
+
+def evaluate_expr(
+    expr: Expr, operands: Sequence[Array | None], sizes: Mapping[str, int] | None = None
+) -> tuple[Array, ...]:
+    """The arrays of `expr.outputs` for arrays of the operands and values of the size symbols.
+
+    Raises IndexError where a read without `fill` leaves its source, save under a branch of
+    `select`: what it gives there is NaN, or the largest integer.
+    """
+    env = dict(sizes or {})
+    results: list[tuple[Array, ...]] = []
+    with np.errstate(all="ignore"):
+        for stage in expr.stages:
+            results.append(_evaluate_stage(stage, operands, results, env))
+    return tuple(results[o.stage][o.component] for o in expr.outputs)
+
+
+def evaluate_scalars(
+    bodies: Sequence[Scalar], grid: Mapping[str, Any], args: Sequence[Array]
+) -> tuple[Array, ...]:
+    """Scalars without reads, for values of their variables and `Arg`s (broadcasting)."""
+    body = _Body((), [], grid, args)
+    return tuple(np.asarray(carrier(np.asarray(body.value(b)), b.dtype)) for b in bodies)
+
+
+def _evaluate_stage(
+    stage: Stage,
+    operands: Sequence[Array | None],
+    results: list[tuple[Array, ...]],
+    env: Mapping[str, int],
+) -> tuple[Array, ...]:
+    outer = [int(evaluate(extent(v), env)) for v in stage.iters]
+    inner = [int(evaluate(extent(v), env)) for v in stage.reduce]
+    points = int(np.prod([*outer, *inner], dtype=np.int64))
+    cuts = 1 if points <= _GRID_LIMIT or not outer else min(outer[0], -(-points // _GRID_LIMIT))
+    parts = []
+    for rows in np.array_split(np.arange(outer[0] if outer else 1), max(cuts, 1)):
+        ranges = [rows if outer else None, *(np.arange(n) for n in outer[1:])][: len(outer)]
+        grid = _grid(stage, [*ranges, *(np.arange(n) for n in inner)], env)
+        body = _Body(operands, results, grid, must=unconditional(stage))
+        shape = tuple([len(rows), *outer[1:]][: len(outer)])
+        full = (*shape, *inner)
+        values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
+        parts.append(_reduce(stage, values, shape) if stage.monoid else values)
+    joined = tuple(
+        np.concatenate([p[c] for p in parts]) if len(parts) > 1 else np.array(parts[0][c])
+        for c in range(len(stage.body))
+    )
+    return tuple(carrier(a, s.dtype) for a, s in zip(joined, stage.body, strict=True))
+
+
+def _grid(stage: Stage, ranges: Sequence[Any], env: Mapping[str, int]) -> dict[str, Any]:
+    """Each iterator as an array that varies along its own axis."""
+    variables: tuple[Var, ...] = stage.iters + stage.reduce
+    grid: dict[str, Any] = dict(env)
+    for axis, (var, values) in enumerate(zip(variables, ranges, strict=True)):
+        shape = [1] * len(variables)
+        shape[axis] = -1
+        grid[var.name] = values.astype(np.int64).reshape(shape)
+    return grid
+
+
+def _reduce(stage: Stage, values: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Folds the trailing dimensions with the monoid, pairwise."""
+    assert stage.monoid is not None
+    monoid = MONOIDS[stage.monoid]
+    dtypes = tuple(s.dtype for s in stage.body)
+    combine = monoid.combine(dtypes)
+    identity = [np.asarray(_literal(s)) for s in monoid.identity(dtypes)]
+    flat = [v.reshape(*shape, int(np.prod(v.shape[len(shape) :], dtype=np.int64))) for v in values]
+    while flat[0].shape[-1] != 1:
+        if flat[0].shape[-1] % 2:
+            pad = [
+                np.broadcast_to(i.astype(v.dtype), (*shape, 1))
+                for i, v in zip(identity, flat, strict=True)
+            ]
+            flat = [np.concatenate([v, p], axis=-1) for v, p in zip(flat, pad, strict=True)]
+        args = [v[..., 0::2] for v in flat] + [v[..., 1::2] for v in flat]
+        body = _Body((), [], {}, args)
+        flat = [np.asarray(carrier(body.value(c), t)) for c, t in zip(combine, dtypes, strict=True)]
+        if flat[0].shape[-1] == 0:
+            break
+    if flat[0].shape[-1] == 0:
+        return tuple(
+            np.broadcast_to(i.astype(v.dtype), shape) for i, v in zip(identity, flat, strict=True)
+        )
+    return tuple(v[..., 0] for v in flat)
+
+
+class _Body:
+    """Values of scalars on one grid, each computed once."""
+
+    def __init__(
+        self,
+        operands: Sequence[Array | None],
+        results: Sequence[tuple[Array, ...]],
+        grid: Mapping[str, Any],
+        args: Sequence[Array] = (),
+        must: Collection[Scalar] = (),
+    ) -> None:
+        self._operands, self._results, self._grid, self._args = operands, results, grid, args
+        self._must = must
+        self._known: dict[Scalar, Any] = {}
+
+    def value(self, root: Scalar) -> Any:
+        for scalar in walk(root):
+            if scalar not in self._known:
+                self._known[scalar] = self._compute(scalar)
+        return self._known[root]
+
+    def _compute(self, scalar: Scalar) -> Any:
+        match scalar:
+            case Const():
+                return _literal(scalar)
+            case IndexValue():
+                index = np.asarray(evaluate(scalar.index, self._grid))
+                return carrier(index.astype(scalar.dtype.carrier), scalar.dtype)
+            case Read():
+                return self._read(scalar)
+            case Apply():
+                args = [self._known[a] for a in scalar.args]
+                raw = np.asarray(FUNCTIONS[scalar.function].numpy(*args))
+                return carrier(raw.astype(scalar.dtype.carrier), scalar.dtype)
+            case Cast():
+                return convert(self._known[scalar.arg], scalar.arg.dtype, scalar.dtype)
+            case Arg():
+                return self._args[scalar.number]
+
+    def _read(self, node: Read) -> Any:
+        source = node.source
+        array = (
+            self._results[source.stage][source.component]
+            if isinstance(source, StageRef)
+            else self._operands[source]
+        )
+        if array is None:
+            raise IndexError(f"read of absent operand {source}")
+        bound = {v.name: np.asarray(self._known[s]).astype(np.int64) for v, s in node.indirect}
+        env = {**self._grid, **bound}
+        at = [np.asarray(evaluate(i, env)) for i in node.indices]
+        inside: Any = np.True_
+        for index, size in zip(at, array.shape, strict=True):
+            inside = inside & (index >= 0) & (index < size)
+        if node.fill is None and (node in self._must or np.all(inside)):
+            return array[tuple(at)] if at else array
+        fill = np.asarray(_poison(node.dtype) if node.fill is None else node.fill, array.dtype)
+        if array.size == 0:
+            return np.broadcast_to(fill, np.shape(inside))
+        clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
+        return np.where(inside, array[tuple(clipped)], fill)
+
+
+def _poison(dtype: DType) -> float | int | bool:
+    """What no result may depend on."""
+    if dtype.kind is Kind.FLOAT:
+        return float("nan")
+    return True if dtype is BOOL else integer_limits(dtype)[1]
+
+
+def _literal(scalar: Scalar) -> Any:
+    assert isinstance(scalar, Const)
+    return carrier(np.asarray(scalar.value, scalar.dtype.carrier), scalar.dtype)
+
+
+def convert(array: Any, source: DType, target: DType) -> Array:
+    """Value conversion as `Cast` defines it: truncating, saturating, NaN to 0."""
+    data = np.asarray(array)
+    if target is BOOL:
+        return np.asarray(data != 0)
+    if source.is_float and target.is_integer:
+        least, most = integer_limits(target)
+        wide = np.trunc(
+            np.nan_to_num(data.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+        )
+        low, high = wide <= float(least), wide >= float(most)
+        body = np.where(low | high, 0, wide).astype(target.carrier)
+        return np.where(low, least, np.where(high, most, body)).astype(target.carrier)
+    if target.kind in (Kind.FLOAT, Kind.INT, Kind.UINT):
+        return carrier(data.astype(target.carrier), target)
+    return data

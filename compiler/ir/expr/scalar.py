@@ -1,0 +1,356 @@
+"""Scalar bodies: what one element of a stage computes.
+
+    scalar = Const | IndexValue | Read | Apply | Cast | Arg
+
+Nodes are interned: equal scalars are one object, so equality is identity and a DAG is walked once
+per node.  `FUNCTIONS` is the one table of scalar functions: arity, result type, NumPy meaning.
+
+Semantics.  Integers wrap.  Division by zero gives 0 for integers (never a trap) and IEEE results
+for floats; `div` of integers truncates, `mod` has the sign of the divisor, `rem` of the dividend.
+`max`, `min` propagate NaN.  `round` is to nearest even.  Comparisons give bool.  `select` evaluates
+lazily as far as reads go: a read under a false condition may be out of bounds and is then dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from tcc.ir.index import Index, IndexLike, Var, as_index, substitute
+from tcc.ir.index.interned import intern
+from tcc.ir.types import BOOL, DType, Kind
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Const:
+    """A literal of `dtype`: a Python bool, int or float (NaN and infinities too)."""
+
+    value: bool | int | float
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class IndexValue:
+    """An integer expression of iterators and sizes as an element of `dtype`."""
+
+    index: Index
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class StageRef:
+    """Component `component` of stage `stage` of the same expression."""
+
+    stage: int
+    component: int = 0
+
+
+Source: TypeAlias = "int | StageRef"  # an int is the number of the node's operand
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Read:
+    """`source[indices]`, or `fill` where an index lies outside the source's extent.
+
+    `fill` None promises that every index is inside (the verifier or an earlier check proved it);
+    otherwise it is a literal of `dtype`.  `indirect` gives the scalar behind each variable of
+    `indices` that is neither an iterator nor a size: `x[idx[i], j]` reads with indices `(t, j)`
+    and indirect `((t, Read(idx, (i,))),)`.
+    """
+
+    source: Source
+    indices: tuple[Index, ...]
+    dtype: DType
+    fill: bool | int | float | None
+    indirect: tuple[tuple[Var, Scalar], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Apply:
+    """A function of `FUNCTIONS` on arguments of the types it takes."""
+
+    function: str
+    args: tuple[Scalar, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Cast:
+    """Value conversion.  Float to integer truncates and saturates, NaN gives 0; to bool: `!= 0`.
+
+    A cast bars algebra across it unless a rule says otherwise.
+    """
+
+    arg: Scalar
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Arg:
+    """A free operand: in a monoid's `combine`, the old (0..n-1) and new (n..2n-1) components."""
+
+    number: int
+    dtype: DType
+
+
+Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
+
+
+# ---- the function table -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """`result` is None where the result has the type of the last argument."""
+
+    name: str
+    arity: int
+    numpy: Callable[..., Any]
+    result: DType | None = None
+
+
+def _int_div(a: Any, b: Any) -> Any:
+    safe = np.where(b == 0, 1, b)
+    quotient = (a - np.fmod(a, safe)) // safe  # exact, so that floor and truncation agree
+    return np.where(b == 0, 0, quotient).astype(np.result_type(a, b))
+
+
+def _div(a: Any, b: Any) -> Any:
+    if np.asarray(a).dtype.kind in "iu":
+        return _int_div(a, b)
+    return np.true_divide(a, b)
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(a: Any, b: Any) -> Any:
+        if np.asarray(a).dtype.kind in "iu":
+            return np.where(b == 0, 0, function(a, np.where(b == 0, 1, b)))
+        return function(a, b)
+
+    return apply
+
+
+def _elementwise(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    def apply(x: Any) -> Any:
+        array = np.asarray(x)
+        flat = [function(float(v)) for v in array.ravel()]
+        return np.array(flat, dtype=array.dtype).reshape(array.shape)
+
+    return apply
+
+
+def _pow(a: Any, b: Any) -> Any:
+    x = np.asarray(a)
+    if x.dtype.kind in "iu":
+        # Negative integer exponents truncate towards zero, as C's cast of the real power does.
+        # The parity of the exponent is all that counts for 1 and -1.
+        negative = np.asarray(b) < 0
+        power = x ** np.where(negative, np.asarray(b) & 1, b)
+        return np.where(negative & (np.abs(x) != 1), 0, power)
+    return np.power(a, b)
+
+
+FUNCTIONS = MappingProxyType(
+    {
+        f.name: f
+        for f in (
+            Function("add", 2, np.add),
+            Function("sub", 2, np.subtract),
+            Function("mul", 2, np.multiply),
+            Function("div", 2, _div),
+            Function("mod", 2, _guarded(np.mod)),
+            Function("rem", 2, _guarded(np.fmod)),
+            Function("pow", 2, _pow),
+            Function("max", 2, np.maximum),
+            Function("min", 2, np.minimum),
+            Function("atan2", 2, np.arctan2),
+            Function("neg", 1, np.negative),
+            Function("abs", 1, np.abs),
+            Function("sign", 1, np.sign),
+            Function("floor", 1, np.floor),
+            Function("ceil", 1, np.ceil),
+            Function("round", 1, np.rint),
+            Function("trunc", 1, np.trunc),
+            Function("sqrt", 1, np.sqrt),
+            Function("exp", 1, np.exp),
+            Function("log", 1, np.log),
+            Function("log1p", 1, np.log1p),
+            Function("expm1", 1, np.expm1),
+            Function("sin", 1, np.sin),
+            Function("cos", 1, np.cos),
+            Function("tan", 1, np.tan),
+            Function("asin", 1, np.arcsin),
+            Function("acos", 1, np.arccos),
+            Function("atan", 1, np.arctan),
+            Function("sinh", 1, np.sinh),
+            Function("cosh", 1, np.cosh),
+            Function("tanh", 1, np.tanh),
+            Function("asinh", 1, np.arcsinh),
+            Function("acosh", 1, np.arccosh),
+            Function("atanh", 1, np.arctanh),
+            Function("erf", 1, _elementwise(math.erf)),
+            Function("and", 2, np.logical_and, BOOL),
+            Function("or", 2, np.logical_or, BOOL),
+            Function("xor", 2, np.logical_xor, BOOL),
+            Function("not", 1, np.logical_not, BOOL),
+            Function("bit_and", 2, np.bitwise_and),
+            Function("bit_or", 2, np.bitwise_or),
+            Function("bit_xor", 2, np.bitwise_xor),
+            Function("bit_not", 1, np.invert),
+            Function("shift_left", 2, np.left_shift),
+            Function("shift_right", 2, np.right_shift),
+            Function("eq", 2, np.equal, BOOL),
+            Function("ne", 2, np.not_equal, BOOL),
+            Function("lt", 2, np.less, BOOL),
+            Function("le", 2, np.less_equal, BOOL),
+            Function("gt", 2, np.greater, BOOL),
+            Function("ge", 2, np.greater_equal, BOOL),
+            Function("is_nan", 1, np.isnan, BOOL),
+            Function("is_inf", 1, np.isinf, BOOL),
+            Function("select", 3, np.where),
+        )
+    }
+)
+
+
+# ---- constructors ----------------------------------------------------------------------------
+
+
+def literal(value: bool | int | float, dtype: DType) -> Const:
+    """`value` as an element of `dtype`; distinguishes -0.0 from 0.0 and keeps NaN."""
+    if dtype.kind is Kind.FLOAT:
+        value = float(value)
+        key: Any = math.copysign(1.0, value), value if value == value else "nan"
+    else:
+        value = bool(value) if dtype is BOOL else int(value)
+        key = value
+    return intern(("const", type(value), key, dtype.name), lambda: Const(value, dtype))
+
+
+def index_value(index: IndexLike, dtype: DType) -> IndexValue:
+    x = as_index(index)
+    return intern(("index", x, dtype.name), lambda: IndexValue(x, dtype))
+
+
+def read(
+    source: Source,
+    indices: tuple[IndexLike, ...] | list[Index],
+    dtype: DType,
+    *,
+    fill: bool | int | float | None = None,
+    indirect: tuple[tuple[Var, Scalar], ...] = (),
+) -> Read:
+    at = tuple(as_index(i) for i in indices)
+    outside = None if fill is None else literal(fill, dtype)
+    value = None if outside is None else outside.value
+    return intern(
+        ("read", source, at, dtype.name, outside, indirect),
+        lambda: Read(source, at, dtype, value, indirect),
+    )
+
+
+def read_from(node: Read, source: Source) -> Read:
+    """The element of `source` that `node` reads of its own."""
+    return read(source, node.indices, node.dtype, fill=node.fill, indirect=node.indirect)
+
+
+def apply(function: str, *args: Scalar) -> Apply:
+    """`function(args)`; raises KeyError for an unknown name, ValueError for a wrong arity."""
+    row = FUNCTIONS[function]
+    if row.arity != len(args):
+        raise ValueError(f"{function} takes {row.arity} arguments, not {len(args)}")
+    dtype = row.result or args[-1].dtype
+    return intern(("apply", function, args), lambda: Apply(function, args, dtype))
+
+
+def cast(arg: Scalar, dtype: DType) -> Scalar:
+    return (
+        arg if arg.dtype is dtype else intern(("cast", arg, dtype.name), lambda: Cast(arg, dtype))
+    )
+
+
+def argument(number: int, dtype: DType) -> Arg:
+    return intern(("arg", number, dtype.name), lambda: Arg(number, dtype))
+
+
+# ---- walking -----------------------------------------------------------------------------------
+
+
+def children(scalar: Scalar) -> tuple[Scalar, ...]:
+    match scalar:
+        case Apply():
+            return scalar.args
+        case Cast():
+            return (scalar.arg,)
+        case Read():
+            return tuple(s for _, s in scalar.indirect)
+        case Const() | IndexValue() | Arg():
+            return ()
+
+
+@lru_cache(maxsize=4096)  # passes ask for the same bodies again and again
+def walk(*roots: Scalar) -> tuple[Scalar, ...]:
+    """Every scalar under `roots`, each once, operands before users."""
+    order: dict[Scalar, None] = {}
+    stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        scalar, done = stack.pop()
+        if done:
+            order[scalar] = None
+        elif scalar not in order:
+            stack.append((scalar, True))
+            stack.extend((child, False) for child in reversed(children(scalar)))
+    return tuple(order)
+
+
+def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
+    """`scalar` with every operand `c` replaced by `replace(c)`."""
+    match scalar:
+        case Apply():
+            args = tuple(map(replace, scalar.args))
+            return scalar if args == scalar.args else apply(scalar.function, *args)
+        case Cast():
+            return cast(replace(scalar.arg), scalar.dtype)
+        case Read() if scalar.indirect:
+            indirect = tuple((v, replace(s)) for v, s in scalar.indirect)
+            return read(
+                scalar.source, scalar.indices, scalar.dtype, fill=scalar.fill, indirect=indirect
+            )
+        case _:
+            return scalar
+
+
+def uncast(node: Scalar) -> Scalar:
+    """What a value is before it is cast."""
+    return uncast(node.arg) if isinstance(node, Cast) else node
+
+
+def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
+    """Rebuilds `scalar` bottom up; `leaf` sees every node after its operands were rebuilt."""
+    done: dict[Scalar, Scalar] = {}
+    for node in walk(scalar):
+        done[node] = leaf(rebuild(node, done.__getitem__))
+    return done[scalar]
+
+
+def substitute_indices(scalar: Scalar, mapping: Mapping[Var, Index]) -> Scalar:
+    """`scalar` with iterators and sizes replaced in every index."""
+
+    def leaf(node: Scalar) -> Scalar:
+        match node:
+            case Read():
+                at = tuple(substitute(i, mapping) for i in node.indices)
+                if at == node.indices:
+                    return node
+                return read(node.source, at, node.dtype, fill=node.fill, indirect=node.indirect)
+            case IndexValue():
+                return index_value(substitute(node.index, mapping), node.dtype)
+            case _:
+                return node
+
+    return transform(scalar, leaf) if mapping else scalar

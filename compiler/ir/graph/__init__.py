@@ -1,0 +1,334 @@
+"""Graph: SSA nodes over tensors, the form models are imported into and passes rewrite.
+
+    graph  = inputs, nodes in topological order, outputs, constants, aliases
+    node   = op, attributes, inputs (None where optional and absent), outputs, location
+
+Everything is frozen; a pass builds a new graph with a `GraphBuilder`.  Values are compared by
+identity.  Constants are handles: a value that is constant has an entry in `constants`, whose array
+lies in the graph's `ConstantStore` under its content hash, never in a node.  Bodies of If, Loop
+and Scan are graphs in the node's attributes and may read values of the graph around them
+(`captures`).  `aliases` are must-aliases (output, input): the output is the input updated in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from tcc.errors import InternalError, UserError
+from tcc.ir.expr import Expr, substitute_sizes
+from tcc.ir.index import Index, Var, const, substitute
+from tcc.ir.narrow import rounded
+from tcc.ir.op import Array, NoAttrs, OpSpec, check_handles
+from tcc.ir.types import BF16, DType, TensorType, dtype_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor.  `name` is unique in its graph and its bodies and comes from the source model."""
+
+    name: str
+    type: TensorType
+
+    def __repr__(self) -> str:
+        return f"%{self.name} : {self.type!r}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One op applied.  `loc` names the source node, for messages and traces."""
+
+    op: OpSpec
+    attrs: Any
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    loc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A constant's content hash (SHA-256 over dtype, shape and bytes)."""
+
+    digest: str
+
+
+def _content(data: Array) -> bytes | memoryview:
+    """The bytes that tell arrays of one type and shape apart."""
+    if data.dtype != object:
+        return data.reshape(-1).view(np.uint8).data
+    texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
+    return b"".join(len(text).to_bytes(8, "little") + text for text in texts)
+
+
+class ConstantStore:
+    """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
+
+    The store also knows of which constants of the source model an array was made (`sources`).
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+        self._sources: dict[str, tuple[str, ...]] = {}
+
+    def put(self, array: Array, dtype: DType | None = None, sources: Sequence[str] = ()) -> Handle:
+        """Stores a contiguous read-only view or copy of `array` and returns its handle."""
+        data = np.ascontiguousarray(array).reshape(array.shape)
+        data.flags.writeable = False
+        name = (dtype or dtype_of(data)).name
+        digest = hashlib.sha256(f"{name}{data.shape}".encode())
+        digest.update(_content(data))
+        key = digest.hexdigest()
+        self._arrays.setdefault(key, data)
+        self._add_sources(key, sources)
+        return Handle(key)
+
+    def get(self, handle: Handle) -> Array:
+        return self._arrays[handle.digest]
+
+    def adopt(self, handle: Handle, other: ConstantStore) -> None:
+        """Takes over an array of another store, without a copy."""
+        self._arrays.setdefault(handle.digest, other.get(handle))
+        self._add_sources(handle.digest, other.sources(handle))
+
+    def sources(self, handle: Handle) -> tuple[str, ...]:
+        """The names of the model's constants of which an array was made, as far as known."""
+        return self._sources.get(handle.digest, ())
+
+    def _add_sources(self, key: str, sources: Sequence[str]) -> None:
+        if sources:
+            self._sources[key] = tuple(dict.fromkeys((*self._sources.get(key, ()), *sources)))
+
+    def handles(self) -> Iterator[Handle]:
+        """Every handle, in the order the arrays were put."""
+        return map(Handle, self._arrays)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A model or a body.  Verified by `tcc.ir.graph.verify.verify_graph`."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[Value, Handle]
+    store: ConstantStore
+    aliases: tuple[tuple[Value, Value], ...] = ()
+
+    def constant(self, value: Value | None) -> Array | None:
+        """The array of a constant value of this graph, else None."""
+        handle = None if value is None else self.constants.get(value)
+        return None if handle is None else self.store.get(handle)
+
+    def producers(self) -> dict[Value, Node]:
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def users(self) -> dict[Value, list[Node]]:
+        """The nodes that read each value, body captures included; graph outputs are not nodes."""
+        users: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(uses(node)):
+                users.setdefault(value, []).append(node)
+        return users
+
+
+def bodies(node: Node) -> tuple[Graph, ...]:
+    """The graphs in a node's attributes, in field order."""
+    if not is_dataclass(node.attrs):
+        return ()
+    found = (getattr(node.attrs, f.name) for f in fields(node.attrs))
+    return tuple(value for value in found if isinstance(value, Graph))
+
+
+def uses(node: Node) -> tuple[Value, ...]:
+    """The values that the node or one of its bodies reads; one may stand in it twice."""
+    return (*(v for v in node.inputs if v), *captures(node))
+
+
+def captures(node: Node) -> tuple[Value, ...]:
+    """The values of the graphs around it that the node's bodies read, each once, in order."""
+    free: dict[Value, None] = {}
+    for body in bodies(node):
+        bound = set(body.inputs) | set(body.constants)
+        for inner in body.nodes:
+            for value in uses(inner):
+                if value not in bound:
+                    free[value] = None
+            bound.update(inner.outputs)
+        free.update({value: None for value in body.outputs if value not in bound})
+    return tuple(free)
+
+
+def walk_nodes(graph: Graph) -> Iterator[Node]:
+    """Every node of the graph and, after each node, of its bodies."""
+    for node in graph.nodes:
+        yield node
+        for body in bodies(node):
+            yield from walk_nodes(body)
+
+
+class GraphBuilder:
+    """Builds a graph; every `add` runs the op's inference, so an ill-typed node cannot exist.
+
+    `parent` is the builder of the graph around a body: names are unique across both.
+    """
+
+    def __init__(
+        self, name: str, store: ConstantStore | None = None, parent: GraphBuilder | None = None
+    ) -> None:
+        self.name = name
+        if store is None:
+            store = parent.store if parent else ConstantStore()
+        self.store: ConstantStore = store
+        self._names: dict[str, int] = parent._names if parent else {}
+        self._inputs: list[Value] = []
+        self._nodes: list[Node] = []
+        self._parent = parent
+        self._producers: dict[Value, Node] = {}
+        self._constants: dict[Value, Handle] = {}
+        self._by_handle: dict[Handle, Value] = {}
+
+    def fresh(self, hint: str) -> str:
+        """A name not used before, `hint` itself if it is free."""
+        count = self._names.get(hint, -1) + 1
+        self._names[hint] = count
+        return hint if count == 0 else self.fresh(f"{hint}.{count}")
+
+    def input(self, name: str, type: TensorType) -> Value:
+        value = Value(self.fresh(name), type)
+        self._inputs.append(value)
+        return value
+
+    def constant(
+        self,
+        array: Array,
+        name: str = "const",
+        dtype: DType | None = None,
+        sources: Sequence[str] = (),
+    ) -> Value:
+        """A constant value; the same contents give the same value.  `sources` name the constants
+        of the source model that it is made of."""
+        return self.constant_handle(
+            self.store.put(np.asarray(array), dtype, sources),
+            TensorType(dtype or dtype_of(np.asarray(array)), tuple(map(const, array.shape))),
+            name,
+        )
+
+    def constant_handle(self, handle: Handle, type: TensorType, name: str = "const") -> Value:
+        found = self._by_handle.get(handle)
+        if found is None:
+            found = Value(self.fresh(name), type)
+            self._by_handle[handle] = found
+            self._constants[found] = handle
+        return found
+
+    def add(
+        self,
+        op: OpSpec,
+        inputs: Sequence[Value | None],
+        attrs: Any = None,
+        *,
+        loc: str = "",
+        names: Sequence[str] = (),
+    ) -> tuple[Value, ...]:
+        """Appends a node and returns its outputs.
+
+        Raises `UserError` with `loc` where the op does not take these operands.
+        """
+        attrs = NoAttrs() if attrs is None else attrs
+        types = [None if v is None else v.type for v in inputs]
+        try:
+            check_handles(op, types)
+            result = op.infer(types, attrs)
+        except ValueError as error:
+            shown = ", ".join(repr(t) if t else "-" for t in types)
+            raise UserError(
+                f"{op.name} does not take these operands", where=loc, why=f"{error} (got {shown})"
+            ) from error
+        hints = [*names, *(f"{op.name}" for _ in result[len(names) :])]
+        outputs = tuple(Value(self.fresh(h), t) for h, t in zip(hints, result, strict=False))
+        self.append(Node(op, attrs, tuple(inputs), outputs, loc))
+        return outputs
+
+    def append(self, node: Node) -> None:
+        """Appends a node whose outputs exist already (a copy of another graph's node)."""
+        for value in node.outputs:
+            self._names.setdefault(value.name, 0)
+            self._producers[value] = node
+        self._nodes.append(node)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node that gives `value`, here or around; None for inputs and constants."""
+        found = self._producers.get(value)
+        return self._parent.producer(value) if found is None and self._parent else found
+
+    def array(self, value: Value) -> Array | None:
+        """The array of a constant defined here or around, else None."""
+        handle = self._handle(value)
+        return None if handle is None else self.store.get(handle)
+
+    def sources(self, value: Value) -> tuple[str, ...]:
+        """What a constant defined here or around was made of; empty for other values."""
+        handle = self._handle(value)
+        return () if handle is None else self.store.sources(handle)
+
+    def _handle(self, value: Value) -> Handle | None:
+        found = self._constants.get(value)
+        return self._parent._handle(value) if found is None and self._parent else found
+
+    def finish(
+        self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()
+    ) -> Graph:
+        """The graph; constants that nothing reads are left out."""
+        outs = tuple(outputs)
+        used = set(outs)
+        for node in self._nodes:
+            used.update(uses(node))
+        constants = {v: h for v, h in self._constants.items() if v in used}
+        return Graph(
+            self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases
+        )
+
+
+def bind_attrs(attrs: Any, sizes: Mapping[Var, Index]) -> Any:
+    """`attrs` with every `Index` in its fields (tuples included) substituted."""
+    if not is_dataclass(attrs) or isinstance(attrs, type):
+        return attrs
+    changed = {f.name: _bind(getattr(attrs, f.name), sizes) for f in fields(attrs)}
+    return replace(attrs, **changed) if changed else attrs
+
+
+def _bind(value: Any, sizes: Mapping[Var, Index]) -> Any:
+    if isinstance(value, Index):
+        return substitute(value, sizes)
+    if isinstance(value, tuple):
+        return tuple(_bind(v, sizes) for v in value)
+    if isinstance(value, TensorType):
+        return TensorType(value.dtype, tuple(substitute(d, sizes) for d in value.shape))
+    if isinstance(value, Expr):
+        return substitute_sizes(value, sizes)
+    return value
+
+
+def carrier(array: Any, dtype: DType) -> Array:
+    """`array` in the NumPy type that carries `dtype`, rounded where that is wider than the type."""
+    data = np.asarray(array)
+    if dtype.is_narrow:
+        return rounded(data, dtype)
+    if dtype is BF16:
+        bits = np.array(data, np.float32).view(np.uint32)
+        up = bits >> 16
+        up &= 1
+        up += bits
+        up += 0x7FFF
+        if np.isnan(data).any():
+            # A NaN stays one whose payload lies in the half that is dropped.
+            up = np.asarray(np.where(np.isnan(data), bits | 0x400000, up))
+        up &= np.uint32(0xFFFF0000)
+        return np.asarray(up).view(np.float32)
+    if data.dtype != dtype.carrier:
+        raise InternalError(f"array of {data.dtype} where {dtype.name} is due")
+    return data

@@ -1,0 +1,323 @@
+"""Text of graphs and expressions; `tcc.ir.graph.parse` reads it back to the same text.
+
+    size b in [1,64] divisor 4
+    graph main(%x : f32[b,64]) {
+      %w = const @5feceb66ffc86f38 : f32[64,64]
+      %y = matmul(%x, %w) : f32[b,64]    ; layer.0/proj
+      return %y
+    }
+
+    expr(p0: f32[b,64]) {
+      s0[i0: 0..b] = max(i1: 0..64) p0[i0,i1]
+      s1[i0: 0..b, i1: 0..64] = exp((p0[i0,i1] - s0[i0]))
+      return s1
+    }
+
+Operands of an expression are `p0, p1, ...`, component c of stage n is `sN` or `sN.c`; a scalar used
+more than once in a stage is bound by `let`.  Names that are not words are quoted as in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from tcc.errors import InternalError
+from tcc.ir.expr import Expr, Stage
+from tcc.ir.expr.scalar import (
+    Apply,
+    Arg,
+    Cast,
+    Const,
+    IndexValue,
+    Read,
+    Scalar,
+    Source,
+    StageRef,
+    children,
+    walk,
+)
+from tcc.ir.graph import Graph, Node, Value, walk_nodes
+from tcc.ir.index import Index, Var, free_vars
+from tcc.ir.types import DType, TensorType
+
+INFIX = MappingProxyType(
+    {
+        "add": "+",
+        "sub": "-",
+        "mul": "*",
+        "div": "/",
+        "lt": "<",
+        "le": "<=",
+        "gt": ">",
+        "ge": ">=",
+        "eq": "==",
+        "ne": "!=",
+    }
+)
+
+_BARE_NAME = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./#]*")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def graph_text(graph: Graph) -> str:
+    """The text of a graph: its size symbols, then the graph; ends with a newline."""
+    printer = _Printer()
+    lines = [size_line(var) for var in _graph_symbols(graph)]
+    return "\n".join([*lines, printer.graph(graph, "")]) + "\n"
+
+
+def expr_text(expr: Expr) -> str:
+    """The text of an expression: its size symbols, then the stages; ends with a newline."""
+    lines = [size_line(var) for var in dict.fromkeys(_expr_symbols(expr))]
+    return "\n".join([*lines, _expr(expr, "")]) + "\n"
+
+
+def quoted(name: str) -> str:
+    """`name` itself where it is a plain word, else a JSON string."""
+    return name if _BARE_NAME.fullmatch(name) else json.dumps(name)
+
+
+# ---- size symbols ------------------------------------------------------------------------------
+
+
+def size_line(var: Var) -> str:
+    """`size n in [1,64] divisor 4`"""
+    return f"size {var.key} {_facts(var)}"
+
+
+def _facts(var: Var) -> str:
+    divisor = "" if var.divisor == 1 else f" divisor {var.divisor}"
+    return f"in [{var.lo},{'' if var.hi is None else var.hi}]{divisor}"
+
+
+def _graph_symbols(graph: Graph) -> Iterable[Var]:
+    found: dict[Var, None] = {}
+    found.update(dict.fromkeys(v for value in graph.inputs for v in _symbols(value.type)))
+    for node in walk_nodes(graph):
+        found.update(dict.fromkeys(v for out in node.outputs for v in _symbols(out.type)))
+        found.update(dict.fromkeys(_symbols(node.attrs)))
+    found.update(dict.fromkeys(v for value in graph.constants for v in _symbols(value.type)))
+    return found
+
+
+def _symbols(item: Any) -> Iterator[Var]:
+    """The size symbols in an attribute or type, in order, with repetitions."""
+    match item:
+        case Index():
+            yield from (v for v in free_vars(item) if v.extent is None)
+        case tuple():
+            for part in item:
+                yield from _symbols(part)
+        case TensorType():
+            yield from _symbols(item.shape)
+        case Graph():
+            yield from (v for value in item.inputs for v in _symbols(value.type))
+        case Expr():
+            yield from _expr_symbols(item)
+        case _ if is_dataclass(item) and not isinstance(item, DType):
+            for field in fields(item):
+                yield from _symbols(getattr(item, field.name))
+
+
+def _expr_symbols(expr: Expr) -> Iterator[Var]:
+    yield from _symbols(expr.params)
+    for stage in expr.stages:
+        yield from _symbols(tuple(v.extent for v in stage.iters + stage.reduce))
+        for scalar in walk(*stage.body):
+            if isinstance(scalar, Read):
+                bound = [v for v, _ in scalar.indirect]
+                yield from (v for v in _symbols(scalar.indices) if v not in bound)
+                yield from _symbols(tuple(v.extent for v in bound))
+            elif isinstance(scalar, IndexValue):
+                yield from _symbols(scalar.index)
+
+
+# ---- graphs ------------------------------------------------------------------------------------
+
+
+class _Printer:
+    """Gives every value one name; a name that two values have gets a number on the second."""
+
+    def __init__(self) -> None:
+        self._names: dict[Value, str] = {}
+        self._taken: dict[str, int] = {}
+
+    def name(self, value: Value | None) -> str:
+        if value is None:
+            return "none"
+        if value not in self._names:
+            name = value.name
+            while name in self._taken:
+                self._taken[name] += 1
+                name = f"{value.name}#{self._taken[name]}"
+            self._taken[name] = 1
+            self._names[value] = f"%{quoted(name)}"
+        return self._names[value]
+
+    def graph(self, graph: Graph, indent: str) -> str:
+        inner = indent + "  "
+        inputs = ", ".join(f"{self.name(v)} : {v.type!r}" for v in graph.inputs)
+        name = graph.name if _WORD.fullmatch(graph.name) else json.dumps(graph.name)
+        lines = [f"graph {name}({inputs}) {{"]
+        for value, handle in graph.constants.items():
+            lines.append(
+                f"{inner}{self.name(value)} = const @{handle.digest[:16]} : {value.type!r}"
+            )
+        lines.extend(inner + self.node(node, inner) for node in graph.nodes)
+        lines.extend(f"{inner}alias {self.name(a)} = {self.name(b)}" for a, b in graph.aliases)
+        outputs = ", ".join(map(self.name, graph.outputs))
+        lines.append(f"{inner}return {outputs}".rstrip())
+        return "\n".join([*lines, indent + "}"])
+
+    def node(self, node: Node, indent: str) -> str:
+        inputs = ", ".join(map(self.name, node.inputs))
+        attrs = self._fields(node.attrs, indent)
+        text = f"{node.op.name}({inputs})" + (f" {attrs}" if attrs != "{}" else "")
+        if node.outputs:
+            outputs = ", ".join(map(self.name, node.outputs))
+            types = ", ".join(repr(v.type) for v in node.outputs)
+            text = f"{outputs} = {text} : {types}"
+        return text + (f"    ; {_location(node.loc)}" if node.loc else "")
+
+    def _fields(self, attrs: Any, indent: str) -> str:
+        if not is_dataclass(attrs):
+            raise InternalError(f"attributes of type {type(attrs).__name__} have no text")
+        parts = (
+            f"{f.name}={self.attribute(getattr(attrs, f.name), indent)}" for f in fields(attrs)
+        )
+        return "{" + ", ".join(parts) + "}"
+
+    def attribute(self, item: Any, indent: str) -> str:
+        match item:
+            case None:
+                return "none"
+            case bool() | int() | float():
+                return number(item)
+            case str():
+                return json.dumps(item)
+            case Index():
+                return item.key
+            case DType():
+                return item.name
+            case TensorType():
+                return repr(item)
+            case Enum():
+                return item.name
+            case tuple():
+                return "(" + ", ".join(self.attribute(part, indent) for part in item) + ")"
+            case Graph():
+                return self.graph(item, indent)
+            case Expr():
+                return _expr(item, indent)
+            case _:
+                return self._fields(item, indent)
+
+
+def number(value: bool | int | float) -> str:
+    """`true`, `-3`, `0.5`, `nan`, `-inf`: text that tells bool, int and float apart."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _location(loc: str) -> str:
+    plain = loc.isprintable() and loc == loc.strip() and not loc.startswith('"')
+    return loc if plain else json.dumps(loc)
+
+
+# ---- expressions -------------------------------------------------------------------------------
+
+
+def _expr(expr: Expr, indent: str) -> str:
+    inner = indent + "  "
+    params = ", ".join(f"p{n}: {t or 'none'}" for n, t in enumerate(expr.params))
+    lines = [f"expr({params}) {{"]
+    for n, stage in enumerate(expr.stages):
+        lines.append(inner + _stage(n, stage, inner + "  "))
+    lines.append(f"{inner}return {', '.join(map(source_text, expr.outputs))}")
+    return "\n".join([*lines, indent + "}"])
+
+
+def _stage(n: int, stage: Stage, indent: str) -> str:
+    head = f"s{n}[{', '.join(map(iterator_text, stage.iters))}] ="
+    if stage.monoid or stage.reduce:
+        head += f" {stage.monoid or 'none'}({', '.join(map(iterator_text, stage.reduce))})"
+    lets, bodies = body_text(stage.body)
+    indented = [indent + line for line in (*lets, bodies)]
+    return "\n".join([head, *indented]) if lets else f"{head} {bodies}"
+
+
+def body_text(body: tuple[Scalar, ...]) -> tuple[list[str], str]:
+    """The `let` lines for what `body` uses more than once, and the scalars themselves."""
+    names: dict[Scalar, str] = {}
+    lets = []
+    for scalar in _shared(body):
+        text = scalar_text(scalar, names, outer=True)
+        names[scalar] = f"v{len(names)}"
+        lets.append(f"let {names[scalar]} = {text} in")
+    return lets, ", ".join(scalar_text(s, names, outer=True) for s in body)
+
+
+def iterator_text(var: Var) -> str:
+    """`i0: 0..n`, or the facts of a variable that is no iterator."""
+    return f"{var.key} {_facts(var)}" if var.extent is None else f"{var.key}: 0..{var.extent.key}"
+
+
+def _shared(body: tuple[Scalar, ...]) -> list[Scalar]:
+    """What more than one scalar of a stage uses, operands first."""
+    order = walk(*body)
+    uses = dict.fromkeys(order, 0)
+    for scalar in (*(c for s in order for c in children(s)), *body):
+        uses[scalar] += 1
+    return [s for s in order if uses[s] > 1 and isinstance(s, Apply | Cast)]
+
+
+def source_text(source: Source) -> str:
+    """`p0` for an operand, `s1` or `s1.2` for a component of a stage."""
+    if isinstance(source, StageRef):
+        return f"s{source.stage}" + (f".{source.component}" if source.component else "")
+    return f"p{source}"
+
+
+def scalar_text(
+    root: Scalar, names: dict[Scalar, str] | None = None, *, outer: bool = False
+) -> str:
+    """The text of one scalar; `names` are those already bound by `let`.
+
+    `outer` leaves out the parentheses around an infix operator at the top.
+    """
+    known = names or {}
+
+    def text(scalar: Scalar, outer: bool = False) -> str:
+        if scalar in known:
+            return known[scalar]
+        match scalar:
+            case Const():
+                return f"{number(scalar.value)}:{scalar.dtype.name}"
+            case IndexValue():
+                return f"index({scalar.index.key}):{scalar.dtype.name}"
+            case Arg():
+                return f"arg({scalar.number}):{scalar.dtype.name}"
+            case Cast():
+                return f"cast({text(scalar.arg, True)}, {scalar.dtype.name})"
+            case Read():
+                return _read(scalar)
+            case Apply():
+                if scalar.function in INFIX:
+                    a, b = map(text, scalar.args)
+                    infix = f"{a} {INFIX[scalar.function]} {b}"
+                    return infix if outer else f"({infix})"
+                return f"{scalar.function}({', '.join(text(a, True) for a in scalar.args)})"
+
+    def _read(node: Read) -> str:
+        parts = [",".join(i.key for i in node.indices)]
+        if node.fill is not None:
+            parts.append(f"fill {number(node.fill)}")
+        parts.extend(f"{iterator_text(v)} = {text(s, True)}" for v, s in node.indirect)
+        return f"{source_text(node.source)}[{' | '.join(parts)}]"
+
+    return text(root, outer)

@@ -1,0 +1,248 @@
+"""Tile: one kernel as a program over blocks, the same for every target.
+
+    kernel = buffers, sizes, parallel axes, body
+    stmt   = Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout
+           | Loop | If | Sync
+
+    GEMM with a fused ReLU, 6 x 64 register tile, in the text of `tcc.ir.tile.text`:
+      kernel() parallel(n: 0..12, m: 0..21) {
+        input %A : f32[126,768] align 64
+        input %B : f32[12,768,64] align 64
+        output %C : f32[126,768] align 64
+        %acc: f32[6,64] = compute() 0.0:f32
+        %sum: f32[6,64] = for k: 0..768 in 0..768 step 2 carry (%c: f32[6,64] = %acc) {
+          %a: f32[6,2] = load %A[6*m+l0, k+l1]
+          %b: f32[2,64] = load %B[n, k+l0, l1]
+          %d: f32[6,64] = contract %a[m,k] * %b[k,n] + %c[m,n]
+          yield %d
+        }
+        %y: f32[6,64] = compute(%sum) max(arg(0):f32, 0.0:f32)
+        store %y to %C[6*m+l0, 64*n+l1]
+      }
+
+Blocks are SSA values of static shape.  A slice is a tuple of index expressions over the kernel's
+sizes, the loop variables around it and the block's *lane variables* l0, l1, ... (`lanes(shape)`),
+one for each axis of the block; an element of the block lies where the expressions say.  Data-
+dependent indices are variables bound to integer blocks (`indirect`), which broadcast to the
+block's shape.
+
+A `Guard` makes an access conditional, lane by lane: outside, a load gives `fill` and a store is
+dropped.  Guards are the only masks: tails of loops are blocks of their own, smaller shape.
+
+Parallel axes are independent; their units may run in any order on any thread.  Within a unit,
+statements run in order.  `Scope.LOCAL` buffers are private to a unit and uninitialised.
+Broadcasting between blocks follows NumPy for blocks of equal rank.  Reductions inside a statement
+have a fixed order, so a unit's result does not depend on how units were scheduled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from tcc.ir.expr.scalar import Scalar
+from tcc.ir.index import Index, Var, iterator
+from tcc.ir.types import DType
+
+
+class Scope(Enum):
+    """Where a buffer's bytes are."""
+
+    INPUT = "input"  # global, only read
+    OUTPUT = "output"  # global, written (and read back only by the unit that wrote it)
+    LOCAL = "local"  # a unit's scratch: cache on a CPU, shared memory on a GPU
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileBuffer:
+    """A row-major array of `sizes`.  `align` is the alignment of its address in bytes."""
+
+    name: str
+    dtype: DType
+    sizes: tuple[Index, ...]
+    scope: Scope
+    align: int = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """An SSA value: `shape` may be () for a scalar."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Active where `0 <= index < extent`; both over sizes, loop, lane and indirect variables."""
+
+    index: Index
+    extent: Index
+
+
+Indirect: TypeAlias = tuple[tuple[Var, Block], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """`out = buffer[indices]`; `fill` where a guard is not met."""
+
+    out: Block
+    buffer: TileBuffer
+    indices: tuple[Index, ...]
+    guards: tuple[Guard, ...] = ()
+    fill: bool | int | float = 0
+    indirect: Indirect = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """`buffer[indices] = block`, dropped where a guard is not met.
+
+    Elements of one store go to different places.
+    """
+
+    buffer: TileBuffer
+    indices: tuple[Index, ...]
+    block: Block
+    guards: tuple[Guard, ...] = ()
+    indirect: Indirect = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefetch:
+    """A hint that the cache line holding `buffer[indices]` is wanted soon; changes no value.
+
+    The indices are over sizes, loop and indirect variables, the latter bound to blocks of one
+    element.  They may lie outside the buffer: such a hint has no effect and never faults.
+    """
+
+    buffer: TileBuffer
+    indices: tuple[Index, ...]
+    indirect: Indirect = ()
+    level: int = 1  # of cache to bring the line into: 1 or 2
+    write: bool = False  # the line will be written
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """`out = body(args)` element by element.
+
+    `body` is a scalar over `Arg(n)`, the elements of `args[n]`, and `IndexValue`s over sizes, loop
+    and lane variables; it holds no reads.
+    """
+
+    out: Block
+    body: Scalar
+    args: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contract:
+    """`out = acc + sum over k of a * b`.
+
+    Every axis of a block has a label; equal labels are equal axes.  Labels in `a`, `b` and `out`
+    are batch, in `a` and `out` m, in `b` and `out` n, in `a` and `b` only k.  Products and sums are
+    in the dtype of `acc`, fused or not; k runs in order.  Of bf16 operands a processor may sum
+    products in pairs and take denormals for zeros; bytes of either sign are multiplied in i32.
+    """
+
+    out: Block
+    acc: Block
+    a: Block
+    b: Block
+    out_axes: tuple[str, ...]
+    a_axes: tuple[str, ...]
+    b_axes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduce:
+    """Combines `blocks` (the components of `monoid`) along `axes`, which stay with size one."""
+
+    outs: tuple[Block, ...]
+    monoid: str
+    blocks: tuple[Block, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast:
+    """`block` repeated along axes of size one up to `out.shape` (equal rank)."""
+
+    out: Block
+    block: Block
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relayout:
+    """`block` with its axes permuted by `order`, then reshaped to `out.shape`."""
+
+    out: Block
+    block: Block
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """Serial: `for var in start, start + step, ... < stop`.
+
+    `stop - start` is a multiple of `step`.  `carried` blocks hold `inits` on the first trip and
+    `yields` after each; `results` are what they hold at the end.
+    """
+
+    var: Var
+    start: Index
+    stop: Index
+    step: int
+    inits: tuple[Block, ...]
+    carried: tuple[Block, ...]
+    body: tuple[Stmt, ...]
+    yields: tuple[Block, ...]
+    results: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If:
+    """Runs `then` where `lhs < rhs` (no lanes), else `otherwise`; neither defines outer blocks."""
+
+    lhs: Index
+    rhs: Index
+    then: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sync:
+    """Stores to LOCAL buffers before it are visible to loads after it, for all lanes of a unit."""
+
+
+Stmt: TypeAlias = (
+    Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileKernel:
+    """One kernel.
+
+    `buffers` in the order of the launch (LOCAL ones excluded: they are in `locals`); `sizes` the
+    size symbols whose values the launch passes, in order; `axes` the parallel axes with their
+    extents, outermost first: a launch has the product of the extents as its grid, and unit u is
+    the row-major position of the axes' values.  `in_place`: pairs of an input and an output, by
+    position in `buffers`, that a launch may give one memory.
+    """
+
+    buffers: tuple[TileBuffer, ...]
+    locals: tuple[TileBuffer, ...]
+    sizes: tuple[Var, ...]
+    axes: tuple[Var, ...]
+    body: tuple[Stmt, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
+
+
+def lanes(shape: tuple[int, ...]) -> tuple[Index, ...]:
+    """The lane variables l0, l1, ... of a block of `shape`."""
+    return tuple(iterator(f"l{axis}", size) for axis, size in enumerate(shape))

@@ -1,0 +1,160 @@
+"""Text of tile kernels; `tcc.ir.tile.parse` reads it back to the same text.
+
+The types of results stand before what computes them, so that the lanes l0, l1, ... are known where
+they are used.  `tcc.ir.tile` shows an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from tcc.ir.graph.text import body_text, iterator_text, number, quoted, size_line
+from tcc.ir.index import free_vars
+from tcc.ir.tile import (
+    Block,
+    Broadcast,
+    Compute,
+    Contract,
+    If,
+    Indirect,
+    Load,
+    Loop,
+    Prefetch,
+    Reduce,
+    Relayout,
+    Stmt,
+    Store,
+    Sync,
+    TileBuffer,
+    TileKernel,
+)
+
+
+def kernel_text(kernel: TileKernel) -> str:
+    """The text of a kernel: the size symbols it names, then the kernel; ends with a newline."""
+    sizes = dict.fromkeys(kernel.sizes)
+    for buffer in kernel.buffers:
+        sizes.update({v: None for n in buffer.sizes for v in free_vars(n) if v.extent is None})
+    return "\n".join([*map(size_line, sizes), *_Printer().kernel(kernel)]) + "\n"
+
+
+class _Printer:
+    """Gives every block and buffer one name; a name that two have gets a number on the second."""
+
+    def __init__(self) -> None:
+        self._names: dict[Block | TileBuffer, str] = {}
+        self._taken: set[str] = set()
+
+    def _name(self, item: Block | TileBuffer) -> str:
+        if item not in self._names:
+            name, count = item.name, 1
+            while name in self._taken:
+                count += 1
+                name = f"{item.name}#{count}"
+            self._taken.add(name)
+            self._names[item] = f"%{quoted(name)}"
+        return self._names[item]
+
+    def _typed(self, block: Block) -> str:
+        return f"{self._name(block)}: {block.dtype.name}[{','.join(map(str, block.shape))}]"
+
+    def _blocks(self, blocks: Sequence[Block]) -> str:
+        return ", ".join(map(self._name, blocks))
+
+    def kernel(self, kernel: TileKernel) -> list[str]:
+        sizes = ", ".join(v.key for v in kernel.sizes)
+        axes = ", ".join(map(iterator_text, kernel.axes))
+        lines = [f"kernel({sizes}) parallel({axes}) {{"]
+        for buffer in (*kernel.buffers, *kernel.locals):
+            shape = ",".join(n.key for n in buffer.sizes)
+            kind = f"{buffer.scope.value} {self._name(buffer)}"
+            lines.append(f"  {kind} : {buffer.dtype.name}[{shape}] align {buffer.align}")
+        for pair in kernel.in_place:
+            operand, result = (self._name(kernel.buffers[n]) for n in pair)
+            lines.append(f"  place {result} over {operand}")
+        return [*lines, *self._body(kernel.body, "  "), "}"]
+
+    def _body(self, body: Sequence[Stmt], indent: str) -> list[str]:
+        return [line for node in body for line in self._statement(node, indent)]
+
+    def _statement(self, node: Stmt, indent: str) -> list[str]:
+        match node:
+            case Store():
+                line = f"store {self._name(node.block)} to {self._place(node)}"
+                return [indent + line + _guards(node)]
+            case Prefetch():
+                purpose = " to write" if node.write else ""
+                return [f"{indent}prefetch {self._place(node)} level {node.level}{purpose}"]
+            case Loop():
+                return self._loop(node, indent)
+            case If():
+                lines = [f"{indent}if {node.lhs.key} < {node.rhs.key} {{"]
+                lines += self._body(node.then, indent + "  ")
+                if node.otherwise:
+                    lines += [f"{indent}}} else {{", *self._body(node.otherwise, indent + "  ")]
+                return [*lines, indent + "}"]
+            case Sync():
+                return [f"{indent}sync"]
+            case Compute():
+                lets, text = body_text((node.body,))
+                head = f"{indent}{self._typed(node.out)} = compute({self._blocks(node.args)})"
+                inner = [f"{indent}    {line}" for line in (*lets, text)]
+                return [head, *inner] if lets else [f"{head} {text}"]
+            case Reduce():
+                outs = ", ".join(map(self._typed, node.outs))
+                axes = ", ".join(map(str, node.axes))
+                text = f"reduce {node.monoid}({self._blocks(node.blocks)}) over ({axes})"
+                return [f"{indent}{outs} = {text}"]
+            case Load() | Contract() | Broadcast() | Relayout():
+                return [f"{indent}{self._typed(node.out)} = {self._value(node)}"]
+            case _:
+                assert_never(node)
+
+    def _value(self, node: Load | Contract | Broadcast | Relayout) -> str:
+        match node:
+            case Load():
+                plain = node.fill == 0 and type(node.fill) is int
+                fill = "" if plain else f" fill {number(node.fill)}"
+                return f"load {self._place(node)}{_guards(node)}{fill}"
+            case Contract():
+                a = f"{self._name(node.a)}[{_labels(node.a_axes)}]"
+                b = f"{self._name(node.b)}[{_labels(node.b_axes)}]"
+                return f"contract {a} * {b} + {self._name(node.acc)}[{_labels(node.out_axes)}]"
+            case Broadcast():
+                return f"broadcast {self._name(node.block)}"
+            case Relayout():
+                order = ", ".join(map(str, node.order))
+                return f"relayout {self._name(node.block)} order ({order})"
+            case _:
+                assert_never(node)
+
+    def _place(self, node: Load | Store | Prefetch) -> str:
+        indices = ", ".join(i.key for i in node.indices)
+        return f"{self._name(node.buffer)}[{indices}{self._bindings(node.indirect)}]"
+
+    def _bindings(self, indirect: Indirect) -> str:
+        return "".join(f" | {iterator_text(v)} = {self._name(b)}" for v, b in indirect)
+
+    def _loop(self, node: Loop, indent: str) -> list[str]:
+        results = ", ".join(map(self._typed, node.results))
+        pairs = zip(node.carried, node.inits, strict=True)
+        carried = ", ".join(f"{self._typed(c)} = {self._name(i)}" for c, i in pairs)
+        head = f"for {iterator_text(node.var)} in {node.start.key}..{node.stop.key}"
+        lines = [
+            indent + (f"{results} = " if results else "") + f"{head} step {node.step}"
+            + (f" carry ({carried})" if carried else "") + " {"
+        ]  # fmt: skip
+        lines += self._body(node.body, indent + "  ")
+        if node.yields:
+            lines.append(f"{indent}  yield {self._blocks(node.yields)}")
+        return [*lines, indent + "}"]
+
+
+def _guards(node: Load | Store) -> str:
+    parts = ", ".join(f"0 <= {g.index.key} < {g.extent.key}" for g in node.guards)
+    return f" where {parts}" if parts else ""
+
+
+def _labels(axes: Sequence[str]) -> str:
+    return ",".join(axes)

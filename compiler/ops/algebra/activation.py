@@ -1,0 +1,336 @@
+"""Activation functions.  Formulas are those of the ONNX operators, arranged not to overflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr.scalar import Scalar
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance
+from tcc.ir.types import F16, F32, F64, I32, I64, U8
+from tcc.ops.formula import choose, fn
+from tcc.ops.pointwise import pointwise_op
+from tcc.ops.sampling import draw, unary_samples
+from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
+
+
+@dataclass(frozen=True, slots=True)
+class LeakyReluAttrs:
+    """`alpha`: the slope left of zero."""
+
+    alpha: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class EluAttrs:
+    """`alpha`: minus the limit at minus infinity."""
+
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CeluAttrs:
+    """`alpha`: minus the limit at minus infinity, and the width of the bend."""
+
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeluAttrs:
+    """The two constants of self-normalisation."""
+
+    alpha: float = 1.6732631921768188
+    gamma: float = 1.0507010221481323
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdedReluAttrs:
+    """`alpha`: up to here the result is zero."""
+
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HardSigmoidAttrs:
+    """Slope and value at zero."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SiluAttrs:
+    """x * sigmoid(alpha * x)."""
+
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkAttrs:
+    """Zero within `lambd` of zero, outside moved towards zero by `bias`."""
+
+    bias: float = 0.0
+    lambd: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GeluAttrs:
+    """`approximate` is none (by erf) or tanh."""
+
+    approximate: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.approximate not in ("none", "tanh"):
+            raise ValueError(f"there is no approximation {self.approximate!r}")
+
+
+_TANH_SCALE = math.sqrt(2.0 / math.pi)
+_TANH_CUBIC = 0.044715
+
+
+# ---- formulas -----------------------------------------------------------------------------------
+
+
+def sigmoid(x: Scalar) -> Scalar:
+    """1 / (1 + exp(-x)): where the exponential overflows the quotient is a clean 0."""
+    return fn("div", 1.0, fn("add", 1.0, fn("exp", fn("neg", x))))
+
+
+def softplus(x: Scalar) -> Scalar:
+    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|))."""
+    small = fn("log1p", fn("exp", fn("neg", fn("abs", x))))
+    return fn("add", fn("max", x, 0.0), small)
+
+
+def _gelu(attrs: GeluAttrs, x: Scalar) -> Scalar:
+    if attrs.approximate == "tanh":
+        cubic = fn("mul", fn("mul", fn("mul", x, x), x), _TANH_CUBIC)
+        inner = fn("tanh", fn("mul", fn("add", x, cubic), _TANH_SCALE))
+    else:
+        inner = fn("erf", fn("mul", x, math.sqrt(0.5)))
+    return fn("mul", fn("mul", x, 0.5), fn("add", inner, 1.0))
+
+
+def _selu(attrs: SeluAttrs, x: Scalar) -> Scalar:
+    bend = fn("mul", fn("expm1", x), attrs.alpha)
+    return fn("mul", choose(fn("le", x, 0.0), bend, x), attrs.gamma)
+
+
+def _celu(attrs: CeluAttrs, x: Scalar) -> Scalar:
+    bend = fn("mul", fn("expm1", fn("div", x, attrs.alpha)), attrs.alpha)
+    return choose(fn("gt", x, 0.0), x, bend)
+
+
+def _clamp(x: Scalar, lo: float, hi: float) -> Scalar:
+    return fn("min", fn("max", x, lo), hi)
+
+
+def _hard_sigmoid(attrs: HardSigmoidAttrs, x: Scalar) -> Scalar:
+    return _clamp(fn("add", fn("mul", x, attrs.alpha), attrs.beta), 0.0, 1.0)
+
+
+def _hard_swish(_: NoAttrs, x: Scalar) -> Scalar:
+    return fn("mul", x, _clamp(fn("add", fn("mul", x, 1.0 / 6.0), 0.5), 0.0, 1.0))
+
+
+def _shrink(attrs: ShrinkAttrs, x: Scalar) -> Scalar:
+    below = choose(fn("lt", x, -attrs.lambd), fn("add", x, attrs.bias), 0.0)
+    return choose(fn("gt", x, attrs.lambd), fn("sub", x, attrs.bias), below)
+
+
+def _clip(_: NoAttrs, x: Scalar, lo: Scalar | None = None, hi: Scalar | None = None) -> Scalar:
+    raised = x if lo is None else fn("max", x, lo)
+    return raised if hi is None else fn("min", raised, hi)
+
+
+# ---- the same in NumPy --------------------------------------------------------------------------
+
+
+def _like(x: Array, value: float) -> Array:
+    return np.asarray(value, x.dtype)
+
+
+def _sigmoid_numpy(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(np.isnan(x), x, np.where(x >= 0, 1 / (1 + e), e / (1 + e)))
+
+
+def _softplus_numpy(x: Array) -> Array:
+    return np.asarray(np.logaddexp(x, np.zeros_like(x)))
+
+
+def _gelu_numpy(attrs: GeluAttrs, x: Array) -> Array:
+    wide = x.astype(np.float64)
+    if attrs.approximate == "tanh":
+        inner = np.tanh(_TANH_SCALE * (wide + _TANH_CUBIC * wide**3))
+    else:
+        flat = [math.erf(v / math.sqrt(2.0)) for v in wide.ravel()]
+        inner = np.array(flat).reshape(x.shape)
+    return np.asarray(0.5 * wide * (1.0 + inner)).astype(x.dtype)
+
+
+def _clip_numpy(_: NoAttrs, x: Array, lo: Array | None = None, hi: Array | None = None) -> Array:
+    raised = x if lo is None else np.maximum(x, lo)
+    return raised if hi is None else np.asarray(np.minimum(raised, hi))
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+def _activation(
+    name: str,
+    formula: Callable[..., Scalar],
+    numpy: Callable[..., Any],
+    doc: str,
+    *attrs: Any,
+    onnx: OnnxBinding | None = None,
+    aten: tuple[str, ...] = (),
+    exact: bool = False,
+    span: tuple[float, float] = (-8.0, 8.0),
+) -> OpSpec:
+    """The row of an activation whose samples use each of `attrs` (the first one mostly)."""
+    choices = attrs or (NoAttrs(),)
+    return pointwise_op(
+        name, formula, numpy, doc, dtypes=FLOATS, attrs=type(choices[0]),
+        samples=unary_samples(FLOATS, *span, attrs=choices),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=(onnx,) if onnx else (),
+        aten=aten,
+    )  # fmt: skip
+
+
+def _clip_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (F32, F64, F16, I32, I64, U8):
+        x = draw(rng, dtype, (3, 7), -9, 9)
+        lo, hi = np.asarray(1, dtype.carrier), np.asarray(5, dtype.carrier)
+        yield Sample((x, lo, hi), NoAttrs(), dtype.name)
+    x = draw(rng, F32, (13,), -9, 9)
+    one, minus = np.asarray(1, np.float32), np.asarray(-1, np.float32)
+    yield Sample((x, one), NoAttrs(), "low_only")
+    yield Sample((x, None, one), NoAttrs(), "high_only")
+    yield Sample((x,), NoAttrs(), "free")
+    yield Sample((x, one, minus), NoAttrs(), "crossed")
+    yield Sample(
+        (np.array([np.nan, np.inf, -np.inf], np.float32), minus, one), NoAttrs(), "special"
+    )
+    yield Sample((x[:0], minus, one), NoAttrs(), "empty")
+
+
+def _prelu_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (F32, F64, F16, I32, I64):
+        x, slope = draw(rng, dtype, (2, 3, 5), -9, 9), draw(rng, dtype, (3, 1), -2, 2)
+        yield Sample((x, slope), NoAttrs(), dtype.name)
+    x = draw(rng, F32, (3, 7), -9, 9)
+    yield Sample((x, x), NoAttrs(), "full")
+    yield Sample((x[:, :0], x[0, :1]), NoAttrs(), "empty")
+
+
+OPS: tuple[OpSpec, ...] = (
+    _activation(
+        "relu", lambda _, x: fn("max", x, 0.0), lambda _, x: np.maximum(x, _like(x, 0)),
+        "max(x, 0); NaN stays.",
+        onnx=OnnxBinding("Relu", since=6), aten=("relu",), exact=True,
+    ),
+    _activation(
+        "leaky_relu", lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", x, attrs.alpha), x),
+        lambda attrs, x: np.where(x < 0, x * _like(x, attrs.alpha), x),
+        "x, times alpha where negative.",
+        LeakyReluAttrs(), LeakyReluAttrs(0.3), onnx=OnnxBinding("LeakyRelu", since=6),
+        aten=("leaky_relu",),
+    ),
+    _activation(
+        "elu", lambda attrs, x: choose(fn("lt", x, 0.0), fn("mul", fn("expm1", x), attrs.alpha), x),
+        lambda attrs, x: np.where(x < 0, _like(x, attrs.alpha) * np.expm1(x), x),
+        "x, and alpha * (exp(x) - 1) where negative.",
+        EluAttrs(), EluAttrs(0.5), onnx=OnnxBinding("Elu", since=6), aten=("elu",),
+    ),
+    _activation(
+        "selu", _selu,
+        lambda a, x: a.gamma * np.where(x > 0, x, a.alpha * np.expm1(x)).astype(x.dtype),
+        "gamma * x, and gamma * alpha * (exp(x) - 1) where not positive.",
+        SeluAttrs(), SeluAttrs(1.5, 0.8), onnx=OnnxBinding("Selu", since=6), aten=("selu",),
+    ),
+    _activation(
+        "celu", _celu,
+        lambda a, x: np.where(x > 0, x, a.alpha * np.expm1(x / _like(x, a.alpha))).astype(x.dtype),
+        "x, and alpha * (exp(x / alpha) - 1) where negative.",
+        CeluAttrs(), CeluAttrs(2.0), onnx=OnnxBinding("Celu", since=12), aten=("celu",),
+    ),
+    _activation(
+        "thresholded_relu", lambda attrs, x: choose(fn("gt", x, attrs.alpha), x, 0.0),
+        lambda attrs, x: np.where(x > attrs.alpha, x, _like(x, 0)),
+        "x above alpha, else 0.",
+        ThresholdedReluAttrs(), ThresholdedReluAttrs(-0.5),
+        onnx=OnnxBinding("ThresholdedRelu", since=10), exact=True,
+    ),
+    _activation(
+        "hard_sigmoid", _hard_sigmoid,
+        lambda a, x: np.clip(_like(x, a.alpha) * x + _like(x, a.beta), 0, 1),
+        "alpha * x + beta, held between 0 and 1.",
+        HardSigmoidAttrs(), HardSigmoidAttrs(0.5, 0.3), onnx=OnnxBinding("HardSigmoid", since=6),
+        aten=("hardsigmoid",),
+    ),
+    _activation(
+        "hard_swish", _hard_swish, lambda _, x: x * np.clip(x / _like(x, 6) + _like(x, 0.5), 0, 1),
+        "x * (x / 6 + 1/2 held between 0 and 1).",
+        onnx=OnnxBinding("HardSwish", since=14), aten=("hardswish",),
+    ),
+    _activation(
+        "sigmoid", lambda _, x: sigmoid(x), lambda _, x: _sigmoid_numpy(x),
+        "1 / (1 + exp(-x)).",
+        onnx=OnnxBinding("Sigmoid", since=6), aten=("sigmoid",), span=(-100.0, 100.0),
+    ),
+    _activation(
+        "softplus", lambda _, x: softplus(x), lambda _, x: _softplus_numpy(x),
+        "log(1 + exp(x)).",
+        onnx=OnnxBinding("Softplus"), aten=("softplus",),
+    ),
+    _activation(
+        "softsign", lambda _, x: fn("div", x, fn("add", fn("abs", x), 1.0)),
+        lambda _, x: x / (1 + np.abs(x)),
+        "x / (1 + |x|).",
+        onnx=OnnxBinding("Softsign"),
+    ),
+    _activation(
+        "gelu", _gelu, _gelu_numpy,
+        "x times the normal distribution function of x, by erf or by its tanh approximation.",
+        GeluAttrs(), GeluAttrs("tanh"), onnx=OnnxBinding("Gelu", since=20), aten=("gelu",),
+    ),
+    _activation(
+        "mish", lambda _, x: fn("mul", x, fn("tanh", softplus(x))),
+        lambda _, x: x * np.tanh(_softplus_numpy(x)),
+        "x * tanh(softplus(x)).",
+        onnx=OnnxBinding("Mish", since=18), aten=("mish",),
+    ),
+    _activation(
+        "silu", lambda attrs, x: fn("mul", x, sigmoid(fn("mul", x, attrs.alpha))),
+        lambda attrs, x: x * _sigmoid_numpy(_like(x, attrs.alpha) * x),
+        "x * sigmoid(alpha * x).",
+        SiluAttrs(), SiluAttrs(1.7), onnx=OnnxBinding("Swish", since=24), aten=("silu",),
+    ),
+    _activation(
+        "shrink", _shrink,
+        lambda a, x: np.where(
+            x > a.lambd,
+            x - _like(x, a.bias),
+            np.where(x < -a.lambd, x + _like(x, a.bias), _like(x, 0)),
+        ),
+        "0 within lambd of zero, outside moved towards zero by bias.",
+        ShrinkAttrs(), ShrinkAttrs(1.0, 1.5), onnx=OnnxBinding("Shrink", since=9),
+    ),
+    pointwise_op(
+        "prelu", lambda _, x, slope: choose(fn("lt", x, 0), fn("mul", x, slope), x),
+        lambda _, x, slope: np.where(x < 0, x * slope, x),
+        "x, times the slope where negative; the slope broadcasts to x.",
+        dtypes=NUMERIC, samples=_prelu_samples, arity=(2, 2), shape=first_shape,
+        onnx=(OnnxBinding("PRelu", since=7),), aten=("prelu",),
+    ),
+    pointwise_op(
+        "clip", _clip, _clip_numpy,
+        "x held between two scalars, each of which may be absent; NaN stays.",
+        dtypes=NUMERIC, samples=_clip_samples, arity=(1, 3), shape=first_shape,
+        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("Clip", since=11),), aten=("clamp",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,392 @@
+"""Functions of several elements: arithmetic, extrema, comparison, logic, bits, selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, cast
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import (
+    BOOL,
+    DTYPES,
+    F16,
+    F32,
+    F64,
+    I32,
+    I64,
+    STRING,
+    DType,
+    Kind,
+    TensorType,
+    dtype_of,
+)
+from tcc.ops.formula import choose, fn, read_aligned
+from tcc.ops.pointwise import NumpyFunction, pointwise_op
+from tcc.ops.reference import given, truncated
+from tcc.ops.sampling import Samples, binary_samples, draw
+from tcc.ops.shapes import (
+    BOOLS,
+    FLOATS,
+    INTEGERS,
+    MOVED,
+    NUMERIC,
+    broadcast_shapes,
+    broadcast_types,
+    check_dtype,
+    present,
+    required,
+    same_dtype,
+)
+
+MANY = 1 << 16  # more operands than any model has
+
+
+@dataclass(frozen=True, slots=True)
+class ModAttrs:
+    """`fmod`: the remainder has the sign of the dividend (C's fmod), else of the divisor."""
+
+    fmod: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BitShiftAttrs:
+    """`direction` is LEFT or RIGHT."""
+
+    direction: str
+
+    def __post_init__(self) -> None:
+        if self.direction not in ("LEFT", "RIGHT"):
+            raise ValueError(f"there is no direction {self.direction!r}")
+
+
+def _binary(
+    name: str,
+    numpy: NumpyFunction,
+    doc: str,
+    *,
+    onnx: str,
+    since: int = 1,
+    dtypes: Sequence[DType] = NUMERIC,
+    result: DType | None = None,
+    scalar: str = "",
+    commutative: bool = False,
+    exact: bool = False,
+    samples: Samples | None = None,
+    aten: str = "",
+) -> OpSpec:
+    """The row of one two-place function of the scalar table."""
+    return pointwise_op(
+        name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
+        dtypes=dtypes, samples=samples or binary_samples(dtypes), arity=(2, 2), result=result,
+        tolerance=Tolerance.EXACT if exact or result is BOOL else Tolerance.ELEMENTWISE,
+        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,) if commutative else (),
+        aten=(aten or name,),
+    )  # fmt: skip
+
+
+def _divide(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return np.asarray(x / y)
+    safe = np.where(y == 0, np.ones_like(y), y)
+    floor = x // safe
+    inexact = (x % safe != 0) & ((x < 0) != (safe < 0))
+    return np.where(y == 0, np.zeros_like(floor), floor + inexact.astype(floor.dtype))
+
+
+def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Array:
+    function: Callable[..., Any] = np.fmod if attrs.fmod else np.mod
+    if x.dtype.kind not in "iu":
+        return np.asarray(function(x, y))
+    return np.where(y == 0, np.zeros_like(x), function(x, np.where(y == 0, np.ones_like(y), y)))
+
+
+def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
+    """A shift by the element's width or more gives 0, or -1 of a negative number to the right."""
+    function = "shift_left" if attrs.direction == "LEFT" else "shift_right"
+    rest: Scalar | int = 0
+    if attrs.direction == "RIGHT" and x.dtype.kind is Kind.INT:
+        rest = fn("shift_right", x, x.dtype.bits - 1)
+    return choose(fn("lt", y, x.dtype.bits), fn(function, x, y), rest)
+
+
+def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
+    y = np.broadcast_arrays(x, y)[1]
+    inside = y < x.dtype.itemsize * 8
+    by = np.where(inside, y, np.zeros_like(y))
+    shifted = x << by if attrs.direction == "LEFT" else x >> by
+    signs = attrs.direction == "RIGHT" and x.dtype.kind == "i"
+    rest = np.where(x < 0, -1, 0) if signs else 0
+    return np.where(inside, shifted, rest).astype(shifted.dtype)
+
+
+# ---- any number of operands ---------------------------------------------------------------------
+
+
+def _nary_samples(dtypes: Sequence[DType]) -> Samples:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for dtype in (d for d in (F32, F64, F16, I32) if d in dtypes):
+            a, b, c = (draw(rng, dtype, s, -5, 5) for s in ((3, 7), (7,), (2, 1, 1)))
+            yield Sample((a, b, c), NoAttrs(), f"three_{dtype.name}")
+        one = draw(rng, F32, (13,), -5, 5)
+        yield Sample((one,), NoAttrs(), "one")
+        yield Sample((one[:0], one[:1]), NoAttrs(), "empty")
+        nan = np.where(np.arange(13) % 3 == 0, np.float32(np.nan), one)
+        yield Sample((one, nan.astype(np.float32)), NoAttrs(), "nan")
+
+    return samples
+
+
+def _nary(
+    name: str,
+    formula: Callable[..., Scalar],
+    numpy: NumpyFunction,
+    doc: str,
+    *,
+    onnx: str,
+    since: int = 1,
+    dtypes: Sequence[DType],
+    exact: bool = False,
+) -> OpSpec:
+    return pointwise_op(
+        name, lambda _, *terms: formula(*terms), lambda _, *arrays: numpy(*arrays), doc,
+        dtypes=dtypes, samples=_nary_samples(dtypes), arity=(1, MANY),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ACCUMULATE,
+        onnx=(OnnxBinding(onnx, since=since),), traits=(Trait.COMMUTATIVE,),
+    )  # fmt: skip
+
+
+def _fold(function: str) -> Callable[..., Scalar]:
+    return lambda *terms: reduce(lambda a, b: fn(function, a, b), terms)
+
+
+def _mean(*terms: Scalar) -> Scalar:
+    return fn("div", _fold("add")(*terms), len(terms))
+
+
+# ---- powers: base and exponent may have different types -----------------------------------------
+
+_POW_BASES = (I32, I64, *FLOATS)
+
+
+def _pow_dtype(base: DType, exponent: DType) -> DType:
+    """The type in which a power is computed."""
+    if base.is_integer:
+        if exponent.is_float:
+            return F64
+        return I64 if I64 in (base, exponent) or exponent.bits > 32 else I32
+    return F64 if F64 in (base, exponent) else F32
+
+
+def _pow_infer(types: Sequence[TensorType | None], _: NoAttrs) -> tuple[TensorType, ...]:
+    x, y = present(types)
+    check_dtype(x.dtype, _POW_BASES, "the base")
+    check_dtype(y.dtype, NUMERIC, "the exponent")
+    return (TensorType(x.dtype, broadcast_shapes(x.shape, y.shape)),)
+
+
+def _pow_expr(types: Sequence[TensorType | None], attrs: NoAttrs) -> Expr:
+    x, y = present(types)
+    (out,) = _pow_infer(types, attrs)
+    b = ExprBuilder(x, y)
+    at = b.iters(*out.shape)
+    compute = _pow_dtype(x.dtype, y.dtype)
+    base, exponent = (cast(read_aligned(b, n, t, at), compute) for n, t in enumerate((x, y)))
+    b.stage(at, cast(apply("pow", base, exponent), x.dtype))
+    return b.done()
+
+
+def _pow_reference(arrays: Sequence[Array | None], _: NoAttrs) -> tuple[Array, ...]:
+    x, y = given(arrays)
+    if x.dtype.kind == "i" and y.dtype.kind in "iu":
+        out = np.broadcast_arrays(x, y)
+        wrap = 1 << (8 * x.dtype.itemsize)
+        pairs = zip(*(o.ravel() for o in out), strict=True)
+        flat = [_int_power(int(a), int(e), wrap) for a, e in pairs]
+        signed = [(v + wrap // 2) % wrap - wrap // 2 for v in flat]
+        return (np.array(signed, x.dtype).reshape(out[0].shape),)
+    with np.errstate(all="ignore"):
+        power = np.power(x.astype(np.float64), y.astype(np.float64))
+    return (truncated(power, dtype_of(x)) if x.dtype.kind == "i" else power.astype(x.dtype),)
+
+
+def _int_power(base: int, exponent: int, wrap: int) -> int:
+    """Modulo `wrap`; truncated towards zero for negative exponents."""
+    if exponent >= 0:
+        return pow(base, exponent, wrap)
+    return base ** (-exponent % 2) if abs(base) == 1 else 0
+
+
+def _pow_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    base = rng.uniform(0.1, 3.0, (3, 7))
+    exponent = rng.uniform(-3.0, 3.0, (7,))
+    for a, b in ((F32, F32), (F64, F64), (F16, F16), (F32, F64)):
+        pair = base.astype(a.carrier), exponent.astype(b.carrier)
+        yield Sample(pair, NoAttrs(), f"{a.name}_{b.name}")
+    whole = rng.integers(-4, 5, (3, 7))
+    small = rng.integers(0, 4, (7,))
+    for a, b in ((F32, I32), (F32, I64), (I32, I32), (I64, I64), (I32, F32)):
+        yield Sample(
+            (whole.astype(a.carrier), small.astype(b.carrier)), NoAttrs(), f"{a.name}_{b.name}"
+        )
+    square = np.array(2.0, np.float32)
+    yield Sample((base.astype(np.float32), square), NoAttrs(), "square")
+
+
+_POW = OpSpec(
+    "pow", NoAttrs, (2, 2), _pow_infer, _pow_reference, _pow_samples, _POW_BASES,
+    Tolerance.ELEMENTWISE,
+    "x to the power y, in the type of x; integers wrap, and negative powers truncate to 0 or 1.",
+    _pow_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Pow"),), aten=("pow",),
+)  # fmt: skip
+
+
+# ---- selection ----------------------------------------------------------------------------------
+
+
+def _where_infer(types: Sequence[TensorType | None], _: NoAttrs) -> tuple[TensorType, ...]:
+    condition = required(types, 0)
+    check_dtype(condition.dtype, BOOLS, "the condition")
+    return (TensorType(same_dtype(present(types)[1:]), broadcast_types(types)),)
+
+
+def _where_expr(types: Sequence[TensorType | None], attrs: NoAttrs) -> Expr:
+    operands = present(types)
+    (out,) = _where_infer(types, attrs)
+    b = ExprBuilder(*operands)
+    at = b.iters(*out.shape)
+    b.stage(at, apply("select", *(read_aligned(b, n, t, at) for n, t in enumerate(operands))))
+    return b.done()
+
+
+def _where_reference(arrays: Sequence[Array | None], _: NoAttrs) -> tuple[Array, ...]:
+    condition, x, y = given(arrays)
+    return (np.where(condition, x, y),)
+
+
+def _where_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    condition = rng.integers(0, 2, (3, 7)) == 1
+    for dtype in (F32, F64, F16, I32, I64, DTYPES["u8"], BOOL):
+        x, y = draw(rng, dtype, (3, 7), -9, 9), draw(rng, dtype, (7,), -9, 9)
+        yield Sample((condition, x, y), NoAttrs(), dtype.name)
+    nan = np.full((2, 1, 1), np.nan, np.float32)
+    yield Sample((condition, nan, np.float32(1) + nan * 0), NoAttrs(), "broadcast")
+    yield Sample((condition[:0], nan[0], nan[0]), NoAttrs(), "empty")
+
+
+_WHERE = OpSpec(
+    "where", NoAttrs, (3, 3), _where_infer, _where_reference, _where_samples, MOVED,
+    Tolerance.EXACT,
+    "x where the condition holds, else y.",
+    _where_expr, traits=frozenset((Trait.ELEMENTWISE,)), onnx=(OnnxBinding("Where", since=9),),
+    aten=("where",),
+)  # fmt: skip
+
+_EQUALITY = binary_samples((*NUMERIC, BOOL), -1.5, 1.5)
+_LOGIC = binary_samples(BOOLS)
+_MOD = (ModAttrs(), ModAttrs(True))
+_SHIFTS = (BitShiftAttrs("LEFT"), BitShiftAttrs("RIGHT"))
+
+OPS: tuple[OpSpec, ...] = (
+    _binary("add", np.add, "x + y.", onnx="Add", since=7, commutative=True),
+    _binary("sub", np.subtract, "x - y.", onnx="Sub", since=7),
+    _binary("mul", np.multiply, "x * y.", onnx="Mul", since=7, commutative=True),
+    _binary(
+        "div", _divide,
+        "x / y; integers truncate and division by zero gives 0.",
+        onnx="Div", since=7, samples=binary_samples(NUMERIC, -90.0, 90.0),
+    ),
+    pointwise_op(
+        "mod", lambda attrs, x, y: fn("rem" if attrs.fmod else "mod", x, y), _modulo,
+        "Remainder with the sign of the divisor, or of the dividend with fmod.",
+        dtypes=NUMERIC, attrs=ModAttrs,
+        samples=binary_samples(NUMERIC, -20.0, 20.0, right=(1.0, 7.0), attrs=_MOD, special=False),
+        arity=(2, 2), onnx=(OnnxBinding("Mod", since=10),),
+    ),
+    _POW,
+    _nary(
+        "max", _fold("max"), lambda *a: reduce(np.maximum, a),
+        "The largest of the operands; NaN if one is, and of zeros of both signs either.",
+        onnx="Max", since=8, dtypes=NUMERIC, exact=True,
+    ),
+    _nary(
+        "min", _fold("min"), lambda *a: reduce(np.minimum, a),
+        "The least of the operands; NaN if one is, and of zeros of both signs either.",
+        onnx="Min", since=8, dtypes=NUMERIC, exact=True,
+    ),
+    _nary(
+        "sum", _fold("add"), lambda *a: reduce(np.add, a),
+        "The sum of the operands.",
+        onnx="Sum", since=8, dtypes=FLOATS,
+    ),
+    _nary(
+        "mean", _mean, lambda *a: reduce(np.add, a) / np.asarray(len(a), a[0].dtype),
+        "The arithmetic mean of the operands.",
+        onnx="Mean", since=8, dtypes=FLOATS,
+    ),
+    _binary(
+        "equal", np.equal, "x == y.", onnx="Equal", since=7, dtypes=(*NUMERIC, BOOL, STRING),
+        scalar="eq", result=BOOL, commutative=True, aten="eq", samples=_EQUALITY,
+    ),
+    _binary("less", np.less, "x < y.", onnx="Less", since=7, scalar="lt", aten="lt", result=BOOL),
+    _binary(
+        "less_or_equal", np.less_equal, "x <= y.", onnx="LessOrEqual", scalar="le", aten="le",
+        result=BOOL,
+    ),
+    _binary(
+        "greater", np.greater, "x > y.", onnx="Greater", since=7, scalar="gt", aten="gt",
+        result=BOOL,
+    ),
+    _binary(
+        "greater_or_equal", np.greater_equal, "x >= y.", onnx="GreaterOrEqual", scalar="ge",
+        aten="ge", result=BOOL,
+    ),
+    *(
+        _binary(
+            name,
+            numpy,
+            f"Logical {name}.",
+            onnx=onnx,
+            since=7,
+            dtypes=BOOLS,
+            result=BOOL,
+            commutative=True,
+            samples=_LOGIC,
+            aten=f"logical_{name}",
+        )
+        for name, onnx, numpy in (
+            ("and", "And", np.logical_and),
+            ("or", "Or", np.logical_or),
+            ("xor", "Xor", np.logical_xor),
+        )
+    ),
+    *(
+        _binary(
+            name,
+            numpy,
+            f"{onnx[7:]} of every bit.",
+            onnx=onnx,
+            dtypes=INTEGERS,
+            scalar=scalar,
+            commutative=True,
+            exact=True,
+        )
+        for name, onnx, scalar, numpy in (
+            ("bitwise_and", "BitwiseAnd", "bit_and", np.bitwise_and),
+            ("bitwise_or", "BitwiseOr", "bit_or", np.bitwise_or),
+            ("bitwise_xor", "BitwiseXor", "bit_xor", np.bitwise_xor),
+        )
+    ),
+    pointwise_op(
+        "bit_shift", _shift, _shift_numpy,
+        "x shifted by y bits; by the whole width or more gives 0.",
+        dtypes=INTEGERS, attrs=BitShiftAttrs,
+        samples=binary_samples(INTEGERS, 0.0, 100.0, right=(0.0, 9.0), attrs=_SHIFTS), arity=(2, 2),
+        tolerance=Tolerance.EXACT, onnx=(OnnxBinding("BitShift", since=11),),
+    ),
+    _WHERE,
+)  # fmt: skip

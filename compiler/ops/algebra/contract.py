@@ -1,0 +1,288 @@
+"""Contraction: sums of products over shared axes.
+
+f16 and bf16 operands are summed in f32 and rounded once, in a stage of its own after the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import I32, I64, U32, U64, DType, TensorType
+from tcc.ops.formula import aligned, fn, wide
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require
+from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
+from tcc.ops.shapes import (
+    FLOATS,
+    agree,
+    broadcast_dims,
+    broadcast_shapes,
+    check_broadcast,
+    optional,
+    required,
+    same_dtype,
+)
+
+_SUMMED = (*FLOATS, I32, I64, U32, U64)
+
+
+@dataclass(frozen=True, slots=True)
+class GemmAttrs:
+    """`alpha * A' * B' + beta * C`, where a prime transposes if the flag says so."""
+
+    alpha: float
+    beta: float
+    trans_a: bool
+    trans_b: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumAttrs:
+    """`equation` like "bij,bjk->bik": one letter per axis, an arrow, no ellipsis or spaces."""
+
+    equation: str
+
+
+def rounded(b: ExprBuilder, sums: StageRef, shape: Sequence[Index], dtype: DType) -> StageRef:
+    """`sums` in `dtype`: the stage itself, or one that rounds it."""
+    i = b.iters(*shape)
+    value = b.read(sums, *i)
+    return sums if value.dtype is dtype else b.stage(i, cast(value, dtype))
+
+
+# ---- matmul --------------------------------------------------------------------------------------
+
+
+def matmul_shape(a: TensorType, c: TensorType) -> tuple[Index, ...]:
+    """The shape of a matrix product; raises ValueError on operands that do not fit."""
+    require(a.rank > 0 and c.rank > 0, f"matmul takes no scalars: {a}, {c}")
+    agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
+    rows = a.shape[-2:-1]
+    columns = c.shape[-1:] if c.rank > 1 else ()
+    return (*broadcast_shapes(a.shape[:-2], c.shape[:-2], tail=2), *rows, *columns)
+
+
+def _matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    dtype = same_dtype(types)
+    return (TensorType(dtype, matmul_shape(required(types, 0), required(types, 1))),)
+
+
+def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    a, c = array(arrays, 0), array(arrays, 1)
+    return (np.asarray(np.matmul(widen_half(a), widen_half(c))).astype(a.dtype),)
+
+
+def matmul_sum(
+    b: ExprBuilder, a: TensorType, c: TensorType, term: Callable[[Any, Any], Scalar]
+) -> StageRef:
+    """The stage of sums; `term` gets the indices at which each operand is read."""
+    shape = matmul_shape(a, c)
+    i = b.iters(*shape)
+    (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
+    matrix_axes = (a.rank > 1) + (c.rank > 1)
+    batch = i[: len(i) - matrix_axes]
+    row = i[len(batch) : len(batch) + (a.rank > 1)]
+    column = i[len(i) - 1 :] if c.rank > 1 else ()
+    at_a = (*aligned(a.shape[:-2], batch), *row, k)
+    at_c = (*aligned(c.shape[:-2], batch), k, *column)
+    return b.stage(i, term(at_a, at_c), over=(k,), monoid="sum")
+
+
+def _matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
+    (y,) = _matmul_infer(types, attrs)
+    b = ExprBuilder(*types)
+    sums = matmul_sum(
+        b,
+        required(types, 0),
+        required(types, 1),
+        lambda at_a, at_c: fn("mul", wide(b.read(0, *at_a)), wide(b.read(1, *at_c))),
+    )
+    return b.done(rounded(b, sums, y.shape, y.dtype))
+
+
+def _matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for left, right in (
+        ((7, 13), (13, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((4,), (4,)),
+        ((4,), (3, 4, 2)),
+        ((2, 3, 4), (4,)),
+        ((3, 0), (0, 2)),
+        ((0, 3), (3, 2)),
+        ((1, 1), (1, 1)),
+    ):
+        x, y = (rng.standard_normal(s).astype(np.float32) for s in (left, right))
+        yield Sample((x, y), NoAttrs())
+    halves = tuple(rng.standard_normal(s).astype(np.float16) for s in ((3, 17), (17, 5)))
+    yield Sample(halves, NoAttrs(), "f16")
+    yield Sample((rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 2))), NoAttrs(), "i64")
+
+
+# ---- gemm ----------------------------------------------------------------------------------------
+
+
+def _gemm_dims(types: Types, attrs: GemmAttrs) -> tuple[Index, Index, Index]:
+    a, c = required(types, 0), required(types, 1)
+    require(a.rank == c.rank == 2, f"gemm takes matrices, not {a} and {c}")
+    m, k = reversed(a.shape) if attrs.trans_a else a.shape
+    k2, n = reversed(c.shape) if attrs.trans_b else c.shape
+    return m, n, agree(k, k2, "the summed dims of gemm")
+
+
+def _gemm_infer(types: Types, attrs: GemmAttrs) -> tuple[TensorType, ...]:
+    dtype = same_dtype(types)
+    m, n, _ = _gemm_dims(types, attrs)
+    bias = optional(types, 2)
+    if bias is not None:
+        check_broadcast(bias.shape, (m, n), 2)
+    whole = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
+    require(dtype.is_float or whole, f"gemm of {dtype} takes whole alpha and beta")
+    return (TensorType(dtype, (m, n)),)
+
+
+def _gemm_reference(arrays: Arrays, attrs: GemmAttrs) -> tuple[Array, ...]:
+    a, c, bias = array(arrays, 0), array(arrays, 1), maybe_array(arrays, 2)
+    left, right = widen_half(a.T if attrs.trans_a else a), widen_half(c.T if attrs.trans_b else c)
+    y = (left @ right) * left.dtype.type(attrs.alpha)
+    if bias is not None:
+        y = y + left.dtype.type(attrs.beta) * widen_half(bias)
+    return (y.astype(a.dtype),)
+
+
+def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
+    (y,) = _gemm_infer(types, attrs)
+    m, n, depth = _gemm_dims(types, attrs)
+    b = ExprBuilder(*types)
+    i, j = b.iters(m, n)
+    (k,) = b.iters(depth)
+    left = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
+    right = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
+    sums = b.stage((i, j), fn("mul", wide(left), wide(right)), over=(k,), monoid="sum")
+    bias = optional(types, 2)
+    if attrs.alpha == 1.0 and bias is None:
+        return b.done(rounded(b, sums, (m, n), y.dtype))
+    i, j = b.iters(m, n)
+    value: Scalar = b.read(sums, i, j)
+    if attrs.alpha != 1.0:
+        value = fn("mul", value, attrs.alpha)
+    if bias is not None:
+        term = wide(b.read(2, *aligned(bias.shape, (i, j))))
+        value = fn("add", value, term if attrs.beta == 1.0 else fn("mul", term, attrs.beta))
+    b.stage((i, j), cast(value, y.dtype))
+    return b.done()
+
+
+def _gemm_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    yield Sample((f32(7, 13), f32(13, 5)), GemmAttrs(1.0, 1.0, False, False))
+    yield Sample((f32(13, 7), f32(5, 13), f32(5)), GemmAttrs(0.5, 2.0, True, True))
+    yield Sample((f32(3, 4), f32(2, 4), f32(3, 1)), GemmAttrs(1.0, 1.0, False, True))
+    yield Sample((f32(3, 0), f32(0, 2), f32()), GemmAttrs(1.0, 0.5, False, False), "empty")
+    halves = (f32(3, 4).astype(np.float16), f32(4, 2).astype(np.float16))
+    yield Sample(halves, GemmAttrs(1.5, 1.0, False, False), "f16")
+
+
+# ---- einsum --------------------------------------------------------------------------------------
+
+
+def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict[str, Index]]:
+    left, arrow, output = attrs.equation.partition("->")
+    terms = left.split(",")
+    require(bool(arrow), f"the equation {attrs.equation} has no arrow")
+    require(len(terms) == len(types), f"{attrs.equation} names {len(terms)} operands")
+    extents: dict[str, Index] = {}
+    for number, term in enumerate(terms):
+        x = required(types, number)
+        require(len(term) == x.rank, f"{term} of {attrs.equation} does not fit {x}")
+        for letter, dim in zip(term, x.shape, strict=True):
+            agree(x.shape[term.index(letter)], dim, f"{letter} of {attrs.equation}")
+            axes = {
+                k: [n - len(t) for n, c in enumerate(t) if c == letter] for k, t in enumerate(terms)
+            }
+            extents[letter] = broadcast_dims(extents.get(letter, const(1)), dim, axes)
+    require(len(dict.fromkeys(output)) == len(output), f"{attrs.equation} repeats an output axis")
+    require(all(letter in extents for letter in output), f"{attrs.equation} has a new output axis")
+    return terms, output, extents
+
+
+def _einsum_infer(types: Types, attrs: EinsumAttrs) -> tuple[TensorType, ...]:
+    dtype = same_dtype(types)
+    _, output, extents = _einsum_dims(types, attrs)
+    return (TensorType(dtype, tuple(extents[letter] for letter in output)),)
+
+
+def _einsum_reference(arrays: Arrays, attrs: EinsumAttrs) -> tuple[Array, ...]:
+    operands = [array(arrays, n) for n in range(len(arrays))]
+    y = np.einsum(attrs.equation, *(widen_half(a) for a in operands))
+    return (np.asarray(y).astype(operands[0].dtype),)
+
+
+def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
+    (y,) = _einsum_infer(types, attrs)
+    terms, output, extents = _einsum_dims(types, attrs)
+    b = ExprBuilder(*types)
+    index = {letter: b.iters(size)[0] for letter, size in extents.items()}
+    factors: list[Scalar] = []
+    for number, term in enumerate(terms):
+        shape = required(types, number).shape
+        at = [
+            0 if as_int(dim) == 1 else index[letter]
+            for letter, dim in zip(term, shape, strict=True)
+        ]
+        factors.append(wide(b.read(number, *at)))
+    body = reduce(lambda p, q: apply("mul", p, q), factors)
+    outer = tuple(index[letter] for letter in output)
+    over = tuple(index[letter] for letter in extents if letter not in output)
+    sums = b.stage(outer, body, over=over, monoid="sum" if over else None)
+    return b.done(rounded(b, sums, y.shape, y.dtype))
+
+
+def _einsum_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for equation, shapes in (
+        ("bij,bjk->bik", ((2, 3, 7), (2, 7, 5))),
+        ("ij->ji", ((3, 4),)),
+        ("ii->i", ((5, 5),)),
+        ("ij->", ((3, 13),)),
+        ("i,j->ij", ((3,), (1,))),
+        ("bhid,bhjd->bhij", ((1, 2, 3, 4), (1, 2, 5, 4))),
+        ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 2))),
+    ):
+        arrays = tuple(rng.standard_normal(s).astype(np.float32) for s in shapes)
+        yield Sample(arrays, EinsumAttrs(equation), equation)
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_CONTRACTS = frozenset({Trait.CONTRACTION})
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "matmul", NoAttrs, (2, 2), _matmul_infer, _matmul_reference, _matmul_samples, _SUMMED,
+        Tolerance.ACCUMULATE,
+        "Matrix product of the last two axes, the axes before broadcast; vectors as in NumPy.",
+        expr=_matmul_expr, traits=_CONTRACTS, onnx=(OnnxBinding("MatMul"),),
+        aten=("mm", "bmm", "matmul"),
+    ),
+    OpSpec(
+        "gemm", GemmAttrs, (2, 3), _gemm_infer, _gemm_reference, _gemm_samples, _SUMMED,
+        Tolerance.ACCUMULATE,
+        "alpha * A' * B' + beta * C, the primes being optional transpositions.",
+        expr=_gemm_expr, traits=_CONTRACTS,
+        onnx=(OnnxBinding("Gemm", since=7, attrs=(("transA", "trans_a"), ("transB", "trans_b"))),),
+        aten=("addmm",),
+    ),
+    OpSpec(
+        "einsum", EinsumAttrs, (1, 26), _einsum_infer, _einsum_reference, _einsum_samples, _SUMMED,
+        Tolerance.ACCUMULATE,
+        "The sum of products that an explicit equation names.",
+        expr=_einsum_expr, traits=_CONTRACTS, aten=("einsum",),
+    ),
+)  # fmt: skip

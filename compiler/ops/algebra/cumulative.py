@@ -1,0 +1,115 @@
+"""Running sums and products along one axis.
+
+The result at i combines x[i - k] over all k >= 0; what lies before the first element reads as the
+monoid's identity.  That is work of the square of the axis: long axes are left to a C function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import cast
+from tcc.ir.index import as_int
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F16, F32, F64, I32, I64, U32, U64, TensorType
+from tcc.ops.formula import wide
+from tcc.ops.reference import given, in_f32
+from tcc.ops.sampling import draw
+from tcc.ops.shapes import FLOATS, check_axis, check_dtype, required
+
+_DTYPES = (I32, I64, U32, U64, *FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class CumSumAttrs:
+    """`exclusive` leaves the element itself out; `reverse` runs from the last element back."""
+
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
+
+
+def _infer(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, _DTYPES)
+    check_axis(attrs.axis, x.rank)
+    return (x,)
+
+
+def _expr(monoid: str, identity: int) -> Callable[[Sequence[TensorType | None], Any], Expr]:
+    def expr(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> Expr:
+        x = required(types, 0)
+        b = ExprBuilder(x)
+        at = b.iters(*x.shape)
+        (k,) = b.iters(x.shape[attrs.axis])
+        back = k + 1 if attrs.exclusive else k
+        here = at[attrs.axis]
+        where = list(at)
+        where[attrs.axis] = here + back if attrs.reverse else here - back
+        running = b.stage(at, wide(b.read(0, *where, fill=identity)), over=(k,), monoid=monoid)
+        at = b.iters(*x.shape)
+        if b.read(running, *at).dtype is not x.dtype:
+            b.stage(at, cast(b.read(running, *at), x.dtype))
+        return b.done()
+
+    return expr
+
+
+# Elements along the axis up to which the expression, which fuses with what is around it, pays.
+_SHORT = 32
+
+
+def _is_long(types: Sequence[TensorType | None], attrs: CumSumAttrs) -> bool:
+    """Whether the C function does it; halves are summed by the expression, in f32."""
+    x = required(types, 0)
+    size = as_int(x.shape[attrs.axis])
+    return x.dtype.bytes >= 4 and (size is None or size > _SHORT)
+
+
+def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAttrs) -> Array:
+    along = np.flip(x, attrs.axis) if attrs.reverse else x
+    result = np.asarray(numpy(along, axis=attrs.axis, dtype=x.dtype))
+    if attrs.exclusive and x.shape[attrs.axis]:
+        first = np.full_like(np.take(result, [0], attrs.axis), identity)
+        rest = np.delete(result, -1, attrs.axis)
+        result = np.concatenate([first, rest], attrs.axis)
+    return np.flip(result, attrs.axis) if attrs.reverse else result
+
+
+def _samples(span: tuple[float, float]) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        x = draw(rng, F32, (3, 7, 5), *span)
+        for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+            label = f"exclusive{exclusive:d}_reverse{reverse:d}"
+            yield Sample((x,), CumSumAttrs(1, exclusive, reverse), label)
+        for dtype in (F64, F16, I32, I64):
+            yield Sample((draw(rng, dtype, (2, 13), *span),), CumSumAttrs(1), dtype.name)
+        yield Sample((x[:, :, 0],), CumSumAttrs(0), "outer")
+        yield Sample((draw(rng, F32, (3, 33, 2), *span),), CumSumAttrs(1, True), "long")
+        yield Sample((draw(rng, I64, (5, 40), *span),), CumSumAttrs(1, False, True), "long_i64")
+        yield Sample((x[:0, 0],), CumSumAttrs(0, True), "empty")
+
+    return samples
+
+
+def _row(
+    name: str, monoid: str, identity: int, numpy: Callable[..., Any], span: float, doc: str
+) -> OpSpec:
+    def reference(arrays: Sequence[Array | None], attrs: CumSumAttrs) -> tuple[Array, ...]:
+        return (in_f32(lambda x: _running(numpy, identity, x, attrs))(*given(arrays)),)
+
+    return OpSpec(
+        name, CumSumAttrs, (1, 1), _infer, reference, _samples((-span, span)), _DTYPES,
+        Tolerance.ACCUMULATE, doc, _expr(monoid, identity), call="running", calls=_is_long,
+        traits=frozenset((Trait.REDUCTION,)), aten=(name.replace("_", ""),),
+    )  # fmt: skip
+
+
+OPS: tuple[OpSpec, ...] = (
+    _row("cum_sum", "sum", 0, np.cumsum, 4.0, "The sum of all elements up to each one."),
+    _row("cum_prod", "prod", 1, np.cumprod, 1.5, "The product of all elements up to each one."),
+)

@@ -1,0 +1,146 @@
+"""Matrix products whose right factor is narrow: levels, scaled by blocks, or floats of a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.index import Index
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
+from tcc.ops.algebra.contract import matmul_sum
+from tcc.ops.formula import fn
+from tcc.ops.shapes import agree_shapes, check_dtype, optional, required
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelsAttrs:
+    """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
+    those of 8 have one each.  So many levels of a `block` along the summed axis share a scale."""
+
+    bits: int = 8
+    block: int = 0
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8):
+            raise ValueError(f"levels have 4 or 8 bits, not {self.bits}")
+        if self.block < 0:
+            raise ValueError(f"block {self.block} is negative")
+
+
+def nibbles(levels: Array, axis: int) -> Array:
+    """Four-bit levels two to a byte along `axis`, whose length is even: i8."""
+    bits = levels.view(np.uint8) & 0xF
+    even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
+    odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
+    both: Array = (even | odd << 4).view(np.int8)
+    return both
+
+
+def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
+    """Both factors as if each level had an element of its own."""
+    x, levels = required(types, 0), required(types, 1)
+    check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
+    check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
+    if levels.rank != 2 or x.rank < 2:
+        raise ValueError(f"there is no product of {x!r} and levels {levels!r}")
+    rows = levels.shape[0] * (8 // attrs.bits)
+    return x, tensor(F32, rows, levels.shape[1])
+
+
+def _infer(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, ...]:
+    x, w = _unpacked(types, attrs)
+    if x.shape[-1] is not w.shape[0]:
+        raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
+    for number, what in ((2, "scales"), (3, "zero points")):
+        given = optional(types, number)
+        if given is None:
+            continue
+        if not attrs.block:
+            raise ValueError(f"there are {what} and no block")
+        check_dtype(
+            given.dtype, (F32, F16, BF16) if number == 2 else (I8, F32, F16, BF16), f"the {what}"
+        )
+        blocks = -(-w.shape[0] // attrs.block)
+        agree_shapes(given.shape, (blocks, w.shape[1]), what)
+    return (tensor(F32, *x.shape[:-1], w.shape[1]),)
+
+
+def _expr(types: Types, attrs: LevelsAttrs) -> Expr:
+    x, w = _unpacked(types, attrs)
+    b = ExprBuilder(*types)
+
+    def right(k: Index, j: Index) -> Scalar:
+        value = cast(_level(b, attrs, k, j), F32)
+        if optional(types, 3) is not None:
+            value = fn("sub", value, cast(b.read(3, k // attrs.block, j), F32))
+        if optional(types, 2) is not None:
+            value = fn("mul", value, cast(b.read(2, k // attrs.block, j), F32))
+        return value
+
+    sums = matmul_sum(
+        b, x, w, lambda at, kj: fn("mul", cast(b.read(0, *at), F32), right(kj[0], kj[1]))
+    )
+    return b.done(sums)
+
+
+def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
+    if attrs.bits == 8:
+        return b.read(1, k, j)
+    both = cast(b.read(1, k // 2, j), I32)
+    # The wanted half goes to the top, and back with its sign.
+    raised = apply("shift_left", both, index_value(28 - 4 * (k % 2), I32))
+    return apply("shift_right", raised, literal(28, I32))
+
+
+def _reference(arrays: Arrays, attrs: LevelsAttrs) -> tuple[Array, ...]:
+    x, levels = arrays[0], arrays[1]
+    assert x is not None
+    assert levels is not None
+    wide = levels.astype(np.float32)
+    if attrs.bits == 4:
+        low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
+        wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
+    for number in (3, 2):
+        given = arrays[number] if len(arrays) > number else None
+        if given is not None:
+            spread = np.repeat(given.astype(np.float32), attrs.block, 0)[: len(wide)]
+            wide = wide - spread if number == 3 else wide * spread
+    return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((5, 24)).astype(np.float32)
+    whole = rng.integers(-128, 128, (24, 7)).astype(np.int8)
+    scales = rng.uniform(0.1, 1, (3, 7)).astype(np.float32)
+    zeros = rng.integers(-8, 8, (3, 7)).astype(np.int8)
+    yield Sample((x, whole), LevelsAttrs(), "bytes")
+    yield Sample((x, whole, scales), LevelsAttrs(8, 8), "blocks")
+    yield Sample((x, whole[:12], scales), LevelsAttrs(4, 8), "halves")
+    yield Sample((x, whole[:12], scales, zeros), LevelsAttrs(4, 8), "points")
+    yield Sample((x, whole, scales, zeros + np.float32(0.3)), LevelsAttrs(8, 8), "real_points")
+    yield Sample((x[None, :1], whole[:12], scales.astype(np.float16)), LevelsAttrs(4, 8), "f16")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "matmul_levels",
+        LevelsAttrs,
+        (2, 4),
+        _infer,
+        _reference,
+        _samples,
+        (F32, F16, BF16, *FLOAT8),
+        Tolerance.ACCUMULATE,
+        "Matrix product with levels; operands (x, levels, scales, zero points), the last two by "
+        "block of the sum.",
+        _expr,
+        traits=frozenset((Trait.CONTRACTION,)),
+    ),
+)

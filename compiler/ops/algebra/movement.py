@@ -1,0 +1,469 @@
+"""Movement: ops that copy elements from one place to another.
+
+Each is one index map per output; `concat` and `pad` select between reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.index import Index, IndexLike, as_int, const
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import I64, TensorType, element_count
+from tcc.ops.formula import aligned
+from tcc.ops.operands import Arrays, Types, array, differ, dims, require, sizes
+from tcc.ops.sampling import normal
+from tcc.ops.shapes import MOVED, agree, required, same_dtype
+
+_MOVES = frozenset({Trait.MOVEMENT})
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs:
+    """`shape` is the whole output shape; no 0 or -1 placeholders."""
+
+    shape: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs:
+    """Output axis `a` is input axis `perm[a]`."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandAttrs:
+    """`shape` broadcasts with the input's shape in both directions.  An axis of open size that is
+    neither one nor of the size given has one element or so many: `require` checks it."""
+
+    shape: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SliceAttrs:
+    """One entry per axis, already clamped: `out[i] = x[start + i * step]` for `i < size`."""
+
+    starts: tuple[Index, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConcatAttrs:
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttrs:
+    """`sizes` of the parts along `axis`; they add up to its extent."""
+
+    axis: int
+    sizes: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileAttrs:
+    repeats: tuple[Index, ...]
+
+
+# ---- reshape -------------------------------------------------------------------------------------
+
+
+def _reshape_infer(types: Types, attrs: ReshapeAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    before, after = element_count(x.shape), element_count(attrs.shape)
+    require(
+        not differ(before, after),
+        f"{x} has {before} elements, the new shape {list(attrs.shape)} has {after}",
+    )
+    return (TensorType(x.dtype, attrs.shape),)
+
+
+def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> tuple[Array, ...]:
+    return (array(arrays, 0).reshape(sizes(attrs.shape)).copy(),)
+
+
+def _reshape_expr(types: Types, attrs: ReshapeAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    i = b.iters(*attrs.shape)
+    if as_int(element_count(x.shape)) == 0:
+        value: Scalar = literal(0, x.dtype)  # never evaluated: the output is empty too
+    else:
+        value = b.read(0, *_reshaped(i, attrs.shape, x.shape))
+    b.stage(i, value)
+    return b.done()
+
+
+def _reshaped(
+    i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]
+) -> tuple[Index, ...]:
+    """Where the element at `i` of `shape` lies in a tensor of the shape `before`.
+
+    Equal axes at either end keep their index: with them every size between would divide.
+    """
+    equal = [a is b for a, b in zip(shape, before, strict=False)]
+    first = ([*equal, False]).index(False)
+    equal = [a is b for a, b in zip(shape[first:][::-1], before[first:][::-1], strict=False)]
+    last = ([*equal, False]).index(False)
+    inner, outer = slice(first, len(before) - last), slice(first, len(shape) - last)
+    middle = delinearise(linearise(i[outer], shape[outer]), before[inner])
+    return (*i[:first], *middle, *i[len(i) - last :])
+
+
+def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
+    """The row-major position of `indices` in a tensor of `shape`."""
+    linear = const(0)
+    for index, dim in zip(indices, shape, strict=True):
+        # An axis of extent one adds nothing; without its iterator the position stays simple.
+        linear = linear if as_int(dim) == 1 else linear * dim + index
+    return linear
+
+
+def delinearise(linear: Index, shape: Sequence[Index]) -> tuple[Index, ...]:
+    """The indices at row-major position `linear`; no extent may be the constant zero."""
+    indices: list[Index] = []
+    stride = const(1)
+    for axis in reversed(range(len(shape))):
+        if as_int(shape[axis]) == 1:
+            indices.append(const(0))
+            continue
+        quotient = linear // stride
+        leading = all(as_int(d) == 1 for d in shape[:axis])
+        indices.append(quotient if leading else quotient % shape[axis])
+        stride = stride * shape[axis]
+    return tuple(reversed(indices))
+
+
+# ---- transpose, expand, slice, tile --------------------------------------------------------------
+
+
+def _transpose_infer(types: Types, attrs: TransposeAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(
+        sorted(attrs.perm) == list(range(x.rank)),
+        f"{list(attrs.perm)} is no permutation of the {x.rank} axes of {x}",
+    )
+    return (TensorType(x.dtype, tuple(x.shape[p] for p in attrs.perm)),)
+
+
+def _transpose_reference(arrays: Arrays, attrs: TransposeAttrs) -> tuple[Array, ...]:
+    return (np.transpose(array(arrays, 0), attrs.perm).copy(),)
+
+
+def _transpose_expr(types: Types, attrs: TransposeAttrs) -> Expr:
+    (y,) = _transpose_infer(types, attrs)
+    b = ExprBuilder(required(types, 0))
+    i = b.iters(*y.shape)
+    b.stage(i, b.read(0, *(i[attrs.perm.index(axis)] for axis in range(y.rank))))
+    return b.done()
+
+
+def _expand_infer(types: Types, attrs: ExpandAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    rank = max(x.rank, len(attrs.shape))
+    pairs = list(zip(_padded(x.shape, rank), _padded(attrs.shape, rank), strict=True))
+    for own, due in pairs:
+        require(not differ(own, due) or own is const(1), f"{own.key} is no {due.key}")
+    return (TensorType(x.dtype, tuple(due for _, due in pairs)),)
+
+
+def _padded(shape: Sequence[Index], rank: int) -> tuple[Index, ...]:
+    return (*(const(1),) * (rank - len(shape)), *shape)
+
+
+def _expand_reference(arrays: Arrays, attrs: ExpandAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    return (x * np.ones(sizes(attrs.shape), x.dtype),)
+
+
+def _expand_expr(types: Types, attrs: ExpandAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _expand_infer(types, attrs)
+    b = ExprBuilder(x)
+    i = b.iters(*y.shape)
+    pairs = enumerate(zip(x.shape, y.shape[y.rank - x.rank :], strict=True))
+    open_axes = [axis for axis, (own, due) in pairs if own not in (const(1), due)]
+
+    def element(at: tuple[IndexLike, ...], axes: Sequence[int]) -> Scalar:
+        if not axes:
+            return b.read(0, *at)  # where it is outside, the select drops it
+        axis, *others = axes
+        first = element((*at[:axis], 0, *at[axis + 1 :]), others)
+        is_one = apply("eq", index_value(x.shape[axis], I64), literal(1, I64))
+        return apply("select", is_one, first, element(at, others))
+
+    b.stage(i, element(aligned(x.shape, i), open_axes))
+    return b.done()
+
+
+def _slice_infer(types: Types, attrs: SliceAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    counts = {len(attrs.starts), len(attrs.steps), len(attrs.sizes), x.rank}
+    require(len(counts) == 1, f"slice needs one start, step and size for each axis of {x}")
+    require(0 not in attrs.steps, "slice steps must not be zero")
+    for axis, step in enumerate(attrs.steps):
+        parts = (attrs.starts[axis], attrs.sizes[axis], x.shape[axis])
+        start, size, extent = map(as_int, parts)
+        if start is not None and extent is not None and size:
+            ends = (start, start + (size - 1) * step)
+            inside = min(ends) >= 0 and max(ends) < extent
+            require(inside, f"elements {ends[0]} to {ends[1]} of axis {axis} are not all in {x}")
+    return (TensorType(x.dtype, attrs.sizes),)
+
+
+def _slice_reference(arrays: Arrays, attrs: SliceAttrs) -> tuple[Array, ...]:
+    starts, lengths = sizes(attrs.starts), sizes(attrs.sizes)
+    picks = [
+        start + step * np.arange(n)
+        for start, step, n in zip(starts, attrs.steps, lengths, strict=True)
+    ]
+    x = array(arrays, 0)
+    return ((x[np.ix_(*picks)] if picks else x).copy(),)
+
+
+def _slice_expr(types: Types, attrs: SliceAttrs) -> Expr:
+    (y,) = _slice_infer(types, attrs)
+    b = ExprBuilder(required(types, 0))
+    i = b.iters(*y.shape)
+    if as_int(element_count(y.shape)) == 0:
+        b.stage(i, literal(0, y.dtype))
+        return b.done()
+    at = (start + k * step for start, step, k in zip(attrs.starts, attrs.steps, i, strict=True))
+    b.stage(i, b.read(0, *at))
+    return b.done()
+
+
+def _tile_infer(types: Types, attrs: TileAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(len(attrs.repeats) == x.rank, f"tile needs one repeat for each axis of {x}")
+    shape = tuple(d * r for d, r in zip(x.shape, attrs.repeats, strict=True))
+    return (TensorType(x.dtype, shape),)
+
+
+def _tile_reference(arrays: Arrays, attrs: TileAttrs) -> tuple[Array, ...]:
+    return (np.tile(array(arrays, 0), sizes(attrs.repeats)),)
+
+
+def _tile_expr(types: Types, attrs: TileAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _tile_infer(types, attrs)
+    b = ExprBuilder(x)
+    i = b.iters(*y.shape)
+    if as_int(element_count(y.shape)) == 0:
+        b.stage(i, literal(0, y.dtype))
+        return b.done()
+    b.stage(i, b.read(0, *(k % d for k, d in zip(i, x.shape, strict=True))))
+    return b.done()
+
+
+# ---- concat and split ----------------------------------------------------------------------------
+
+
+def _concat_infer(types: Types, attrs: ConcatAttrs) -> tuple[TensorType, ...]:
+    parts = [required(types, n) for n in range(len(types))]
+    dtype, first = same_dtype(types), parts[0]
+    require(all(p.rank == first.rank for p in parts), f"concat of different ranks: {parts}")
+    require(attrs.axis < first.rank, f"axis {attrs.axis} is outside {first}")
+    shape = list(first.shape)
+    for part in parts[1:]:
+        for axis, dim in enumerate(part.shape):
+            if axis == attrs.axis:
+                shape[axis] = shape[axis] + dim
+                continue
+            agree(shape[axis], dim, f"parts differ at axis {axis}")
+    return (TensorType(dtype, tuple(shape)),)
+
+
+def _concat_reference(arrays: Arrays, attrs: ConcatAttrs) -> tuple[Array, ...]:
+    parts = [array(arrays, n) for n in range(len(arrays))]
+    return (np.concatenate(parts, axis=attrs.axis),)
+
+
+def _concat_expr(types: Types, attrs: ConcatAttrs) -> Expr:
+    (y,) = _concat_infer(types, attrs)
+    b = ExprBuilder(*types)
+    i = b.iters(*y.shape)
+    ends: list[Index] = []
+    reads: list[Scalar] = []
+    end = const(0)
+    for number in range(len(types)):
+        at = [*i[: attrs.axis], i[attrs.axis] - end, *i[attrs.axis + 1 :]]
+        reads.append(b.read(number, *at))  # where it is outside, the select drops it
+        end = end + required(types, number).shape[attrs.axis]
+        ends.append(end)
+    body = reads[-1]
+    for value, stop in zip(reads[-2::-1], ends[-2::-1], strict=True):
+        body = apply("select", _less(i[attrs.axis], stop), value, body)
+    b.stage(i, body)
+    return b.done()
+
+
+def _less(a: IndexLike, b: IndexLike) -> Scalar:
+    return apply("lt", index_value(a, I64), index_value(b, I64))
+
+
+def _split_infer(types: Types, attrs: SplitAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
+    total = sum(attrs.sizes, const(0))
+    agree(x.shape[attrs.axis], total, "the axis and the sum of its parts")
+    return tuple(
+        TensorType(x.dtype, (*x.shape[: attrs.axis], size, *x.shape[attrs.axis + 1 :]))
+        for size in attrs.sizes
+    )
+
+
+def _split_reference(arrays: Arrays, attrs: SplitAttrs) -> tuple[Array, ...]:
+    cuts = np.cumsum(sizes(attrs.sizes))[:-1]
+    return tuple(p.copy() for p in np.split(array(arrays, 0), cuts, axis=attrs.axis))
+
+
+def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
+    b = ExprBuilder(required(types, 0))
+    start = const(0)
+    outputs = []
+    for part, size in zip(_split_infer(types, attrs), attrs.sizes, strict=True):
+        i = b.iters(*part.shape)
+        at = [*i[: attrs.axis], i[attrs.axis] + start, *i[attrs.axis + 1 :]]
+        empty = as_int(element_count(part.shape)) == 0
+        outputs.append(b.stage(i, literal(0, part.dtype) if empty else b.read(0, *at)))
+        start = start + size
+    return b.done(*outputs)
+
+
+# ---- samples and rows ----------------------------------------------------------------------------
+
+
+def _reshape_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for before, after in (
+        ((2, 3, 4), (4, 6)),
+        ((6, 4), (2, 3, 2, 2)),
+        ((1,), ()),
+        ((), (1, 1)),
+        ((7, 13), (91,)),
+        ((0, 3), (3, 0, 2)),
+    ):
+        yield Sample((normal(rng, *before),), ReshapeAttrs(dims(*after)))
+    yield Sample((rng.integers(-9, 9, (3, 8)),), ReshapeAttrs(dims(8, 3)), "i64")
+
+
+def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, perm in (((2, 3, 5), (2, 0, 1)), ((7, 13), (1, 0)), ((), ()), ((0, 3), (1, 0))):
+        yield Sample((normal(rng, *shape),), TransposeAttrs(perm))
+    yield Sample((rng.random((2, 3, 4, 5)) > 0.5,), TransposeAttrs((0, 2, 3, 1)), "bool")
+
+
+def _expand_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for before, after in (
+        ((3, 1), (2, 3, 4)),
+        ((), (3,)),
+        ((1, 3), (0, 3)),
+        ((1,), (7,)),
+    ):
+        yield Sample((normal(rng, *before),), ExpandAttrs(dims(*after)))
+    yield Sample((rng.integers(-5, 5, (3, 1)),), ExpandAttrs(dims(3, 4)), "i64")
+
+
+def _slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, starts, steps, lengths in (
+        ((7, 13), (2, 0), (1, 1), (3, 13)),
+        ((7, 13), (6, 12), (-1, -3), (7, 5)),
+        ((5, 6, 7), (0, 1, 2), (2, 1, 3), (3, 5, 2)),
+        ((4,), (2,), (1,), (0,)),
+        ((), (), (), ()),
+    ):
+        attrs = SliceAttrs(dims(*starts), steps, dims(*lengths))
+        yield Sample((normal(rng, *shape),), attrs)
+
+
+def _tile_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, repeats in (((2, 3), (2, 1)), ((1, 5), (3, 2)), ((), ()), ((3,), (0,))):
+        yield Sample((normal(rng, *shape),), TileAttrs(dims(*repeats)))
+    yield Sample((rng.integers(0, 255, (3, 2), np.uint8),), TileAttrs(dims(2, 3)), "u8")
+
+
+def _concat_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for axis, shapes in (
+        (0, ((2, 3), (1, 3), (4, 3))),
+        (1, ((2, 3), (2, 0), (2, 7))),
+        (2, ((1, 2, 3),)),
+        (0, ((1,), (1,))),
+    ):
+        yield Sample(tuple(normal(rng, *s) for s in shapes), ConcatAttrs(axis))
+    yield Sample((rng.integers(0, 9, (2,)), rng.integers(0, 9, (3,))), ConcatAttrs(0), "i64")
+
+
+def _split_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, axis, parts in (
+        ((7, 3), 0, (2, 5)),
+        ((2, 6), 1, (2, 2, 2)),
+        ((4,), 0, (4,)),
+        ((2, 3), 1, (3, 0)),
+    ):
+        yield Sample((normal(rng, *shape),), SplitAttrs(axis, dims(*parts)))
+
+
+def move_row(
+    name: str,
+    attrs: type[Any],
+    functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+    samples: Callable[[np.random.Generator], Iterator[Sample]],
+    doc: str,
+    *,
+    arity: tuple[int, int] = (1, 1),
+    onnx: tuple[OnnxBinding, ...] = (),
+    aten: tuple[str, ...] = (),
+) -> OpSpec:
+    """The row of an op that copies elements; `functions` are infer, reference, expr."""
+    infer, reference, expr = functions
+    return OpSpec(
+        name, attrs, arity, infer, reference, samples, MOVED, Tolerance.EXACT, doc, expr=expr,
+        traits=_MOVES, onnx=onnx, aten=aten,
+    )  # fmt: skip
+
+
+OPS: tuple[OpSpec, ...] = (
+    move_row(
+        "reshape", ReshapeAttrs, (_reshape_infer, _reshape_reference, _reshape_expr),
+        _reshape_samples,
+        "The same elements in row-major order under another shape.",
+        aten=("view", "reshape"),
+    ),
+    move_row(
+        "transpose", TransposeAttrs, (_transpose_infer, _transpose_reference, _transpose_expr),
+        _transpose_samples,
+        "Permutes the axes.",
+        aten=("permute",),
+    ),
+    move_row(
+        "expand", ExpandAttrs, (_expand_infer, _expand_reference, _expand_expr), _expand_samples,
+        "Repeats along axes of extent one.",
+        aten=("expand",),
+    ),
+    move_row(
+        "slice", SliceAttrs, (_slice_infer, _slice_reference, _slice_expr), _slice_samples,
+        "A strided part of each axis.",
+    ),
+    move_row(
+        "tile", TileAttrs, (_tile_infer, _tile_reference, _tile_expr), _tile_samples,
+        "Repeats the whole tensor along each axis.",
+        aten=("repeat",),
+    ),
+    move_row(
+        "concat", ConcatAttrs, (_concat_infer, _concat_reference, _concat_expr), _concat_samples,
+        "Joins tensors along an axis.",
+        arity=(1, 1 << 16), aten=("cat",),
+    ),
+    move_row(
+        "split", SplitAttrs, (_split_infer, _split_reference, _split_expr), _split_samples,
+        "Cuts a tensor along an axis into parts of given sizes.",
+        aten=("split_with_sizes",),
+    ),
+)  # fmt: skip

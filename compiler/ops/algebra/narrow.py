@@ -1,0 +1,310 @@
+"""Narrow element types: rounding to them as ONNX has it, and elements that share bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.index import Index, const
+from tcc.ir.narrow import FORMATS, packed_size, rounded
+from tcc.ir.narrow import encode as codes_of
+from tcc.ir.narrow import pack as pack_codes
+from tcc.ir.narrow import unpack as unpack_codes
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import (
+    BF16,
+    F4E2M1,
+    F8E8M0,
+    F16,
+    F32,
+    F64,
+    I2,
+    I4,
+    I8,
+    I32,
+    I64,
+    U2,
+    U4,
+    U8,
+    DType,
+    TensorType,
+    tensor,
+)
+from tcc.ops.formula import choose, fn
+from tcc.ops.reference import given
+from tcc.ops.shapes import check_dtype, required
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+
+ROUNDINGS = ("up", "down", "nearest")
+NARROW_FLOATS = (*FORMATS, F8E8M0)
+_LEAST, _MOST = 2.0**-127, 2.0**127  # of f8e8m0
+
+
+# ---- rounding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowAttrs:
+    """`to` is a narrow float type.
+
+    With `saturate`, what lies beyond its largest value becomes that one, infinities too; without,
+    it becomes what the type has there.  `rounding` counts for f8e8m0: "up" is away from zero,
+    "nearest" takes ties up.
+    """
+
+    to: DType
+    saturate: bool = True
+    rounding: str = "up"
+
+    def __post_init__(self) -> None:
+        if self.rounding not in ROUNDINGS:
+            raise ValueError(f"there is no rounding {self.rounding!r}")
+
+
+def narrowed(value: Scalar, attrs: NarrowAttrs) -> Scalar:
+    """An f32 as an element of the narrow type."""
+    if attrs.to is F8E8M0:
+        return _power(value, attrs)
+    if attrs.saturate:
+        largest = FORMATS[attrs.to].largest
+        value = fn("min", fn("max", value, -largest), largest)
+    return cast(value, attrs.to)
+
+
+def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
+    if attrs.saturate:
+        value = fn("min", fn("max", value, _LEAST), _MOST)
+    else:
+        value = choose(fn("lt", value, _LEAST), float("nan"), value)
+    below = cast(cast(value, F8E8M0), F32)
+    if attrs.rounding == "down":
+        return cast(value, F8E8M0)
+    if attrs.rounding == "up":
+        moves = fn("gt", value, below)
+    else:
+        moves = fn("ge", value, fn("mul", below, 1.5))
+    up = choose(moves, fn("mul", below, 2.0), below)
+    if attrs.saturate:
+        up = fn("min", up, _MOST)
+    return cast(up, F8E8M0)
+
+
+def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
+    """What `narrowed` computes, in NumPy."""
+    with np.errstate(all="ignore"):
+        value = x.astype(np.float32)
+        if attrs.to is not F8E8M0:
+            if attrs.saturate:
+                largest = np.float32(FORMATS[attrs.to].largest)
+                value = np.clip(value, -largest, largest)
+            return rounded(value, attrs.to)
+        wide = value.astype(np.float64)
+        if attrs.saturate:
+            wide = np.clip(wide, _LEAST, _MOST)
+        finite = np.isfinite(wide) & (wide >= _LEAST)
+        mantissa, exponent = np.frexp(np.where(finite, wide, 1.0))  # wide = mantissa * 2**exponent
+        exponent = exponent - 1
+        if attrs.rounding != "down":
+            exponent += mantissa > 0.5 if attrs.rounding == "up" else mantissa >= 0.75
+        if attrs.saturate:
+            exponent = np.minimum(exponent, 127)
+        held = finite & (exponent <= 127)
+        return np.where(held, np.ldexp(1.0, exponent), np.nan).astype(np.float32)
+
+
+def _narrow_infer(types: Types, attrs: NarrowAttrs) -> tuple[TensorType, ...]:
+    check_dtype(attrs.to, NARROW_FLOATS, "the result")
+    return (TensorType(attrs.to, required(types, 0).shape),)
+
+
+def _narrow_expr(types: Types, attrs: NarrowAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    at = b.iters(*x.shape)
+    b.stage(at, narrowed(cast(b.read(0, *at), F32), attrs))
+    return b.done()
+
+
+def _narrow_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    powers = np.ldexp(rng.uniform(-2, 2, (29, 7)), rng.integers(-20, 18, (29, 7)))
+    ends = np.array([np.nan, np.inf, 0.0, 464.0, 465.0, 61440.0, 248.0, 5.0, 0.25, 2.0**-130])
+    values = np.append(powers, ends).astype(np.float32)
+    for to in NARROW_FLOATS:
+        x = np.abs(values) if to is F8E8M0 else np.append(values, -values)
+        for saturate in (True, False):
+            yield Sample((x,), NarrowAttrs(to, saturate), f"{to.name}_{saturate:d}")
+    positive = np.append(np.abs(values), np.float32(3e38))
+    for rounding in ("down", "nearest"):
+        yield Sample((positive,), NarrowAttrs(F8E8M0, False, rounding), rounding)
+        yield Sample((positive,), NarrowAttrs(F8E8M0, True, rounding), f"{rounding}_saturated")
+    whole = rng.integers(-99, 99, (5, 3))
+    to = NARROW_FLOATS[0]
+    yield Sample((whole.astype(np.int64),), NarrowAttrs(to), "i64")
+    yield Sample((whole.astype(np.float16),), NarrowAttrs(to), "f16")
+
+
+# ---- elements that share bytes ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackAttrs:
+    """The bytes hold `count` elements of type `to`."""
+
+    to: DType
+    count: Index
+
+
+@dataclass(frozen=True, slots=True)
+class PackAttrs:
+    """Of each element the lowest `bits` are kept: 2 or 4."""
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        if self.bits not in (2, 4):
+            raise ValueError(f"elements of {self.bits} bits are not packed")
+
+
+_INTEGERS = (I2, I4, U2, U4)
+_PACKED = (*_INTEGERS, F4E2M1)
+
+
+def _check_vector(type: TensorType) -> None:
+    if type.rank != 1:
+        raise ValueError(f"the operand has rank {type.rank}, it needs 1")
+
+
+def _unpack_infer(types: Types, attrs: UnpackAttrs) -> tuple[TensorType, ...]:
+    data = required(types, 0)
+    check_dtype(data.dtype, (U8,))
+    check_dtype(attrs.to, _PACKED, "the result")
+    _check_vector(data)
+    share = 8 // attrs.to.bits
+    if data.shape[0] is not (attrs.count + share - 1) // share:
+        raise ValueError(f"{data.shape[0].key} bytes do not hold {attrs.count.key} elements")
+    return (tensor(attrs.to, attrs.count),)
+
+
+def _unpack_expr(types: Types, attrs: UnpackAttrs) -> Expr:
+    bits, share = attrs.to.bits, 8 // attrs.to.bits
+    b = ExprBuilder(*types)
+    (at,) = b.iters(attrs.count)
+    byte = b.read(0, at // share)
+    code = fn("shift_right", byte, index_value(at % share * bits, U8))
+    b.stage((at,), _value(fn("bit_and", code, (1 << bits) - 1), attrs.to))
+    return b.done()
+
+
+def _value(code: Scalar, to: DType) -> Scalar:
+    """The element that a code (u8) stands for."""
+    if to is not F4E2M1:
+        return cast(code, to)
+    size = cast(fn("bit_and", code, 7), I32)
+    exponent, fraction = fn("shift_right", size, 1), fn("bit_and", size, 1)
+    normal = apply("shift_left", fn("add", fraction, 2), exponent)
+    quarters = cast(choose(fn("lt", size, 2), fn("mul", size, 2), normal), F32)
+    magnitude = fn("mul", quarters, 0.25)
+    return cast(choose(fn("ge", code, 8), fn("neg", magnitude), magnitude), to)
+
+
+def _unpack_reference(arrays: Arrays, attrs: UnpackAttrs) -> tuple[Array, ...]:
+    (data,) = given(arrays)
+    codes = unpack_codes(data, attrs.count.const, attrs.to)
+    if attrs.to is F4E2M1:
+        sizes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)[codes & 7]
+        return (np.where(codes > 7, -sizes, sizes),)
+    wide = codes.astype(np.int8)
+    if attrs.to in (I2, I4):
+        wide = np.where(wide >> (attrs.to.bits - 1), wide - (1 << attrs.to.bits), wide)
+    return (wide.astype(attrs.to.carrier),)
+
+
+def _unpack_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for to in _PACKED:
+        data = rng.integers(0, 256, (packed_size(37, to),)).astype(np.uint8)
+        yield Sample((data,), UnpackAttrs(to, const(37)), to.name)
+
+
+def _pack_infer(types: Types, attrs: PackAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, (I8, U8, *_PACKED))
+    if x.dtype is F4E2M1 and attrs.bits != 4:
+        raise ValueError(f"elements of {x.dtype.name} have 4 bits")
+    _check_vector(x)
+    share = 8 // attrs.bits
+    return (tensor(U8, (x.shape[0] + share - 1) // share),)
+
+
+def _pack_expr(types: Types, attrs: PackAttrs) -> Expr:
+    x = required(types, 0)
+    (out,) = _pack_infer(types, attrs)
+    share = 8 // attrs.bits
+    b = ExprBuilder(x)
+    (at,) = b.iters(*out.shape)
+    byte: Scalar | None = None
+    for n in range(share):
+        element = b.read(0, at * share + n, fill=0)
+        code = fn("bit_and", _code(element), (1 << attrs.bits) - 1)
+        moved = apply("shift_left", code, literal(n * attrs.bits, U8))
+        byte = moved if byte is None else fn("bit_or", byte, moved)
+    assert byte is not None
+    b.stage((at,), byte)
+    return b.done()
+
+
+def _code(element: Scalar) -> Scalar:
+    """The code (u8) of an element."""
+    if element.dtype is not F4E2M1:
+        return cast(element, U8)
+    value = cast(element, F32)
+    halves = cast(fn("mul", fn("abs", value), 2.0), I32)
+    above = fn("add", fn("shift_right", halves, 1), 2)
+    top = fn("add", fn("shift_right", halves, 2), 4)
+    size = choose(fn("lt", halves, 4), halves, choose(fn("lt", halves, 8), above, top))
+    negative = fn("lt", apply("div", literal(1.0, F32), value), 0.0)  # minus zero too
+    return cast(choose(negative, fn("add", size, 8), size), U8)
+
+
+def _pack_reference(arrays: Arrays, attrs: PackAttrs) -> tuple[Array, ...]:
+    (x,) = given(arrays)
+    if x.dtype.kind == "f":
+        return (pack_codes(codes_of(x, F4E2M1), F4E2M1),)
+    return (pack_codes(x.astype(np.uint8), U4 if attrs.bits == 4 else U2),)
+
+
+def _pack_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for bits in (2, 4):
+        for dtype in (I8, U8):
+            x = rng.integers(0, 128, (37,)).astype(dtype.carrier)
+            yield Sample((x,), PackAttrs(bits), f"{bits}_{dtype.name}")
+    yield Sample((np.zeros((0,), np.uint8),), PackAttrs(4), "empty")
+
+
+_ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "to_narrow", NarrowAttrs, (1, 1), _narrow_infer,
+        lambda arrays, attrs: (narrow_reference(given(arrays)[0], attrs),), _narrow_samples,
+        (F32, F16, BF16, F64, I32, I64), Tolerance.EXACT,
+        "Conversion to a narrow float type, saturating or not; f8e8m0 rounds as asked.",
+        _narrow_expr, traits=_ELEMENTWISE,
+    ),
+    OpSpec(
+        "unpack", UnpackAttrs, (1, 1), _unpack_infer, _unpack_reference, _unpack_samples, (U8,),
+        Tolerance.EXACT,
+        "Elements of 4 or 2 bits out of bytes, the first one from the lowest bits.",
+        _unpack_expr,
+    ),
+    OpSpec(
+        "pack", PackAttrs, (1, 1), _pack_infer, _pack_reference, _pack_samples, (I8, U8, *_PACKED),
+        Tolerance.EXACT,
+        "The lowest 4 or 2 bits of each element, packed into bytes from the lowest bits up.",
+        _pack_expr,
+    ),
+)  # fmt: skip

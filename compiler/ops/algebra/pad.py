@@ -1,0 +1,132 @@
+"""Pad: a border of constants, or of the tensor's own elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
+from tcc.ir.index import Index, as_int, const, maximum, minimum
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
+from tcc.ops.shapes import MOVED, optional, required
+
+_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+@dataclass(frozen=True, slots=True)
+class PadAttrs:
+    """One entry per axis; a negative one crops.  Cropping comes before padding."""
+
+    before: tuple[Index, ...]
+    after: tuple[Index, ...]
+    mode: str
+
+
+def _infer(types: Types, attrs: PadAttrs) -> tuple[TensorType, ...]:
+    x, value = required(types, 0), optional(types, 1)
+    require(attrs.mode in _MODES, f"unknown pad mode {attrs.mode}")
+    require(len(attrs.before) == len(attrs.after) == x.rank, f"pad needs two sizes per axis of {x}")
+    if value is not None:
+        require(value.dtype is x.dtype, f"pad value {value} is not of the type of {x}")
+        require(value.rank <= 1, f"the pad value must be a scalar, not {value}")
+    shape = tuple(
+        d + before + after
+        for d, before, after in zip(x.shape, attrs.before, attrs.after, strict=True)
+    )
+    negative = [n for n in (as_int(d) for d in shape) if n is not None and n < 0]
+    require(not negative, f"pad crops more than {x} has")
+    return (TensorType(x.dtype, shape),)
+
+
+def _reference(arrays: Arrays, attrs: PadAttrs) -> tuple[Array, ...]:
+    x, value = array(arrays, 0), maybe_array(arrays, 1)
+    before, after = sizes(attrs.before), sizes(attrs.after)
+    if attrs.mode == "constant":
+        return (_surrounded(x, 0 if value is None else value.reshape(()), before, after),)
+    kept = tuple(
+        slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
+    )
+    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    mode: Any = attrs.mode  # NumPy's stubs want a literal
+    return (np.pad(x[kept], widths, mode=mode),)
+
+
+def _surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
+    """`x` in a larger or smaller tensor, which it may even lie outside of."""
+    y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
+    spans = [
+        (max(0, -b), min(n, size - b)) for b, n, size in zip(before, x.shape, y.shape, strict=True)
+    ]
+    if all(low < high for low, high in spans):
+        places = (slice(low + b, high + b) for (low, high), b in zip(spans, before, strict=True))
+        y[tuple(places)] = x[tuple(slice(low, high) for low, high in spans)]
+    return y
+
+
+def _expr(types: Types, attrs: PadAttrs) -> Expr:
+    x, value = required(types, 0), optional(types, 1)
+    (y,) = _infer(types, attrs)
+    b = ExprBuilder(*types)
+    i = b.iters(*y.shape)
+    if attrs.mode != "constant":
+        at = [
+            _source(attrs.mode, *axis)
+            for axis in zip(i, x.shape, attrs.before, attrs.after, strict=True)
+        ]
+        b.stage(i, literal(0, x.dtype) if 0 in (x.static_shape or ()) else b.read(0, *at))
+        return b.done()
+    at = [k - before for k, before in zip(i, attrs.before, strict=True)]
+    body: Scalar = b.read(0, *at, fill=0)
+    if value is not None:
+        whole: Scalar = literal(True, BOOL)
+        for k, dim in zip(at, x.shape, strict=True):
+            whole = apply("and", whole, inside(index_value(k, I64), dim))
+        body = apply("select", whole, body, b.read(1, *([0] * value.rank)))
+    b.stage(i, body)
+    return b.done()
+
+
+def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:
+    """Where a padded axis reads: inside the cropped part of the input's axis."""
+    if before is const(0) and after is const(0):
+        return index
+    crop = maximum(-before, 0)
+    kept = dim - crop - maximum(-after, 0)
+    k = index - maximum(before, 0)
+    if mode == "edge":
+        return crop + minimum(maximum(k, 0), kept - 1)
+    if mode == "wrap":
+        return crop + k % kept
+    # A reflection repeats after twice the axis less its two end points; one point has period 1.
+    period = maximum(2 * kept - 2, 1)
+    phase = k % period
+    return crop + minimum(phase, period - phase)
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((3, 5, 2)).astype(np.float32)
+    value = np.array(1.5, np.float32)
+    yield Sample((x, value), PadAttrs(dims(1, 0, 2), dims(0, 3, 1), "constant"), "value")
+    yield Sample((x,), PadAttrs(dims(0, 2, 0), dims(0, 0, 1), "constant"), "zero")
+    yield Sample((x,), PadAttrs(dims(-1, 2, 0), dims(0, -3, 1), "constant"), "crop")
+    for mode in _MODES[1:]:
+        yield Sample((x,), PadAttrs(dims(1, 0, 1), dims(2, 3, 0), mode), mode)
+    y = rng.integers(-9, 9, (7,))
+    yield Sample((y, np.array([3])), PadAttrs(dims(2), dims(2), "constant"), "i64")
+    for before, after in ((-9, 4), (4, -9)):
+        yield Sample((y,), PadAttrs(dims(before), dims(after), "constant"), f"beyond_{before}")
+    yield Sample((y,), PadAttrs(dims(6), dims(5), "reflect"), "far")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "pad", PadAttrs, (1, 2), _infer, _reference, _samples, MOVED, Tolerance.EXACT,
+        "Surrounds each axis with a constant, or with its own elements by `mode`.",
+        expr=_expr, traits=frozenset({Trait.MOVEMENT}), aten=("constant_pad_nd",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,371 @@
+"""Pooling: windows without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
+from tcc.ir.expr.scalar import Const, Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, maximum, minimum
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType
+from tcc.ops.algebra.contract import rounded
+from tcc.ops.algebra.window import patch, window_count
+from tcc.ops.formula import fn, wide
+from tcc.ops.operands import Arrays, Types, array, dims, inside, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
+from tcc.ops.shapes import FLOATS, required
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAttrs:
+    """One entry per spatial axis.
+
+    `count_include_pad` is average_pool's, `p` lp_pool's, `storage_order` (0: row-major positions,
+    1: column-major ones) max_pool_indices'.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[IndexLike, ...]
+    after: tuple[IndexLike, ...]
+    dilations: tuple[int, ...]
+    ceil_mode: bool = False
+    count_include_pad: bool = False
+    p: int = 2
+    storage_order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MaxUnpoolAttrs:
+    """`shape` is the whole output shape; positions count through it in row-major order."""
+
+    shape: tuple[Index, ...]
+
+
+# ---- what all pools share ------------------------------------------------------------------------
+
+
+def _shape(x: TensorType, attrs: PoolAttrs) -> tuple[Index, ...]:
+    lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    numbers = x.rank >= 3 and x.dtype is not BOOL
+    require(numbers, f"a pool takes numbers [batch, channel, spatial...], not {x}")
+    require(all(len(v) == x.rank - 2 for v in lists), f"pool attributes do not fit {x}")
+    image = _counts(x.shape[2:], attrs)
+    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
+    require(not small, f"the window {attrs.kernel} is larger than the padded image of {x}")
+    return (*x.shape[:2], *image)
+
+
+def _counts(image: tuple[Index, ...], attrs: PoolAttrs) -> tuple[Index, ...]:
+    lists = (attrs.kernel, attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    return tuple(
+        window_count(n, kernel, stride, before, after, dilation, attrs.ceil_mode)
+        for n, kernel, stride, before, after, dilation in zip(image, *lists, strict=True)
+    )
+
+
+def _infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    return (TensorType(x.dtype, _shape(x, attrs)),)
+
+
+def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
+    """[window elements, batch, channel, windows...], `fill` standing outside the image."""
+    before, after = sizes(attrs.before), sizes(attrs.after)
+    counts = sizes(_counts(dims(*x.shape[2:]), attrs))
+    reach = [
+        max((n - 1) * s + (k - 1) * d + 1 - size - b, a)
+        for n, s, k, d, size, b, a in zip(
+            counts,
+            attrs.strides,
+            attrs.kernel,
+            attrs.dilations,
+            x.shape[2:],
+            before,
+            after,
+            strict=True,
+        )
+    ]
+    widths = ((0, 0), (0, 0), *zip(before, reach, strict=True))
+    padded = np.pad(x, widths, constant_values=fill)
+    offsets = (
+        [q * d for q, d in zip(k, attrs.dilations, strict=True)] for k in np.ndindex(*attrs.kernel)
+    )
+    return np.stack([patch(padded, o, counts, attrs.strides) for o in offsets])
+
+
+def _window(
+    b: ExprBuilder, x: TensorType, attrs: PoolAttrs
+) -> tuple[tuple[Index, ...], tuple[Index, ...], list[Index]]:
+    """Iterators of the output and of the window, and where the window reads the image."""
+    i = b.iters(*_shape(x, attrs))
+    k = b.iters(*attrs.kernel)
+    at = [
+        p * stride + q * dilation - before
+        for p, q, stride, dilation, before in zip(
+            i[2:], k, attrs.strides, attrs.dilations, attrs.before, strict=True
+        )
+    ]
+    return i, k, at
+
+
+def _leaves_image(attrs: PoolAttrs) -> bool:
+    zero = const(0)
+    return attrs.ceil_mode or any(as_index(p) is not zero for p in (*attrs.before, *attrs.after))
+
+
+# ---- max -----------------------------------------------------------------------------------------
+
+
+def _lowest(dtype: DType) -> Const:
+    (identity,) = MONOIDS["max"].identity((dtype,))
+    assert isinstance(identity, Const)
+    return identity
+
+
+def _lowest_of(x: Array) -> Any:
+    return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+
+
+def _max_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    return (_patches(x, attrs, _lowest_of(x)).max(axis=0),)
+
+
+def _max_expr(types: Types, attrs: PoolAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    i, k, at = _window(b, x, attrs)
+    fill = _lowest(x.dtype).value if _leaves_image(attrs) else None
+    b.stage(i, b.read(0, i[0], i[1], *at, fill=fill), over=k, monoid="max")
+    return b.done()
+
+
+def _indices_infer(types: Types, attrs: PoolAttrs) -> tuple[TensorType, ...]:
+    (y,) = _infer(types, attrs)
+    return y, TensorType(I64, y.shape)
+
+
+def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    image = x.shape[2:]
+    order: Literal["F", "C"] = "F" if attrs.storage_order else "C"
+    spatial = np.arange(prod(image)).reshape(image, order=order)
+    planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
+    positions = _patches(planes * prod(image) + spatial, attrs, -1)
+    values = _patches(x, attrs, _lowest_of(x))
+    # The first of the largest inside the image wins, NaN before all.
+    top = values.max(axis=0)
+    largest = (values == top) | (np.isnan(values) & np.isnan(top))
+    best = np.argmax(largest & (positions >= 0), axis=0)[None]
+    first = [np.take_along_axis(a, best, axis=0)[0] for a in (values, positions)]
+    return first[0], first[1]
+
+
+def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    i, k, at = _window(b, x, attrs)
+    position = i[0] * x.shape[1] + i[1]
+    for dim in x.shape[2:]:
+        position = position * dim
+    axes = list(zip(at, x.shape[2:], strict=True))
+    spatial = const(0)
+    for index, dim in reversed(axes) if attrs.storage_order else axes:
+        spatial = spatial * dim + index
+    where: Scalar = index_value(position + spatial, I64)
+    fill = None
+    if _leaves_image(attrs):
+        fill = _lowest(x.dtype).value
+        tests = (inside(index_value(index, I64), dim) for index, dim in axes)
+        whole = reduce(lambda p, q: apply("and", p, q), tests)
+        where = apply("select", whole, where, literal((1 << 63) - 1, I64))
+    value = b.read(0, i[0], i[1], *at, fill=fill)
+    best = b.stage(i, value, where, over=k, monoid="argmax")
+    return b.done(best, StageRef(best.stage, 1))
+
+
+# ---- average and lp ------------------------------------------------------------------------------
+
+
+def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    before, after = sizes(attrs.before), sizes(attrs.after)
+    counted = np.ones(x.shape, np.float64)
+    if attrs.count_include_pad:
+        counted = np.pad(counted, ((0, 0), (0, 0), *zip(before, after, strict=True)), mode="edge")
+        none = (0,) * len(before)
+        wider = PoolAttrs(attrs.kernel, attrs.strides, none, none, attrs.dilations, attrs.ceil_mode)
+        shape = sizes(_shape(TensorType(U8, dims(*x.shape)), attrs))
+        counts = _patches(counted, wider, 0).sum(axis=0)
+        counts = counts[tuple(slice(n) for n in shape)]
+    else:
+        counts = _patches(counted, attrs, 0).sum(axis=0)
+    total = _patches(widen_half(x), attrs, 0).sum(axis=0)
+    return ((total / counts).astype(x.dtype),)
+
+
+def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    i, k, at = _window(b, x, attrs)
+    fill = 0 if _leaves_image(attrs) else None
+    sums = b.stage(i, wide(b.read(0, i[0], i[1], *at, fill=fill)), over=k, monoid="sum")
+    i = b.iters(*_shape(x, attrs))
+    total = b.read(sums, *i)
+    count = index_value(_counted(i[2:], x, attrs), total.dtype)
+    b.stage(i, cast(fn("div", total, count), x.dtype))
+    return b.done()
+
+
+def _counted(o: tuple[Index, ...], x: TensorType, attrs: PoolAttrs) -> Index:
+    """How many elements of the window at `o` count, as arithmetic of the indices."""
+    whole = prod(attrs.kernel)
+    if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
+        return const(whole)
+    count = const(1)
+    for p, size, kernel, stride, before, after, dilation in zip(
+        o,
+        x.shape[2:],
+        attrs.kernel,
+        attrs.strides,
+        attrs.before,
+        attrs.after,
+        attrs.dilations,
+        strict=True,
+    ):
+        start = p * stride - before
+        low = -as_index(before) if attrs.count_include_pad else const(0)
+        high = size + after if attrs.count_include_pad else size
+        end = minimum(ceildiv(high - start, dilation), kernel)
+        count = count * (end - maximum(ceildiv(low - start, dilation), 0))
+    return count
+
+
+def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    total = (np.abs(_patches(widen_half(x), attrs, 0)) ** attrs.p).sum(axis=0)
+    return ((total ** (1 / attrs.p)).astype(x.dtype),)
+
+
+def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    i, k, at = _window(b, x, attrs)
+    size = fn("abs", wide(b.read(0, i[0], i[1], *at, fill=0 if _leaves_image(attrs) else None)))
+    if attrs.p == 2:
+        size = fn("mul", size, size)
+    elif attrs.p != 1:
+        size = fn("pow", size, float(attrs.p))
+    sums = b.stage(i, size, over=k, monoid="sum")
+    if attrs.p == 1:
+        return b.done(rounded(b, sums, _shape(x, attrs), x.dtype))
+    i = b.iters(*_shape(x, attrs))
+    total = b.read(sums, *i)
+    root = fn("sqrt", total) if attrs.p == 2 else fn("pow", total, 1.0 / attrs.p)
+    b.stage(i, cast(root, x.dtype))
+    return b.done()
+
+
+# ---- max unpool ----------------------------------------------------------------------------------
+
+
+def _unpool_infer(types: Types, attrs: MaxUnpoolAttrs) -> tuple[TensorType, ...]:
+    x, positions = required(types, 0), required(types, 1)
+    require(x.shape == positions.shape, f"{x} and its positions {positions} differ in shape")
+    require(positions.dtype is I64, f"positions are i64, not {positions}")
+    return (TensorType(x.dtype, attrs.shape),)
+
+
+def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    y = np.zeros(sizes(attrs.shape), x.dtype)
+    y.reshape(-1)[array(arrays, 1).ravel()] = x.ravel()
+    return (y,)
+
+
+# ---- samples and rows ----------------------------------------------------------------------------
+
+
+def _samples(**extra: Any) -> Callable[[np.random.Generator], Iterator[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        f32 = partial(normal, rng)
+
+        def attrs(*lists: Any, ceil_mode: bool = False) -> PoolAttrs:
+            return replace(PoolAttrs(*lists), ceil_mode=ceil_mode, **extra)
+
+        plain = attrs((2, 2), (2, 2), (0, 0), (0, 0), (1, 1))
+        yield Sample((f32(2, 3, 6, 8),), plain, "plain")
+        yield Sample((f32(1, 2, 7, 7),), attrs((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)), "padded")
+        uneven = attrs((2, 3), (1, 2), (0, 1), (1, 0), (1, 1))
+        yield Sample((f32(1, 1, 5, 6),), uneven, "uneven")
+        ceil = attrs((3, 3), (2, 2), (0, 0), (0, 0), (1, 1), ceil_mode=True)
+        yield Sample((f32(1, 2, 6, 6),), ceil, "ceil")
+        yield Sample((f32(2, 3, 17),), attrs((5,), (3,), (2,), (1,), (1,)), "1d")
+        cube = attrs((2, 2, 2), (1, 2, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1))
+        yield Sample((f32(1, 2, 3, 3, 2),), cube, "3d")
+        dilated = attrs((2, 2), (1, 1), (0, 0), (0, 0), (2, 3))
+        yield Sample((f32(1, 2, 7, 7),), dilated, "dilated")
+
+    return samples
+
+
+def _average_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield from _samples()(rng)
+    for sample in _samples(count_include_pad=True)(rng):
+        yield Sample(sample.inputs, sample.attrs, f"{sample.label}-include-pad")
+
+
+def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for p in (1, 2, 3):
+        for sample in list(_samples(p=p)(rng))[:3]:
+            yield Sample(sample.inputs, sample.attrs, f"{sample.label}-{p}")
+
+
+def _unpool_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((1, 1, 2, 2)).astype(np.float32)
+    positions = np.array([[[[5, 7], [13, 10]]]])
+    yield Sample((x, positions), MaxUnpoolAttrs(dims(1, 1, 4, 4)))
+
+
+_POOLS = frozenset({Trait.WINDOW, Trait.REDUCTION})
+_MAXIMA = (*FLOATS, I8, U8)
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "max_pool", PoolAttrs, (1, 1), _infer, _max_reference, _samples(), _MAXIMA, Tolerance.EXACT,
+        "The largest element of each window; outside the image stands the lowest value.",
+        expr=_max_expr, traits=_POOLS,
+    ),
+    OpSpec(
+        "max_pool_indices", PoolAttrs, (1, 1), _indices_infer, _indices_reference, _samples(),
+        _MAXIMA, Tolerance.EXACT,
+        "max_pool and, as second output, the position of each maximum in the whole input.",
+        expr=_indices_expr, traits=_POOLS, aten=("max_pool2d_with_indices",),
+    ),
+    OpSpec(
+        "average_pool", PoolAttrs, (1, 1), _infer, _average_reference, _average_samples, FLOATS,
+        Tolerance.ACCUMULATE,
+        "The mean of each window, with or without the padding in the count.",
+        expr=_average_expr, traits=_POOLS, aten=("avg_pool2d",),
+    ),
+    OpSpec(
+        "lp_pool", PoolAttrs, (1, 1), _infer, _lp_reference, _lp_samples, FLOATS,
+        Tolerance.ACCUMULATE,
+        "The p-norm of each window.",
+        expr=_lp_expr, traits=_POOLS,
+    ),
+    OpSpec(
+        "max_unpool", MaxUnpoolAttrs, (2, 2), _unpool_infer, _unpool_reference, _unpool_samples,
+        FLOATS, Tolerance.EXACT,
+        "Zeros with each element of x at its position; positions outside are dropped.",
+        call="max_unpool", traits=frozenset({Trait.OPAQUE}),
+    ),
+)  # fmt: skip

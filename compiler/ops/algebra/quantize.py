@@ -1,0 +1,329 @@
+"""Quantisation: floats to narrow integers and back, by tensor, by axis or by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import StageRef, cast
+from tcc.ir.graph import carrier
+from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.narrow import FORMATS
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import (
+    BF16,
+    F8E8M0,
+    F16,
+    F32,
+    I2,
+    I4,
+    I8,
+    I16,
+    I32,
+    U2,
+    U4,
+    U8,
+    U16,
+    DType,
+    TensorType,
+    integer_limits,
+    tensor,
+)
+from tcc.ops.algebra.narrow import NarrowAttrs, narrow_reference, narrowed
+from tcc.ops.formula import choose, fn
+from tcc.ops.reference import given
+from tcc.ops.sampling import draw
+from tcc.ops.shapes import (
+    UnequalDimsError,
+    agree_shapes,
+    check_axis,
+    check_dtype,
+    optional,
+    required,
+)
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+
+_NARROW = (I8, U8, I16, U16)
+_PACKED = (I2, I4, U2, U4)
+_LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # what floats are quantised to
+_SCALES = (F32, F16, BF16)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeAttrs:
+    """`to` is the integer or narrow float type; floats beyond its range `saturate`.
+
+    The quotient is rounded to `precision`.  A scale of rank 1 runs along `axis`; with a
+    `block_size` above 0 the scale has x's rank and one element for so many elements along `axis`.
+    """
+
+    to: DType
+    axis: int = 1
+    block_size: int = 0
+    saturate: bool = True
+    precision: DType = F32
+
+
+@dataclass(frozen=True, slots=True)
+class DequantizeAttrs:
+    """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, None that of the
+    scale."""
+
+    axis: int = 1
+    block_size: int = 0
+    to: DType | None = None
+
+
+QuantAttrs = QuantizeAttrs | DequantizeAttrs
+
+
+def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
+    scale, zero = required(types, 1), optional(types, 2)
+    check_dtype(scale.dtype, (*_SCALES, F8E8M0), "the scale")
+    if zero is not None:
+        agree_shapes(scale.shape, zero.shape, "scale and zero point")
+    if attrs.block_size < 0:
+        raise ValueError(f"block size {attrs.block_size} is negative")
+    if attrs.block_size:
+        check_axis(attrs.axis, x.rank)
+        blocks = -(-x.shape[attrs.axis] // attrs.block_size)
+        wanted = (*x.shape[: attrs.axis], blocks, *x.shape[attrs.axis + 1 :])
+        agree_shapes(scale.shape, wanted, "blocks of the scale")
+    elif scale.rank == 1 and scale.shape[0] is not const(1):
+        check_axis(attrs.axis, x.rank)
+        own, due = scale.shape[0], x.shape[attrs.axis]
+        if own is not due:
+            last = dict.fromkeys(range(1, len(types)), (-1,))
+            raise UnequalDimsError(own, due, "scales along the axis", last, narrow=True)
+    elif scale.rank > 1:
+        raise ValueError(f"the scale has rank {scale.rank} and there is no block size")
+
+
+def _scale_at(scale: TensorType, attrs: QuantAttrs, at: tuple[Index, ...]) -> tuple[IndexLike, ...]:
+    if attrs.block_size:
+        block = at[attrs.axis] // attrs.block_size
+        return (*at[: attrs.axis], block, *at[attrs.axis + 1 :])
+    if scale.rank == 0:
+        return ()
+    return (0,) if scale.shape[0] is const(1) else (at[attrs.axis],)
+
+
+def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
+    """The scale or zero point of every element of `x`."""
+    if attrs.block_size:
+        repeated = np.repeat(values, attrs.block_size, attrs.axis)
+        return np.take(repeated, np.arange(x.shape[attrs.axis]), attrs.axis)
+    if values.size == 1:
+        return values.reshape(())
+    return values.reshape(-1, *[1] * (x.ndim - attrs.axis - 1))
+
+
+# ---- quantize_linear ----------------------------------------------------------------------------
+
+
+def _quantize_infer(types: Types, attrs: QuantizeAttrs) -> tuple[TensorType, ...]:
+    x, zero = required(types, 0), optional(types, 2)
+    check_dtype(x.dtype, (*_SCALES, I32))
+    check_dtype(attrs.to, _LEVELS, "the result")
+    check_dtype(attrs.precision, _SCALES, "the precision")
+    if zero is not None:
+        check_dtype(zero.dtype, (attrs.to,), "the zero point")
+    _check_scale(x, types, attrs)
+    return (TensorType(attrs.to, x.shape),)
+
+
+def _quantize_expr(types: Types, attrs: QuantizeAttrs) -> Expr:
+    x, scale = required(types, 0), required(types, 1)
+    b = ExprBuilder(*types)
+    at = b.iters(*x.shape)
+    where = _scale_at(scale, attrs, at)
+    ratio = fn("div", cast(b.read(0, *at), F32), cast(b.read(1, *where), F32))
+    ratio = cast(cast(ratio, attrs.precision), F32)
+    level = ratio if attrs.to.is_float else fn("round", ratio)
+    if optional(types, 2) is not None:
+        zero = cast(b.read(2, *where), F32)
+        # Where it is zero, a negative zero stays one.
+        added = fn("sub", level, fn("sub", 0.0, zero))
+        level = added if attrs.to.is_float else fn("add", level, zero)
+    if attrs.to.is_float:
+        b.stage(at, narrowed(level, NarrowAttrs(attrs.to, attrs.saturate)))
+    else:
+        low = float(integer_limits(attrs.to)[0])
+        if low:  # this cast saturates, and makes 0 of NaN, not the least level
+            level = choose(fn("gt", level, low), level, low)
+        b.stage(at, cast(level, attrs.to))
+    return b.done()
+
+
+def _quantize_reference(arrays: Arrays, attrs: QuantizeAttrs) -> tuple[Array, ...]:
+    x, scale = given(arrays[:2])
+    zero = arrays[2] if len(arrays) > 2 else None
+    with np.errstate(all="ignore"):
+        ratio = x.astype(np.float32) / _spread(scale, x, attrs).astype(np.float32)
+        ratio = carrier(ratio.astype(attrs.precision.carrier), attrs.precision).astype(np.float32)
+        level = ratio if attrs.to.is_float else np.rint(ratio)
+    if zero is not None:
+        level = level + _spread(zero, x, attrs).astype(np.float32)
+    if attrs.to.is_float:
+        return (narrow_reference(level, NarrowAttrs(attrs.to, attrs.saturate)),)
+    low, high = integer_limits(attrs.to)
+    level = np.where(np.isnan(level), low, np.clip(level, low, high))
+    return (level.astype(attrs.to.carrier),)
+
+
+def _quantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = draw(rng, F32, (3, 7, 5), -90, 90)
+    for to in (*_NARROW, *_PACKED):
+        zero = np.asarray(11 if to in _NARROW else 1, to.carrier)
+        scale = np.asarray(0.5 if to in _NARROW else 30, np.float32)
+        given_zero = (zero,) if to in _NARROW else ()  # arrays of bytes say nothing of the others
+        yield Sample((x, scale, *given_zero), QuantizeAttrs(to), f"tensor_{to.name}")
+    for to in FORMATS:
+        yield Sample((x, np.asarray(0.2, np.float32)), QuantizeAttrs(to), f"tensor_{to.name}")
+        attrs = QuantizeAttrs(to, saturate=False)
+        yield Sample((x, np.asarray(0.002, np.float32)), attrs, f"beyond_{to.name}")
+    scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
+    zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
+    yield Sample((x, scales, zeros), QuantizeAttrs(U8), "axis")
+    yield Sample((x, scales), QuantizeAttrs(U8), "no_zero")
+    blocks = rng.uniform(0.1, 2, (3, 3, 5)).astype(np.float32)
+    zeros = rng.integers(-9, 9, (3, 3, 5)).astype(np.int8)
+    yield Sample((x, blocks, zeros), QuantizeAttrs(I8, 1, 3), "block")
+    half = draw(rng, F16, (13,), -90, 90)
+    zero = np.asarray(3, np.int8)
+    yield Sample((half, np.asarray(0.5, np.float16), zero), QuantizeAttrs(I8), "f16")
+    for precision in (F16, BF16):
+        attrs = QuantizeAttrs(I8, precision=precision)
+        yield Sample((x, np.asarray(0.37, np.float32)), attrs, f"precision_{precision.name}")
+    ties = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 1e9, -1e9], np.float32)
+    yield Sample((ties, np.asarray(1, np.float32), zero), QuantizeAttrs(I8), "ties")
+
+
+# ---- dequantize_linear --------------------------------------------------------------------------
+
+
+def _dequantize_infer(types: Types, attrs: DequantizeAttrs) -> tuple[TensorType, ...]:
+    x, scale, zero = required(types, 0), required(types, 1), optional(types, 2)
+    check_dtype(x.dtype, (*_LEVELS, I32))
+    if zero is not None:
+        check_dtype(zero.dtype, (x.dtype,), "the zero point")
+    _check_scale(x, types, attrs)
+    to = attrs.to or scale.dtype
+    check_dtype(to, _SCALES, "the result")
+    return (TensorType(to, x.shape),)
+
+
+def _dequantize_expr(types: Types, attrs: DequantizeAttrs) -> Expr:
+    x, scale = required(types, 0), required(types, 1)
+    b = ExprBuilder(*types)
+    at = b.iters(*x.shape)
+    where = _scale_at(scale, attrs, at)
+    exact = F32 if x.dtype.is_float else I32
+    level = cast(b.read(0, *at), exact)
+    if optional(types, 2) is not None:
+        level = fn("sub", level, cast(b.read(2, *where), exact))
+    value = fn("mul", cast(level, F32), cast(b.read(1, *where), F32))
+    b.stage(at, cast(value, attrs.to or scale.dtype))
+    return b.done()
+
+
+def _dequantize_reference(arrays: Arrays, attrs: DequantizeAttrs) -> tuple[Array, ...]:
+    x, scale = given(arrays[:2])
+    zero = arrays[2] if len(arrays) > 2 else None
+    exact = np.float32 if x.dtype.kind == "f" else np.int32
+    level = x.astype(exact)
+    if zero is not None:
+        level = level - _spread(zero, x, attrs).astype(exact)
+    value = level.astype(np.float32) * _spread(scale, x, attrs).astype(np.float32)
+    return (value.astype(scale.dtype if attrs.to is None else attrs.to.carrier),)
+
+
+def _dequantize_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for source in (*_NARROW, I32):
+        x = draw(rng, source, (3, 7, 5), -90, 90)
+        zero = np.asarray(0 if source is I32 else 11, source.carrier)
+        scale = np.asarray(0.05, np.float32)
+        yield Sample((x, scale, zero), DequantizeAttrs(), f"tensor_{source.name}")
+    x = draw(rng, U8, (3, 7, 5), 0, 255)
+    scales = rng.uniform(0.1, 2, (7,)).astype(np.float32)
+    zeros = rng.integers(0, 200, (7,)).astype(np.uint8)
+    yield Sample((x, scales, zeros), DequantizeAttrs(), "axis")
+    yield Sample((x, scales), DequantizeAttrs(), "no_zero")
+    yield Sample((x, scales.astype(np.float16), zeros), DequantizeAttrs(), "f16")
+    blocks = rng.uniform(0.1, 2, (3, 3, 5)).astype(np.float32)
+    yield Sample((x, blocks), DequantizeAttrs(1, 3), "block")
+
+
+# ---- dynamic_quantize_linear --------------------------------------------------------------------
+
+
+def _dynamic_infer(types: Types, _: NoAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, (F32,))
+    return TensorType(U8, x.shape), tensor(F32), tensor(U8)
+
+
+def _dynamic_expr(types: Types, _: NoAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+
+    def extreme(monoid: str) -> StageRef:
+        over = b.iters(*x.shape)
+        return b.stage((), b.read(0, *over), over=over, monoid=monoid if over else None)
+
+    top, bottom = extreme("max"), extreme("min")
+    high, low = fn("max", b.read(top), 0.0), fn("min", b.read(bottom), 0.0)
+    width = fn("sub", high, low)
+    flat = fn("eq", width, 0.0)
+    scale = b.stage((), choose(flat, 1.0, fn("div", width, 255.0)))
+    shift = fn("div", fn("neg", low), b.read(scale))
+    zero = b.stage((), cast(fn("round", shift), U8))
+    at = b.iters(*x.shape)
+    level = fn("round", fn("div", b.read(0, *at), b.read(scale)))
+    y = b.stage(at, cast(fn("add", level, cast(b.read(zero), F32)), U8))
+    return b.done(y, scale, zero)
+
+
+def _dynamic_reference(arrays: Arrays, _: NoAttrs) -> tuple[Array, ...]:
+    (x,) = given(arrays)
+    high, low = np.max(x, initial=np.float32(0)), np.min(x, initial=np.float32(0))
+    scale = np.float32(1) if high == low else (high - low) / np.float32(255)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    y = np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8)
+    return y, np.asarray(scale, np.float32), np.asarray(zero).astype(np.uint8)
+
+
+def _dynamic_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for low, high in ((-3.0, 5.0), (1.0, 2.0), (-7.0, -1.0)):
+        yield Sample((draw(rng, F32, (3, 17), low, high),), NoAttrs(), f"from_{low:g}")
+    yield Sample((np.zeros((5,), np.float32),), NoAttrs(), "zeros")
+    yield Sample((np.asarray(2.5, np.float32),), NoAttrs(), "scalar")
+
+
+_ELEMENTWISE = frozenset((Trait.ELEMENTWISE,))
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "quantize_linear", QuantizeAttrs, (2, 3), _quantize_infer, _quantize_reference,
+        _quantize_samples, (*_SCALES, I32), Tolerance.EXACT,
+        "round(x / scale) + zero point, saturated to the result's type; of NaN the least level.",
+        _quantize_expr, traits=_ELEMENTWISE,
+    ),
+    OpSpec(
+        "dequantize_linear", DequantizeAttrs, (2, 3), _dequantize_infer, _dequantize_reference,
+        _dequantize_samples, (*_LEVELS, I32), Tolerance.ELEMENTWISE,
+        "(x - zero point) * scale, in the type of the scale.",
+        _dequantize_expr, traits=_ELEMENTWISE,
+    ),
+    OpSpec(
+        "dynamic_quantize_linear", NoAttrs, (1, 1), _dynamic_infer, _dynamic_reference,
+        _dynamic_samples, (F32,), Tolerance.ELEMENTWISE,
+        "u8 levels, scale and zero point such that the range of x and 0 is covered.",
+        _dynamic_expr, traits=frozenset((Trait.REDUCTION,)),
+        onnx=(OnnxBinding("DynamicQuantizeLinear", since=11),),
+    ),
+)  # fmt: skip

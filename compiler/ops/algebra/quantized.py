@@ -1,0 +1,359 @@
+"""Contractions of quantised integers: sums in i32, zero points subtracted on the way in.
+
+The q-linear ops scale the sums in f32, round to nearest even, add the zero point and saturate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
+from tcc.ir.index import Index, const
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F32, I8, I32, I64, U8, TensorType, integer_limits
+from tcc.ops.algebra.contract import matmul_shape, matmul_sum
+from tcc.ops.algebra.window import ConvAttrs, border_fill, conv_indices, conv_shape, convolve, when
+from tcc.ops.formula import fn
+from tcc.ops.operands import Arrays, Types, array, inside, maybe_array, require
+from tcc.ops.shapes import agree, check_broadcast, optional, required
+
+_BYTES = (U8, I8)
+
+
+def _check_bytes(*types: TensorType) -> None:
+    for x in types:
+        require(x.dtype in _BYTES, f"quantised operands are u8 or i8, not {x}")
+
+
+def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None) -> Scalar:
+    """Operand `number` at `at` less its zero point, operand `point`, in i32."""
+    value = cast(b.read(number, *at), I32)
+    zero = _parameter(b, point, row)
+    return value if zero is None else fn("sub", value, cast(zero, I32))
+
+
+def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | None:
+    """A scale or zero point: one for all, or one for each `place`."""
+    found = optional(b.params, number)
+    if found is None:
+        return None
+    if found.rank == 0 or place is None or found.static_shape == (1,):
+        return b.read(number, *([0] * found.rank))
+    return b.read(number, place)
+
+
+def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
+    scaled = fn("round", fn("mul", cast(sums, F32), factor))
+    return cast(fn("add", scaled, cast(zero, F32)), zero.dtype)  # this cast saturates
+
+
+def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
+    info = np.iinfo(zero.dtype)
+    scaled = np.rint(sums.astype(np.float32) * factor) + zero.astype(np.float32)
+    return np.asarray(np.clip(scaled, info.min, info.max)).astype(zero.dtype)
+
+
+# ---- matmul_integer ------------------------------------------------------------------------------
+
+
+def _matmul_integer_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    a, c = required(types, 0), required(types, 1)
+    _check_bytes(a, c)
+    _check_numbers(types, a, _rows(a), 2)
+    _check_numbers(types, c, _columns(c), 3)
+    return (TensorType(I32, matmul_shape(a, c)),)
+
+
+def _rows(a: TensorType) -> Index:
+    return a.shape[-2] if a.rank > 1 else const(1)
+
+
+def _columns(c: TensorType) -> Index:
+    return c.shape[-1] if c.rank > 1 else const(1)
+
+
+def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> None:
+    """These scales of `x` and zero points of its type are one number each, or `count`."""
+    for number in numbers:
+        found = optional(types, number)
+        if found is not None:
+            right = found.dtype.is_float or found.dtype is x.dtype
+            require(right and found.rank < 2, f"{found} is no scale or zero point of {x}")
+            check_broadcast(found.shape, (count,), number)
+
+
+def _less_zero(x: Array, zero: Array | None, column: bool) -> Array:
+    """`x` less its zero point, a vector of them standing along rows or columns."""
+    wide = x.astype(np.int32)
+    if zero is None:
+        return wide
+    point = zero.astype(np.int32)
+    if point.size == 1:
+        return wide - point.reshape(())
+    return wide - (point if column else point[:, None])
+
+
+def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    a = _less_zero(array(arrays, 0), maybe_array(arrays, 2), False)
+    c = _less_zero(array(arrays, 1), maybe_array(arrays, 3), True)
+    return (np.asarray(np.matmul(a, c)),)
+
+
+def _integer_sum(
+    b: ExprBuilder, a: TensorType, c: TensorType, numbers: tuple[int, int, int, int]
+) -> StageRef:
+    """`numbers` are the operands a, its zero point, c, its zero point."""
+    return matmul_sum(
+        b,
+        a,
+        c,
+        lambda at_a, at_c: fn(
+            "mul",
+            _shifted(b, numbers[0], at_a, numbers[1], at_a[-2] if a.rank > 1 else None),
+            _shifted(b, numbers[2], at_c, numbers[3], at_c[-1] if c.rank > 1 else None),
+        ),
+    )
+
+
+def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
+    b = ExprBuilder(*types)
+    return b.done(_integer_sum(b, required(types, 0), required(types, 1), (0, 2, 1, 3)))
+
+
+def _draw(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape, dtype)
+
+
+def _matmul_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
+    yield Sample((a, c), NoAttrs(), "plain")
+    points = np.array(120, np.uint8), np.array(3, np.uint8)
+    yield Sample((a, c, *points), NoAttrs(), "points")
+    yield Sample((a, c, None, np.array(9, np.uint8)), NoAttrs(), "right")
+    signed = _draw(rng, np.int8, 13, 5)
+    yield Sample((a, signed, points[0], _draw(rng, np.int8, 5)), NoAttrs(), "columns")
+
+
+# ---- conv_integer --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConvIntegerAttrs(ConvAttrs):
+    """`border` is what lies around an image without a zero point; with one it is 0, and the border
+    holds the zero point."""
+
+    border: int = 0
+
+
+def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> tuple[TensorType, ...]:
+    x, w = required(types, 0), required(types, 1)
+    _check_bytes(x, w)
+    _check_numbers(types, x, const(1), 2)
+    _check_numbers(types, w, w.shape[0], 3)
+    low, high = integer_limits(x.dtype)
+    require(low <= attrs.border <= high, f"a border of {attrs.border} around {x}")
+    require(optional(types, 2) is None or not attrs.border, "a border besides a zero point")
+    return (TensorType(I32, conv_shape(x, w, attrs)),)
+
+
+def _filters(w: Array, zero: Array | None) -> Array:
+    wide = w.astype(np.int32)
+    if zero is None:
+        return wide
+    return wide - zero.astype(np.int32).reshape(-1, *([1] * (w.ndim - 1)))
+
+
+def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> tuple[Array, ...]:
+    x = _less_zero(array(arrays, 0), maybe_array(arrays, 2), True)
+    w = _filters(array(arrays, 1), maybe_array(arrays, 3))
+    # Less its border, which `convolve` takes for zeros.
+    found = convolve(x - np.int32(attrs.border), w, attrs)
+    whole = w.reshape(len(w), -1).sum(1, dtype=np.int32)
+    return (found + attrs.border * whole.reshape(-1, *[1] * (x.ndim - 2)),)
+
+
+def _conv_sum(
+    b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs, numbers: tuple[int, ...]
+) -> StageRef:
+    """Sums of (x - zero) * (w - zero); `numbers` are the operands x, its zero, w, its zero.
+
+    The border holds x's zero point, so that it adds nothing.
+    """
+    i, over, at_x, at_w = conv_indices(b, x, w, attrs)
+    border = attrs.border if isinstance(attrs, ConvIntegerAttrs) else 0
+    fill = None if border_fill(attrs) is None else border
+    pixel = cast(b.read(numbers[0], *at_x, fill=fill), I32)
+    zero = _parameter(b, numbers[1], None)
+    if zero is not None:
+        pixel = fn("sub", pixel, cast(zero, I32))
+    if zero is not None and fill is not None:
+        # A read outside gives 0, which must not be shifted.
+        image = zip(at_x[2:], x.shape[2:], strict=True)
+        pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
+    weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
+    # Channels last: neighbours in storage, of which targets multiply several at once.
+    return b.stage(i, fn("mul", pixel, weight), over=(*over[1:], over[0]), monoid="sum")
+
+
+def _conv_integer_expr(types: Types, attrs: ConvIntegerAttrs) -> Expr:
+    b = ExprBuilder(*types)
+    return b.done(_conv_sum(b, required(types, 0), required(types, 1), attrs, (0, 2, 1, 3)))
+
+
+_CONV = ConvAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
+_INTEGER = ConvIntegerAttrs((1, 2), (1, 0), (1, 1), (1, 1), 1)
+
+
+def _conv_integer_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
+    yield Sample((x, w), _INTEGER, "plain")
+    yield Sample((x, w, np.array(128, np.uint8)), _INTEGER, "point")
+    yield Sample((x, w), replace(_INTEGER, border=200), "border")
+    signed = _draw(rng, np.int8, 3, 2, 3, 3)
+    points = (np.array(7, np.uint8), np.zeros(3, np.int8))
+    yield Sample((x, signed, *points), _INTEGER, "filters")
+
+
+# ---- q-linear ops --------------------------------------------------------------------------------
+
+
+def _qlinear_matmul_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    a, c = required(types, 0), required(types, 3)
+    _check_bytes(a, c)
+    _check_numbers(types, a, _rows(a), 1, 2)
+    _check_numbers(types, c, _columns(c), 4, 5)
+    _check_numbers(types, required(types, 7), const(1), 6, 7)
+    return (TensorType(required(types, 7).dtype, matmul_shape(a, c)),)
+
+
+def _qlinear_matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    a, a_scale, a_zero, c, c_scale, c_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+    sums = np.matmul(_less_zero(a, a_zero, False), _less_zero(c, c_zero, True))
+    rows = a_scale.reshape(-1, 1) if a_scale.size > 1 else a_scale.reshape(())
+    columns = c_scale if c_scale.size > 1 else c_scale.reshape(())
+    factor = rows.astype(np.float32) * columns.astype(np.float32) / y_scale.reshape(())
+    return (_requantise(np.asarray(sums), factor, y_zero.reshape(())),)
+
+
+def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
+    a, c = required(types, 0), required(types, 3)
+    (y,) = _qlinear_matmul_infer(types, attrs)
+    b = ExprBuilder(*types)
+    sums = _integer_sum(b, a, c, (0, 2, 3, 5))
+    i = b.iters(*y.shape)
+    row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
+    factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
+    b.stage(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
+    return b.done()
+
+
+def _known(scalar: Scalar | None) -> Scalar:
+    assert scalar is not None  # infer has required the operand
+    return scalar
+
+
+def _factor(
+    b: ExprBuilder, left: tuple[int, Index | None], right: tuple[int, Index | None], result: int
+) -> Scalar:
+    """left scale * right scale / result scale, in f32."""
+    scales = [cast(_known(_parameter(b, *p)), F32) for p in (left, right, (result, None))]
+    return fn("div", fn("mul", scales[0], scales[1]), scales[2])
+
+
+def _scalars(*values: float) -> tuple[Array, ...]:
+    return tuple(np.array(v, np.float32) for v in values)
+
+
+def _qlinear_matmul_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    a, c = _draw(rng, np.uint8, 7, 13), _draw(rng, np.uint8, 13, 5)
+    one, two, three = _scalars(0.0066, 0.0071, 0.0107)
+    zeros = [np.array(v, np.uint8) for v in (113, 114, 118)]
+    yield Sample((a, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "u8")
+    batch = _draw(rng, np.uint8, 2, 3, 13)
+    yield Sample((batch, one, zeros[0], c, two, zeros[1], three, zeros[2]), NoAttrs(), "batch")
+
+
+def _qlinear_conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+    x, w, bias = required(types, 0), required(types, 3), optional(types, 8)
+    _check_bytes(x, w)
+    _check_numbers(types, x, const(1), 1, 2)
+    _check_numbers(types, required(types, 7), const(1), 6, 7)
+    _check_numbers(types, w, w.shape[0], 4, 5)
+    if bias is not None:
+        require(bias.dtype is I32 and bias.rank == 1, f"the bias {bias} must be a vector of i32")
+        agree(bias.shape[0], w.shape[0], "the elements of the bias")
+    return (TensorType(required(types, 7).dtype, conv_shape(x, w, attrs)),)
+
+
+def _qlinear_conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (array(arrays, n) for n in range(8))
+    sums = convolve(_less_zero(x, x_zero, True), _filters(w, w_zero), attrs)
+    along = (-1, *([1] * (x.ndim - 2)))
+    bias = maybe_array(arrays, 8)
+    if bias is not None:
+        sums = sums + bias.reshape(along)
+    factor = x_scale.reshape(()) * w_scale.reshape(along) / y_scale.reshape(())
+    return (_requantise(sums, factor, y_zero.reshape(())),)
+
+
+def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
+    (y,) = _qlinear_conv_infer(types, attrs)
+    b = ExprBuilder(*types)
+    sums = _conv_sum(b, required(types, 0), required(types, 3), attrs, (0, 2, 3, 5))
+    i = b.iters(*y.shape)
+    total: Scalar = b.read(sums, *i)
+    if optional(types, 8) is not None:
+        total = fn("add", total, b.read(8, i[1]))
+    factor = _factor(b, (1, None), (4, i[1]), 6)
+    b.stage(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
+    return b.done()
+
+
+def _qlinear_conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, w = _draw(rng, np.uint8, 1, 2, 5, 7), _draw(rng, np.uint8, 3, 2, 3, 3)
+    one, two, three = _scalars(0.0037, 0.0017, 0.016)
+    zeros = [np.array(v, np.uint8) for v in (132, 255, 123)]
+    operands = (x, one, zeros[0], w, two, zeros[1], three, zeros[2])
+    yield Sample(operands, _CONV, "plain")
+    bias = rng.integers(-900, 900, 3).astype(np.int32)
+    signed = (_draw(rng, np.int8, 3, 2, 3, 3), np.array([0.002, 0.001, 0.003], np.float32))
+    points = (np.zeros(3, np.int8), three, zeros[2], bias)
+    yield Sample((x, one, zeros[0], *signed, *points), _CONV, "filters")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_SUMS = frozenset({Trait.CONTRACTION})
+_WINDOWS = frozenset({Trait.CONTRACTION, Trait.WINDOW})
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "matmul_integer", NoAttrs, (2, 4), _matmul_integer_infer, _matmul_integer_reference,
+        _matmul_integer_samples, _BYTES, Tolerance.EXACT,
+        "Matrix product of bytes less their zero points; operands (a, b, a zero, b zero).",
+        expr=_matmul_integer_expr, traits=_SUMS, onnx=(OnnxBinding("MatMulInteger", since=10),),
+    ),
+    OpSpec(
+        "conv_integer", ConvIntegerAttrs, (2, 4), _conv_integer_infer, _conv_integer_reference,
+        _conv_integer_samples, _BYTES, Tolerance.EXACT,
+        "Convolution of bytes less their zero points; operands (x, w, x zero, w zero).",
+        expr=_conv_integer_expr, traits=_WINDOWS,
+    ),
+    OpSpec(
+        "qlinear_matmul", NoAttrs, (8, 8), _qlinear_matmul_infer, _qlinear_matmul_reference,
+        _qlinear_matmul_samples, _BYTES, Tolerance.EXACT,
+        "Requantised matrix product; operands a, b and y each with scale and zero point.",
+        expr=_qlinear_matmul_expr, traits=_SUMS, onnx=(OnnxBinding("QLinearMatMul", since=10),),
+    ),
+    OpSpec(
+        "qlinear_conv", ConvAttrs, (8, 9), _qlinear_conv_infer, _qlinear_conv_reference,
+        _qlinear_conv_samples, _BYTES, Tolerance.EXACT,
+        "Requantised convolution; operands x, w and y each with scale and zero point, then bias.",
+        expr=_qlinear_conv_expr, traits=_WINDOWS,
+    ),
+)  # fmt: skip

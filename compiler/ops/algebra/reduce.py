@@ -1,0 +1,362 @@
+"""Reductions along axes, and the positions of extrema.
+
+A row is a `_Reduction`: what happens to an element, the monoid, and what happens to the total.
+f16 and bf16 accumulate in f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
+from tcc.ir.index import Index, IndexLike, const
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import (
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    U8,
+    U32,
+    U64,
+    DType,
+    TensorType,
+    dtype_of,
+    element_count,
+)
+from tcc.ops.formula import choose, fn, wide, widened
+from tcc.ops.reference import given, in_f32, truncated
+from tcc.ops.sampling import SPECIAL, Samples, draw
+from tcc.ops.shapes import FLOATS, NUMERIC, check_axis, check_dtype, reduced_shape, required
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAttrs:
+    """`axes` (distinct; none means no reduction), kept as ones where `keepdims`."""
+
+    axes: tuple[int, ...]
+    keepdims: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArgAttrs:
+    """Of equal extrema along `axis` the first counts, the last where `select_last`."""
+
+    axis: int
+    keepdims: bool
+    select_last: bool = False
+
+
+SUMMABLE = (I32, I64, U32, U64, *FLOATS)
+ORDERED = (*SUMMABLE, I8, U8, BOOL)
+
+Finish = Callable[[Scalar, Index], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """`finish` gets the total and how many elements it combines; `real` says that it needs f64
+    for integer operands."""
+
+    monoid: str
+    element: Callable[[Scalar], Scalar] | None = None
+    finish: Finish | None = None
+    real: bool = False
+
+
+def split_axes(
+    b: ExprBuilder, shape: Sequence[Index], axes: Sequence[int]
+) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[IndexLike, ...]]:
+    """Iterators of a keepdims reduction: over the result, over `axes`, and where to read."""
+    at = b.iters(*(const(1) if n in axes else dim for n, dim in enumerate(shape)))
+    over = b.iters(*(shape[n] for n in axes))
+    inner = dict(zip(axes, over, strict=True))
+    return at, over, tuple(inner.get(n, i) for n, i in enumerate(at))
+
+
+def _axes_iters(
+    b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
+) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[IndexLike, ...]]:
+    if attrs.keepdims:
+        return split_axes(b, shape, attrs.axes)
+    kept = [n for n in range(len(shape)) if n not in attrs.axes]
+    at = b.iters(*(shape[n] for n in kept))
+    over = b.iters(*(shape[n] for n in attrs.axes))
+    place = dict(zip((*kept, *attrs.axes), (*at, *over), strict=True))
+    return at, over, tuple(place[n] for n in range(len(shape)))
+
+
+def _reduce_expr(rule: _Reduction) -> Callable[[Sequence[TensorType | None], Any], Expr]:
+    def expr(types: Sequence[TensorType | None], attrs: ReduceAttrs) -> Expr:
+        x = required(types, 0)
+        b = ExprBuilder(x)
+        at, over, where = _axes_iters(b, x.shape, attrs)
+        element = wide(b.read(0, *where))
+        if rule.element is not None:
+            element = rule.element(element)
+        monoid = rule.monoid if over else None
+        if rule.finish is None and element.dtype is x.dtype:
+            b.stage(at, element, over=over, monoid=monoid)
+            return b.done()
+        total = b.stage(at, element, over=over, monoid=monoid)
+        return _finish(b, rule, x, attrs, total)
+
+    return expr
+
+
+def _finish(
+    b: ExprBuilder, rule: _Reduction, x: TensorType, attrs: ReduceAttrs, total: StageRef
+) -> Expr:
+    at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
+    value: Scalar = b.read(total, *at)
+    if rule.real and x.dtype.is_integer:
+        value = cast(value, F64)
+    if rule.finish is not None:
+        count = element_count(tuple(x.shape[n] for n in attrs.axes))
+        value = rule.finish(value, count)
+    b.stage(at, cast(value, x.dtype))
+    return b.done()
+
+
+def _log_sum_exp_expr(types: Sequence[TensorType | None], attrs: ReduceAttrs) -> Expr:
+    """The largest element is subtracted first, so that no exponential overflows."""
+    x = required(types, 0)
+    dtype = F64 if x.dtype.is_integer else widened(x.dtype)
+    b = ExprBuilder(x)
+    at, over, where = _axes_iters(b, x.shape, attrs)
+    top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max" if over else None)
+    at, over, where = _axes_iters(b, x.shape, attrs)
+    shifted = fn("sub", cast(b.read(0, *where), dtype), _finite(b.read(top, *at)))
+    total = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
+    at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
+    value = fn("add", fn("log", b.read(total, *at)), _finite(b.read(top, *at)))
+    b.stage(at, cast(value, x.dtype))
+    return b.done()
+
+
+def _finite(top: Scalar) -> Scalar:
+    """Zero in place of an infinity: subtracting that would give NaN for equal infinities."""
+    return choose(fn("is_inf", top), 0.0, top)
+
+
+def _infer(dtypes: Sequence[DType]) -> Callable[..., tuple[TensorType, ...]]:
+    def infer(types: Sequence[TensorType | None], attrs: ReduceAttrs) -> tuple[TensorType, ...]:
+        x = required(types, 0)
+        check_dtype(x.dtype, dtypes)
+        return (TensorType(x.dtype, reduced_shape(x.shape, attrs.axes, attrs.keepdims)),)
+
+    return infer
+
+
+def _mean_finish(total: Scalar, count: Index) -> Scalar:
+    return fn("div", total, index_value(count, total.dtype))
+
+
+def _samples(dtypes: Sequence[DType], lo: float, hi: float) -> Samples:
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        x = draw(rng, F32, (3, 7, 5), lo, hi)
+        for axes in ((2,), (0,), (0, 2), (0, 1, 2), ()):
+            name = "".join(map(str, axes)) or "none"
+            yield Sample((x,), ReduceAttrs(axes, True), f"keep_{name}")
+        yield Sample((x,), ReduceAttrs((1,), False), "drop_1")
+        yield Sample((x,), ReduceAttrs((0, 1, 2), False), "drop_all")
+        yield Sample((np.asarray(x[0, 0, 0]),), ReduceAttrs((), False), "scalar")
+        yield Sample((x[:0],), ReduceAttrs((2,), False), "empty")
+        yield Sample((draw(rng, F32, (2, 133), lo, hi),), ReduceAttrs((1,), True), "long")
+        yield Sample((SPECIAL.reshape(2, 4).copy(),), ReduceAttrs((1,), True), "special")
+        for dtype in (F64, F16, I32, I64, I8, U8, BOOL):
+            if dtype in dtypes:
+                y = draw(rng, dtype, (3, 17), lo, hi)
+                yield Sample((y,), ReduceAttrs((1,), False), dtype.name)
+
+    return samples
+
+
+def _reduce(
+    name: str,
+    rule: _Reduction,
+    numpy: Callable[..., Any],
+    doc: str,
+    *,
+    dtypes: Sequence[DType] = SUMMABLE,
+    span: tuple[float, float] = (-4.0, 4.0),
+    expr: Callable[[Sequence[TensorType | None], Any], Expr] | None = None,
+) -> OpSpec:
+    """The row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
+
+    def reference(arrays: Sequence[Array | None], attrs: ReduceAttrs) -> tuple[Array, ...]:
+        (x,) = given(arrays)
+
+        def compute(wide_x: Array) -> Array:
+            return np.asarray(numpy(wide_x, attrs.axes, attrs.keepdims))
+
+        result = in_f32(compute)(x)
+        if x.dtype.kind in "iu" and result.dtype.kind == "f":
+            return (truncated(result, dtype_of(x)),)
+        return (result.astype(x.dtype),)
+
+    return OpSpec(
+        name, ReduceAttrs, (1, 1), _infer(dtypes), reference, _samples(dtypes, *span),
+        tuple(dtypes), Tolerance.EXACT if rule.monoid in ("max", "min") else Tolerance.ACCUMULATE,
+        doc, expr or _reduce_expr(rule), traits=frozenset((Trait.REDUCTION,)),
+    )  # fmt: skip
+
+
+def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return np.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    total = _sum(x, axes, keepdims)
+    count = int(np.prod([x.shape[n] for n in axes], dtype=np.int64))
+    if x.dtype.kind in "iu":
+        whole = [abs(int(v)) // max(count, 1) * (1 if v > 0 else -1) for v in total.ravel()]
+        return np.array(whole, x.dtype).reshape(total.shape)
+    return total / np.asarray(count, x.dtype)
+
+
+def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
+    def numpy(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+        if x.dtype.kind == "b":
+            function: Any = np.any if largest else np.all
+            return function(x, axis=axes, keepdims=keepdims)
+        if x.dtype.kind == "f":
+            least, most = -np.inf, np.inf
+        else:
+            least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+        if largest:
+            return np.max(x, axis=axes, keepdims=keepdims, initial=least)
+        return np.min(x, axis=axes, keepdims=keepdims, initial=most)
+
+    return numpy
+
+
+def _log_sum_exp(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    wide = x.astype(np.float64)
+    top = np.max(wide, axis=axes, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0.0)
+    found = np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top
+    return found if keepdims else np.squeeze(found, axes)
+
+
+# ---- positions ----------------------------------------------------------------------------------
+
+
+def _arg_infer(types: Sequence[TensorType | None], attrs: ArgAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, NUMERIC)
+    check_axis(attrs.axis, x.rank)
+    return (TensorType(I64, reduced_shape(x.shape, (attrs.axis,), attrs.keepdims)),)
+
+
+def _arg_expr(monoid: str) -> Callable[[Sequence[TensorType | None], Any], Expr]:
+    def expr(types: Sequence[TensorType | None], attrs: ArgAttrs) -> Expr:
+        x = required(types, 0)
+        b = ExprBuilder(x)
+        axes = ReduceAttrs((attrs.axis,), attrs.keepdims)
+        at, (k,), where = _axes_iters(b, x.shape, axes)
+        last = x.shape[attrs.axis] - 1
+        place = index_value(last - k if attrs.select_last else k, I64)
+        found = b.stage(at, b.read(0, *where), place, over=(k,), monoid=monoid)
+        position = StageRef(found.stage, 1)
+        if not attrs.select_last:
+            return b.done(position)
+        at = b.iters(*reduced_shape(x.shape, axes.axes, axes.keepdims))
+        b.stage(at, fn("sub", index_value(last, I64), b.read(position, *at)))
+        return b.done()
+
+    return expr
+
+
+def _arg_reference(numpy: Callable[..., Any]) -> Callable[..., tuple[Array, ...]]:
+    def reference(arrays: Sequence[Array | None], attrs: ArgAttrs) -> tuple[Array, ...]:
+        (x,) = given(arrays)
+        if attrs.select_last:
+            x = np.flip(x, attrs.axis)
+        place = numpy(x, axis=attrs.axis, keepdims=attrs.keepdims)
+        if attrs.select_last:
+            place = x.shape[attrs.axis] - 1 - place
+        return (np.asarray(place).astype(np.int64),)
+
+    return reference
+
+
+def _arg_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = draw(rng, F32, (3, 7, 5), -4, 4)
+    for axis in range(3):
+        yield Sample((x,), ArgAttrs(axis, True), f"keep_{axis}")
+    yield Sample((x,), ArgAttrs(1, False), "drop_1")
+    ties = rng.integers(0, 3, (3, 33))
+    for dtype in (F32, F64, F16, I32, U8):
+        yield Sample((ties.astype(dtype.carrier),), ArgAttrs(1, True), f"first_{dtype.name}")
+    yield Sample((ties.astype(np.float32),), ArgAttrs(1, True, True), "last_f32")
+    yield Sample((ties[:0].astype(np.float32),), ArgAttrs(1, False), "empty")
+    yield Sample((SPECIAL.reshape(2, 4).copy(),), ArgAttrs(1, True), "special")
+
+
+def _arg(name: str, monoid: str, numpy: Callable[..., Any], doc: str) -> OpSpec:
+    return OpSpec(
+        name, ArgAttrs, (1, 1), _arg_infer, _arg_reference(numpy), _arg_samples, NUMERIC,
+        Tolerance.EXACT, doc, _arg_expr(monoid), traits=frozenset((Trait.REDUCTION,)),
+    )  # fmt: skip
+
+
+def _square(x: Scalar) -> Scalar:
+    return fn("mul", x, x)
+
+
+OPS: tuple[OpSpec, ...] = (
+    _reduce("reduce_sum", _Reduction("sum"), _sum, "The sum."),
+    _reduce("reduce_mean", _Reduction("sum", finish=_mean_finish), _mean, "The arithmetic mean."),
+    _reduce(
+        "reduce_max", _Reduction("max"), _extremum(True),
+        "The largest element; NaN if one is.",
+        dtypes=ORDERED,
+    ),
+    _reduce(
+        "reduce_min", _Reduction("min"), _extremum(False),
+        "The least element; NaN if one is.",
+        dtypes=ORDERED,
+    ),
+    _reduce(
+        "reduce_prod", _Reduction("prod"),
+        lambda x, axes, keepdims: np.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype),
+        "The product.", span=(-1.5, 1.5),
+    ),
+    _reduce(
+        "reduce_l1", _Reduction("sum", element=lambda x: fn("abs", x)),
+        lambda x, axes, keepdims: _sum(np.abs(x), axes, keepdims),
+        "The sum of absolute values.",
+    ),
+    _reduce(
+        "reduce_l2",
+        _Reduction("sum", element=_square, finish=lambda s, _: fn("sqrt", s), real=True),
+        lambda x, axes, keepdims: np.sqrt(_sum(x * x, axes, keepdims)),
+        "The square root of the sum of squares.",
+    ),
+    _reduce(
+        "reduce_sum_square", _Reduction("sum", element=_square),
+        lambda x, axes, keepdims: _sum(x * x, axes, keepdims),
+        "The sum of squares.",
+    ),
+    _reduce(
+        "reduce_log_sum", _Reduction("sum", finish=lambda s, _: fn("log", s), real=True),
+        lambda x, axes, keepdims: np.log(_sum(x, axes, keepdims)),
+        "The logarithm of the sum.",
+        span=(1.0, 4.0),
+    ),
+    _reduce(
+        "reduce_log_sum_exp", _Reduction("sum"), _log_sum_exp,
+        "The logarithm of the sum of exponentials, without overflow.",
+        expr=_log_sum_exp_expr,
+    ),
+    _arg("arg_max", "argmax", np.argmax, "The position of the largest element."),
+    _arg("arg_min", "argmin", np.argmin, "The position of the least element."),
+)  # fmt: skip

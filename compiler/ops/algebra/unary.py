@@ -1,0 +1,212 @@
+"""Functions of one element: arithmetic, rounding, transcendental functions, predicates, casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast
+from tcc.ir.narrow import rounded
+from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import (
+    BF16,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    I8,
+    I32,
+    I64,
+    U8,
+    DType,
+    TensorType,
+)
+from tcc.ops.formula import fn
+from tcc.ops.pointwise import NumpyFunction, pointwise_op
+from tcc.ops.reference import given, truncated
+from tcc.ops.sampling import unary_samples
+from tcc.ops.shapes import ALL, BOOLS, FLOATS, INTEGERS, MOVED, NUMERIC, SIGNED, required
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttrs:
+    """`to` is the element type of the result."""
+
+    to: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IsInfAttrs:
+    """Which infinities count."""
+
+    detect_negative: bool = True
+    detect_positive: bool = True
+
+
+def _function(
+    name: str,
+    numpy: NumpyFunction,
+    doc: str,
+    *,
+    onnx: str,
+    dtypes: Sequence[DType] = FLOATS,
+    domain: tuple[float, float] = (-4.0, 4.0),
+    exact: bool = False,
+    scalar: str = "",
+    aten: str = "",
+) -> OpSpec:
+    """The row of one function of the scalar table, `scalar` if its name there is another."""
+    return pointwise_op(
+        name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
+        samples=unary_samples(dtypes, *domain),
+        tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=(OnnxBinding(onnx),),
+        aten=(aten or name,),
+    )  # fmt: skip
+
+
+def _erf(x: Array) -> Array:
+    flat = [math.erf(float(v)) for v in x.ravel()]
+    return np.array(flat, x.dtype).reshape(x.shape)
+
+
+def _sign(x: Array) -> Array:
+    return np.where(x == 0, x, np.sign(x))
+
+
+def _is_inf(attrs: IsInfAttrs, x: Scalar) -> Scalar:
+    positive = fn("and", fn("is_inf", x), fn("gt", x, 0.0))
+    negative = fn("and", fn("is_inf", x), fn("lt", x, 0.0))
+    if attrs.detect_negative and attrs.detect_positive:
+        return fn("is_inf", x)
+    if attrs.detect_positive:
+        return positive
+    return negative if attrs.detect_negative else fn("and", positive, negative)
+
+
+def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
+    positive, negative = np.isposinf(x), np.isneginf(x)
+    return (positive & attrs.detect_positive) | (negative & attrs.detect_negative)
+
+
+# ---- movement of one element: identity and cast -------------------------------------------------
+
+
+def _copy_expr(types: Sequence[TensorType | None], to: DType) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    at = b.iters(*x.shape)
+    b.stage(at, cast(b.read(0, *at), to))
+    return b.done()
+
+
+def _identity_infer(types: Sequence[TensorType | None], _: NoAttrs) -> tuple[TensorType, ...]:
+    return (required(types, 0),)
+
+
+def _cast_infer(types: Sequence[TensorType | None], attrs: CastAttrs) -> tuple[TensorType, ...]:
+    return (TensorType(attrs.to, required(types, 0).shape),)
+
+
+def _cast_reference(arrays: Sequence[Array | None], attrs: CastAttrs) -> tuple[Array, ...]:
+    (x,) = given(arrays)
+    to = attrs.to
+    if to is BOOL:
+        return (x != 0,)
+    with np.errstate(all="ignore"):
+        if to.is_integer and x.dtype.kind == "f":
+            return (truncated(x, to),)
+        value = x.astype(to.carrier)
+        return (rounded(value, to) if to.is_narrow else value,)
+
+
+def _cast_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    floats = rng.uniform(-100, 100, (3, 7)).astype(np.float32)
+    integers = rng.integers(-1000, 1000, (13,))
+    for to in (F16, F64, I8, I32, I64, BOOL, BF16):
+        yield Sample((floats,), CastAttrs(to), f"f32_to_{to.name}")
+    yield Sample((integers.astype(np.int64),), CastAttrs(F32), "i64_to_f32")
+    yield Sample((integers.astype(np.int32),), CastAttrs(U8), "i32_to_u8")
+    yield Sample((integers % 2 == 0,), CastAttrs(F32), "bool_to_f32")
+    special = np.array([np.nan, np.inf, -np.inf, 3e38, -0.5], np.float32)
+    yield Sample((special,), CastAttrs(I32), "special")
+    yield Sample((np.zeros((0, 2), np.float32),), CastAttrs(F64), "empty")
+
+
+_IDENTITY = OpSpec(
+    "identity", NoAttrs, (1, 1), _identity_infer, lambda arrays, _: (np.array(arrays[0]),),
+    unary_samples(ALL), MOVED, Tolerance.EXACT,
+    "The operand itself.",
+    lambda types, _: _copy_expr(types, required(types, 0).dtype),
+    traits=frozenset((Trait.ELEMENTWISE, Trait.MOVEMENT)), onnx=(OnnxBinding("Identity"),),
+    aten=("clone", "alias"),
+)  # fmt: skip
+
+_CAST = OpSpec(
+    "cast", CastAttrs, (1, 1), _cast_infer, _cast_reference, _cast_samples, ALL, Tolerance.EXACT,
+    "Conversion by value: float to integer truncates and saturates, NaN gives 0; bool is != 0.",
+    lambda types, attrs: _copy_expr(types, attrs.to), traits=frozenset((Trait.ELEMENTWISE,)),
+    aten=("_to_copy",),
+)  # fmt: skip
+
+_UNIT = (-0.999, 0.999)
+
+OPS: tuple[OpSpec, ...] = (
+    _function("abs", np.abs, "Absolute value.", onnx="Abs", dtypes=NUMERIC, exact=True),
+    _function("neg", np.negative, "Negation.", onnx="Neg", dtypes=SIGNED, exact=True),
+    _function("sign", _sign, "-1 or 1; 0 and NaN stay.", onnx="Sign", dtypes=NUMERIC, exact=True),
+    _function("floor", np.floor, "Rounding downwards.", onnx="Floor", exact=True),
+    _function("ceil", np.ceil, "Rounding upwards.", onnx="Ceil", exact=True),
+    _function("round", np.rint, "Rounding to nearest, ties to even.", onnx="Round", exact=True),
+    _function("sqrt", np.sqrt, "Square root.", onnx="Sqrt", domain=(0.0, 9.0)),
+    _function("exp", np.exp, "e to the power x.", onnx="Exp", domain=(-20.0, 9.0)),
+    _function("log", np.log, "Natural logarithm.", onnx="Log", domain=(1e-3, 9.0)),
+    _function("sin", np.sin, "Sine of radians.", onnx="Sin", domain=(-50.0, 50.0)),
+    _function("cos", np.cos, "Cosine of radians.", onnx="Cos", domain=(-50.0, 50.0)),
+    _function("tan", np.tan, "Tangent of radians.", onnx="Tan", domain=(-1.5, 1.5)),
+    _function("asin", np.arcsin, "Inverse sine.", onnx="Asin", domain=_UNIT),
+    _function("acos", np.arccos, "Inverse cosine.", onnx="Acos", domain=_UNIT),
+    _function("atan", np.arctan, "Inverse tangent.", onnx="Atan"),
+    _function("sinh", np.sinh, "Hyperbolic sine.", onnx="Sinh"),
+    _function("cosh", np.cosh, "Hyperbolic cosine.", onnx="Cosh"),
+    _function("tanh", np.tanh, "Hyperbolic tangent.", onnx="Tanh"),
+    _function("asinh", np.arcsinh, "Inverse hyperbolic sine.", onnx="Asinh"),
+    _function("acosh", np.arccosh, "Inverse hyperbolic cosine.", onnx="Acosh", domain=(1.01, 9.0)),
+    _function("atanh", np.arctanh, "Inverse hyperbolic tangent.", onnx="Atanh", domain=_UNIT),
+    _function("erf", _erf, "Gauss error function.", onnx="Erf", dtypes=FLOATS),
+    _function(
+        "not", np.logical_not,
+        "Logical negation.",
+        onnx="Not", dtypes=BOOLS, exact=True, aten="logical_not",
+    ),
+    _function(
+        "bitwise_not", np.invert,
+        "Every bit flipped.",
+        onnx="BitwiseNot", dtypes=INTEGERS, exact=True, scalar="bit_not",
+    ),
+    pointwise_op(
+        "reciprocal", lambda _, x: fn("div", 1.0, x), lambda _, x: np.ones_like(x) / x, "1 / x.",
+        dtypes=FLOATS, samples=unary_samples(FLOATS), onnx=(OnnxBinding("Reciprocal"),),
+        aten=("reciprocal",),
+    ),
+    pointwise_op(
+        "is_nan", lambda _, x: fn("is_nan", x), lambda _, x: np.isnan(x),
+        "Whether x is not a number.",
+        dtypes=FLOATS, samples=unary_samples(FLOATS), result=BOOL, tolerance=Tolerance.EXACT,
+        onnx=(OnnxBinding("IsNaN"),), aten=("isnan",),
+    ),
+    pointwise_op(
+        "is_inf", _is_inf, _is_inf_numpy,
+        "Whether x is an infinity of a sign that counts.",
+        dtypes=FLOATS, attrs=IsInfAttrs,
+        samples=unary_samples(
+            FLOATS,
+            attrs=(IsInfAttrs(), IsInfAttrs(False, True), IsInfAttrs(True, False)),
+        ),
+        result=BOOL, tolerance=Tolerance.EXACT, onnx=(OnnxBinding("IsInf"),), aten=("isinf",),
+    ),
+    _IDENTITY,
+    _CAST,
+)  # fmt: skip

@@ -1,0 +1,451 @@
+"""Windows with weights: convolution, its transpose, and col2im.
+
+Tensors are [batch, channel, spatial...].  Every read outside the image gives zero, so padding
+needs no copy; a transposed convolution asks which inputs reach an output instead of inserting
+zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import prod
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import I64, TensorType
+from tcc.ops.algebra.contract import rounded
+from tcc.ops.formula import fn, wide
+from tcc.ops.operands import Arrays, Types, array, dims, inside, maybe_array, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
+from tcc.ops.shapes import FLOATS, agree, optional, required, same_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ConvAttrs:
+    """One entry per spatial axis; `before` and `after` are the zeros around the image."""
+
+    strides: tuple[int, ...]
+    before: tuple[IndexLike, ...]
+    after: tuple[IndexLike, ...]
+    dilations: tuple[int, ...]
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvTransposeAttrs:
+    """As `ConvAttrs`; `output_padding` adds rows at the far end of each axis."""
+
+    strides: tuple[int, ...]
+    before: tuple[IndexLike, ...]
+    after: tuple[IndexLike, ...]
+    output_padding: tuple[int, ...]
+    dilations: tuple[int, ...]
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Col2ImAttrs:
+    """`image` and `block` are the spatial shapes of the output and of one column's patch."""
+
+    image: tuple[Index, ...]
+    block: tuple[IndexLike, ...]
+    strides: tuple[int, ...]
+    before: tuple[IndexLike, ...]
+    after: tuple[IndexLike, ...]
+    dilations: tuple[int, ...]
+
+
+def window_count(
+    extent: Index,
+    kernel: IndexLike,
+    stride: int,
+    before: IndexLike,
+    after: IndexLike,
+    dilation: int,
+    ceil_mode: bool = False,
+) -> Index:
+    """How many windows fit along an axis; in ceil mode a last partial one that starts inside."""
+    reach = dilation * (as_index(kernel) - 1) + 1
+    room = extent + before + after - reach
+    if not ceil_mode:
+        return room // stride + 1
+    return minimum(ceildiv(room, stride) + 1, ceildiv(extent + before, stride))
+
+
+def transposed_count(
+    extent: Index,
+    kernel: IndexLike,
+    stride: int,
+    before: IndexLike,
+    after: IndexLike,
+    dilation: int,
+    extra: int,
+) -> Index:
+    """The rows of a transposed convolution along an axis."""
+    reach = dilation * (as_index(kernel) - 1) + 1
+    return (extent - 1) * stride + reach + extra - before - after
+
+
+def patch(
+    padded: Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]
+) -> Array:
+    """The elements at one kernel offset of every window of `padded` [batch, channel, ...]."""
+    picks = tuple(
+        slice(o, o + (n - 1) * s + 1 if n else o, s)
+        for o, n, s in zip(offset, counts, strides, strict=True)
+    )
+    return padded[(slice(None), slice(None), *picks)]
+
+
+# ---- conv ----------------------------------------------------------------------------------------
+
+
+def _whole_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
+    """Raises ValueError where `groups` do not divide an axis of `x`, and `UnequalDimsError` where
+    only a run knows."""
+    size = x.shape[axis]
+    known = as_int(size)
+    require(
+        known is None or known % groups == 0, f"{groups} groups do not divide the {what} of {x}"
+    )
+    agree(size, size // groups * groups, f"the {what} and those of groups")
+
+
+def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> tuple[Index, ...]:
+    """The output shape of a convolution; raises ValueError on operands that do not fit."""
+    spatial = x.rank - 2
+    require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations)
+    require(all(len(v) == spatial for v in lists), f"conv attributes do not fit {x}")
+    agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
+    _whole_groups(attrs.group, w, 0, "filters")
+    image = tuple(map(window_count, x.shape[2:], w.shape[2:], *lists))
+    small = [n for n in (as_int(d) for d in image) if n is not None and n < 0]
+    require(not small, f"the kernel of {w} is larger than the padded image of {x}")
+    return (x.shape[0], w.shape[0], *image)
+
+
+def _conv_infer(types: Types, attrs: ConvAttrs) -> tuple[TensorType, ...]:
+    dtype = same_dtype(types)
+    x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
+    shape = conv_shape(x, w, attrs)
+    if bias is not None:
+        _check_bias(bias, shape[1])
+    return (TensorType(dtype, shape),)
+
+
+def _check_bias(bias: TensorType, channels: Index) -> None:
+    require(bias.rank == 1, f"the bias {bias} must be a vector")
+    agree(bias.shape[0], channels, "the channels of the bias")
+
+
+def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
+    """The convolution in the type of `x`, one kernel element at a time."""
+    spatial = x.ndim - 2
+    before, after = sizes(attrs.before), sizes(attrs.after)
+    padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
+    counts = [
+        (n - d * (k - 1) - 1) // s + 1
+        for n, k, s, d in zip(
+            padded.shape[2:], w.shape[2:], attrs.strides, attrs.dilations, strict=True
+        )
+    ]
+    groups = attrs.group
+    grouped = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    y = np.zeros((x.shape[0], groups, grouped.shape[1], *counts), x.dtype)
+    letters = "xyz"[:spatial]
+    for k in np.ndindex(*w.shape[2:]):
+        offset = [i * d for i, d in zip(k, attrs.dilations, strict=True)]
+        part = patch(padded, offset, counts, attrs.strides)
+        part = part.reshape(x.shape[0], groups, w.shape[1], *counts)
+        y += np.einsum(f"ngc{letters},gmc->ngm{letters}", part, grouped[(..., *k)])
+    return y.reshape(x.shape[0], w.shape[0], *counts)
+
+
+def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> tuple[Array, ...]:
+    x, bias = array(arrays, 0), maybe_array(arrays, 2)
+    y = convolve(widen_half(x), widen_half(array(arrays, 1)), attrs)
+    return (_with_bias(y, bias).astype(x.dtype),)
+
+
+def _with_bias(y: Array, bias: Array | None) -> Array:
+    if bias is None:
+        return y
+    return y + widen_half(bias).reshape(-1, *([1] * (y.ndim - 2)))
+
+
+def conv_indices(
+    b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs
+) -> tuple[tuple[Index, ...], tuple[Index, ...], tuple[Index, ...], tuple[Index, ...]]:
+    """Iterators of the output, of the sum, and where the sum reads the image and the weights."""
+    n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
+    c, *k = over = b.iters(*w.shape[1:])
+    channel = c
+    if attrs.group > 1:
+        channel = (m // (w.shape[0] // attrs.group)) * w.shape[1] + c
+    at = [
+        p * stride + q * dilation - before
+        for p, q, stride, dilation, before in zip(
+            o, k, attrs.strides, attrs.dilations, attrs.before, strict=True
+        )
+    ]
+    return i, over, (n, channel, *at), (m, c, *k)
+
+
+def border_fill(attrs: ConvAttrs) -> int | None:
+    """The fill of reads of the image: none where no window leaves it."""
+    zero = const(0)
+    inner = all(as_index(p) is zero for p in (*attrs.before, *attrs.after))
+    return None if inner else 0
+
+
+def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
+    (y,) = _conv_infer(types, attrs)
+    b = ExprBuilder(*types)
+    i, over, at_x, at_w = conv_indices(b, required(types, 0), required(types, 1), attrs)
+    pixel = wide(b.read(0, *at_x, fill=border_fill(attrs)))
+    sums = b.stage(i, fn("mul", pixel, wide(b.read(1, *at_w))), over=over, monoid="sum")
+    return b.done(biased(b, sums, y, 2))
+
+
+def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
+    """`sums` plus operand `bias`, one element per channel, in the type of `y`."""
+    if optional(b.params, bias) is None:
+        return rounded(b, sums, y.shape, y.dtype)
+    i = b.iters(*y.shape)
+    value = fn("add", b.read(sums, *i), wide(b.read(bias, i[1])))
+    return b.stage(i, cast(value, y.dtype))
+
+
+def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    same = ConvAttrs((1, 1), (1, 1), (1, 1), (1, 1), 1)
+    yield Sample((f32(2, 3, 7, 5), f32(4, 3, 3, 3), f32(4)), same, "same")
+    uneven = ConvAttrs((2, 3), (0, 2), (1, 0), (2, 1), 1)
+    yield Sample((f32(1, 2, 9, 11), f32(3, 2, 2, 3)), uneven, "uneven")
+    depthwise = ConvAttrs((2, 1), (1, 0), (1, 0), (1, 1), 6)
+    yield Sample((f32(1, 6, 7, 4), f32(6, 1, 3, 1), f32(6)), depthwise, "depthwise")
+    grouped = ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 2)
+    yield Sample((f32(2, 4, 5, 5), f32(6, 2, 3, 3)), grouped, "grouped")
+    line = ConvAttrs((2,), (3,), (1,), (1,), 1)
+    yield Sample((f32(2, 3, 17), f32(5, 3, 4), f32(5)), line, "1d")
+    cube = ConvAttrs((1, 2, 1), (1, 0, 1), (0, 1, 1), (1, 1, 1), 1)
+    yield Sample((f32(1, 2, 4, 5, 3), f32(2, 2, 2, 3, 2)), cube, "3d")
+    pointwise = ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1)
+    halves = (f32(1, 7, 3, 3).astype(np.float16), f32(5, 7, 1, 1).astype(np.float16))
+    yield Sample(halves, pointwise, "f16")
+
+
+# ---- conv transpose ------------------------------------------------------------------------------
+
+
+def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> tuple[TensorType, ...]:
+    dtype = same_dtype(types)
+    x, w, bias = required(types, 0), required(types, 1), optional(types, 2)
+    require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
+    agree(x.shape[1], w.shape[0], "the channels of image and filters")
+    _whole_groups(attrs.group, x, 1, "channels")
+    lists = (attrs.strides, attrs.before, attrs.after, attrs.dilations, attrs.output_padding)
+    image = tuple(map(transposed_count, x.shape[2:], w.shape[2:], *lists))
+    shape = (x.shape[0], w.shape[1] * attrs.group, *image)
+    if bias is not None:
+        _check_bias(bias, shape[1])
+    return (TensorType(dtype, shape),)
+
+
+def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> tuple[Array, ...]:
+    x, w, bias = widen_half(array(arrays, 0)), widen_half(array(arrays, 1)), maybe_array(arrays, 2)
+    before, after = sizes(attrs.before), sizes(attrs.after)
+    spatial, groups = x.ndim - 2, attrs.group
+    whole = [
+        s * (n - 1) + (k - 1) * d + 1 + max(extra - b, 0) + max(b, 0)
+        for n, k, s, extra, d, b in zip(
+            x.shape[2:],
+            w.shape[2:],
+            attrs.strides,
+            attrs.output_padding,
+            attrs.dilations,
+            before,
+            strict=True,
+        )
+    ]
+    y = np.zeros((x.shape[0], groups, w.shape[1], *whole), x.dtype)
+    grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    grouped_w = w.reshape(groups, -1, *w.shape[1:])
+    letters = "xyz"[:spatial]
+    for k in np.ndindex(*w.shape[2:]):
+        spots = tuple(
+            slice(q * d, q * d + (n - 1) * s + 1, s)
+            for q, d, n, s in zip(k, attrs.dilations, x.shape[2:], attrs.strides, strict=True)
+        )
+        term = np.einsum(f"ngc{letters},gcm->ngm{letters}", grouped_x, grouped_w[(..., *k)])
+        y[(slice(None),) * 3 + spots] += term
+    y = y.reshape(x.shape[0], groups * w.shape[1], *whole)
+    ends = [
+        s * (n - 1) + extra + (k - 1) * d + 1 - a
+        for n, k, s, extra, d, a in zip(
+            x.shape[2:],
+            w.shape[2:],
+            attrs.strides,
+            attrs.output_padding,
+            attrs.dilations,
+            after,
+            strict=True,
+        )
+    ]
+    missing = [(max(-b, 0), max(end - n, 0)) for b, end, n in zip(before, ends, whole, strict=True)]
+    y = np.pad(y, ((0, 0), (0, 0), *missing))
+    kept = tuple(slice(max(b, 0), end + max(-b, 0)) for b, end in zip(before, ends, strict=True))
+    return (_with_bias(y[(slice(None), slice(None), *kept)], bias).astype(array(arrays, 0).dtype),)
+
+
+def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
+    w = required(types, 1)
+    (y,) = _transpose_infer(types, attrs)
+    b = ExprBuilder(*types)
+    n, m, *o = i = b.iters(*y.shape)
+    c, *k = over = b.iters(w.shape[0] // attrs.group, *w.shape[2:])
+    channel = c if attrs.group == 1 else (m // w.shape[1]) * (w.shape[0] // attrs.group) + c
+    at, hits = sources(o, k, attrs.strides, attrs.dilations, attrs.before)
+    pixel = wide(b.read(0, n, channel, *at, fill=0))
+    weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
+    term = when(hits, fn("mul", pixel, weight))
+    sums = b.stage(i, term, over=over, monoid="sum")
+    return b.done(biased(b, sums, y, 2))
+
+
+def sources(
+    o: Sequence[Index],
+    k: Sequence[Index],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[IndexLike],
+) -> tuple[list[Index], list[Scalar]]:
+    """Which window puts its element `k` at `o`, and the conditions that it exists at all."""
+    reach = [p + b - q * d for p, q, d, b in zip(o, k, dilations, before, strict=True)]
+    hits: list[Scalar] = [
+        apply("eq", index_value(r % s, I64), literal(0, I64))
+        for r, s in zip(reach, strides, strict=True)
+        if s > 1
+    ]
+    return [r // s for r, s in zip(reach, strides, strict=True)], hits
+
+
+def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
+    """`value` where all conditions hold, else zero."""
+    if not conditions:
+        return value
+    both = reduce(lambda p, q: apply("and", p, q), conditions)
+    return apply("select", both, value, literal(0, value.dtype))
+
+
+def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    plain = ConvTransposeAttrs((1, 1), (0, 0), (0, 0), (0, 0), (1, 1), 1)
+    yield Sample((f32(1, 2, 3, 4), f32(2, 3, 3, 3), f32(3)), plain, "plain")
+    strided = ConvTransposeAttrs((2, 3), (1, 0), (0, 2), (1, 0), (1, 1), 1)
+    yield Sample((f32(2, 3, 4, 5), f32(3, 2, 3, 4)), strided, "strided")
+    grouped = ConvTransposeAttrs((2, 1), (1, 1), (1, 1), (0, 0), (1, 2), 2)
+    yield Sample((f32(1, 4, 5, 5), f32(4, 3, 4, 3), f32(6)), grouped, "grouped")
+    line = ConvTransposeAttrs((4,), (2,), (2,), (0,), (1,), 1)
+    yield Sample((f32(1, 3, 7), f32(3, 2, 8)), line, "1d")
+    wider = ConvTransposeAttrs((2,), (-1,), (-2,), (0,), (1,), 1)
+    yield Sample((f32(1, 2, 5), f32(2, 1, 3)), wider, "wider")
+
+
+# ---- col2im --------------------------------------------------------------------------------------
+
+
+def _col2im_counts(attrs: Col2ImAttrs) -> tuple[Index, ...]:
+    axes = zip(
+        attrs.image,
+        attrs.block,
+        attrs.strides,
+        attrs.before,
+        attrs.after,
+        attrs.dilations,
+        strict=True,
+    )
+    return tuple(window_count(*axis) for axis in axes)
+
+
+def _patch(attrs: Col2ImAttrs) -> Index:
+    """Elements of one patch of one channel."""
+    return reduce(lambda p, q: p * q, map(as_index, attrs.block), const(1))
+
+
+def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
+    columns = reduce(lambda p, q: p * q, _col2im_counts(attrs), const(1))
+    agree(x.shape[2], columns, "the columns")
+    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // _patch(attrs), *attrs.image)),)
+
+
+def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
+    counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
+    columns = widen_half(x).reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
+    whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
+    y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
+    for k in np.ndindex(*block):
+        offset = [q * d for q, d in zip(k, attrs.dilations, strict=True)]
+        spots = patch(y, offset, counts, attrs.strides)
+        spots += columns[(slice(None), slice(None), *k)]
+    kept = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
+    return (y[(slice(None), slice(None), *kept)].astype(x.dtype),)
+
+
+def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
+    (y,) = _col2im_infer(types, attrs)
+    b = ExprBuilder(*types)
+    n, c, *o = i = b.iters(*y.shape)
+    k = b.iters(*attrs.block)
+    at, hits = sources(o, k, attrs.strides, attrs.dilations, attrs.before)
+    row, column = c, const(0)
+    for q, size in zip(k, attrs.block, strict=True):
+        row = row * size + q
+    for index, count in zip(at, _col2im_counts(attrs), strict=True):
+        column = column * count + index
+        hits.append(inside(index_value(index, I64), count))
+    term = when(hits, wide(b.read(0, n, row, column, fill=0)))
+    sums = b.stage(i, term, over=k, monoid="sum")
+    return b.done(rounded(b, sums, y.shape, y.dtype))
+
+
+def _col2im_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 12, 20)).astype(np.float32)
+    yield Sample((x,), Col2ImAttrs(dims(5, 6), (2, 2), (1, 1), (0, 0), (0, 0), (1, 1)))
+    padded = Col2ImAttrs(dims(5, 7), (3, 2), (2, 2), (1, 0), (1, 1), (1, 1))
+    yield Sample((rng.standard_normal((1, 6, 12)).astype(np.float32),), padded, "padded")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "conv", ConvAttrs, (2, 3), _conv_infer, _conv_reference, _conv_samples, FLOATS,
+        Tolerance.ACCUMULATE,
+        "Grouped, strided, dilated cross-correlation over 1 to 3 spatial axes, plus a bias.",
+        expr=_conv_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}), aten=("convolution",),
+    ),
+    OpSpec(
+        "conv_transpose", ConvTransposeAttrs, (2, 3), _transpose_infer, _transpose_reference,
+        _transpose_samples, FLOATS, Tolerance.ACCUMULATE,
+        "The transpose of a convolution: each input element adds its kernel to the output.",
+        expr=_transpose_expr, traits=frozenset({Trait.CONTRACTION, Trait.WINDOW}),
+    ),
+    OpSpec(
+        "col2im", Col2ImAttrs, (1, 1), _col2im_infer, _col2im_reference, _col2im_samples, FLOATS,
+        Tolerance.ACCUMULATE,
+        "Adds the columns of patches up to an image.",
+        expr=_col2im_expr, traits=frozenset({Trait.WINDOW}),
+    ),
+)  # fmt: skip

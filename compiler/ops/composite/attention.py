@@ -1,0 +1,272 @@
+"""Attention and rotary position embedding, whole.
+
+Both are many small ops in most models; a model that holds them as one operator gets them as one
+expression, in the stages that the small ops would make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.data.indexing import chosen
+from tcc.ops.formula import aligned, choose, fn, wide
+from tcc.ops.operands import Arrays, Types, array, guard, maybe_array, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
+from tcc.ops.shapes import FLOATS, agree, check_broadcast, optional, required
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs:
+    """`softcap` 0 is none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
+    come before the first query."""
+
+    scale: float
+    is_causal: bool
+    softcap: float
+    offset: Index
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryEmbeddingAttrs:
+    """The first `rotary_dim` elements of each head turn; `interleaved` pairs neighbours, else
+    element `k` pairs with `k + rotary_dim // 2`."""
+
+    interleaved: bool
+    rotary_dim: int
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def _attention_infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
+    q, k, v, mask = (*(required(types, n) for n in range(3)), optional(types, 3))
+    require(q.rank == k.rank == v.rank == 4, f"attention takes rank 4: {q}, {k}, {v}")
+    require(q.dtype is k.dtype is v.dtype, f"attention of different types: {q}, {k}, {v}")
+    agree(q.shape[3], k.shape[3], "the head sizes of queries and keys")
+    agree(k.shape[2], v.shape[2], "the lengths of keys and values")
+    agree(k.shape[1], v.shape[1], "the heads of keys and values")
+    agree(q.shape[0], k.shape[0], "the batches of queries and keys")
+    _sharing(q, k)
+    if mask is not None:
+        scores = (*q.shape[:3], k.shape[2])
+        require(mask.dtype in (BOOL, q.dtype), f"mask {mask} is neither bool nor {q.dtype}")
+        check_broadcast(mask.shape, scores, 3)
+    return (TensorType(q.dtype, (*q.shape[:3], v.shape[3])),)
+
+
+def _sharing(q: TensorType, k: TensorType) -> int:
+    """How many query heads share a key head."""
+    many, few = as_int(q.shape[1]), as_int(k.shape[1])
+    if many is None or few is None:
+        require(q.shape[1] is k.shape[1], f"the heads of {q} and {k} must be known")
+        return 1
+    require(few > 0 and many % few == 0, f"{few} key heads do not divide {many} query heads")
+    return many // few
+
+
+def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
+    q, k = required(types, 0), required(types, 1)
+    (y,) = _attention_infer(types, attrs)
+    share = _sharing(q, k)
+    b = ExprBuilder(*types)
+    batch, heads, queries, depth = q.shape
+    keys, space = k.shape[2], (batch, heads, queries, k.shape[2])
+
+    n, h, i, j = at = b.iters(*space)
+    (d,) = b.iters(depth)
+    pair = fn("mul", wide(b.read(0, n, h, i, d)), wide(b.read(1, n, h // share, j, d)))
+    scores = b.stage(at, pair, over=(d,), monoid="sum")
+
+    at = b.iters(*space)
+    scores = b.stage(at, _masked(b, b.read(scores, *at), at, optional(types, 3), attrs))
+
+    n, h, i = b.iters(*space[:3])
+    (j,) = b.iters(keys)
+    peak = b.stage((n, h, i), b.read(scores, n, h, i, j), over=(j,), monoid="max")
+
+    n, h, i, j = at = b.iters(*space)
+    powers = b.stage(at, fn("exp", fn("sub", b.read(scores, *at), b.read(peak, n, h, i))))
+
+    n, h, i = b.iters(*space[:3])
+    (j,) = b.iters(keys)
+    total = b.stage((n, h, i), b.read(powers, n, h, i, j), over=(j,), monoid="sum")
+
+    n, h, i, e = at = b.iters(*y.shape)
+    (j,) = b.iters(keys)
+    term = fn("mul", b.read(powers, n, h, i, j), wide(b.read(2, n, h // share, j, e)))
+    mixed = b.stage(at, term, over=(j,), monoid="sum")
+
+    # Once a result, not once a key: then keys may be taken a run at a time.
+    n, h, i, _ = at = b.iters(*y.shape)
+    shared = fn("mul", b.read(mixed, *at), fn("div", 1.0, b.read(total, n, h, i)))
+    b.stage(at, cast(shared, y.dtype))
+    return b.done()
+
+
+def _masked(
+    b: ExprBuilder,
+    score: Scalar,
+    at: tuple[Index, ...],
+    mask: TensorType | None,
+    attrs: AttentionAttrs,
+) -> Scalar:
+    """The score, scaled and capped; minus infinity where the query must not look."""
+    value = fn("mul", score, attrs.scale)
+    if attrs.softcap:
+        value = fn("mul", fn("tanh", fn("div", value, attrs.softcap)), attrs.softcap)
+    if mask is not None:
+        given = b.read(3, *aligned(mask.shape, at))
+        if mask.dtype is BOOL:
+            value = choose(given, value, float("-inf"))
+        else:
+            value = fn("add", value, wide(given))
+    if attrs.is_causal:
+        last = index_value(at[2] + attrs.offset, I64)
+        value = choose(apply("le", index_value(at[3], I64), last), value, float("-inf"))
+    return value
+
+
+def _attention_reference(arrays: Arrays, attrs: AttentionAttrs) -> tuple[Array, ...]:
+    q, k, v = (widen_half(array(arrays, n)) for n in range(3))
+    mask = maybe_array(arrays, 3)
+    share = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, share, axis=1), np.repeat(v, share, axis=1)
+    scores = np.einsum("nhid,nhjd->nhij", q, k) * q.dtype.type(attrs.scale)
+    if attrs.softcap:
+        scores = np.tanh(scores / q.dtype.type(attrs.softcap)) * q.dtype.type(attrs.softcap)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if attrs.is_causal:
+        (offset,) = sizes((attrs.offset,))
+        scores = np.where(
+            np.tri(scores.shape[2], scores.shape[3], offset, dtype=np.bool_), scores, -np.inf
+        )
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares = (powers / powers.sum(axis=-1, keepdims=True)).astype(q.dtype)
+    y = np.einsum("nhij,nhje->nhie", shares, v)
+    return (y.astype(array(arrays, 0).dtype),)
+
+
+def _attention_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    plain = AttentionAttrs(0.5, False, 0.0, const(0))
+    yield Sample((f32(2, 3, 5, 4), f32(2, 3, 7, 4), f32(2, 3, 7, 6)), plain, "plain")
+    causal = AttentionAttrs(0.3, True, 0.0, const(0))
+    yield Sample((f32(1, 2, 5, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4)), causal, "causal")
+    shared = (f32(1, 4, 3, 8), f32(1, 2, 7, 8), f32(1, 2, 7, 8))
+    yield Sample((*shared, f32(3, 7)), plain, "shared")
+    yield Sample(shared, AttentionAttrs(0.3, True, 0.0, const(4)), "offset")
+    hidden = rng.random((1, 1, 3, 7)) > 0.5
+    hidden[..., 0] = True
+    yield Sample((*shared, hidden), AttentionAttrs(0.4, False, 2.0, const(0)), "hidden")
+
+
+# ---- rotary_embedding ----------------------------------------------------------------------------
+
+
+def _rotary_infer(types: Types, attrs: RotaryEmbeddingAttrs) -> tuple[TensorType, ...]:
+    x, cos, sin, positions = (*(required(types, n) for n in range(3)), optional(types, 3))
+    size, turned = as_int(x.shape[-1]) if x.rank == 4 else None, attrs.rotary_dim
+    require(x.rank == 4, f"rotary_embedding takes [batch, head, position, element], not {x}")
+    require(turned > 0 and turned % 2 == 0, f"{turned} elements do not pair up")
+    require(size is None or turned <= size, f"{turned} elements turn in {x}")
+    require(x.dtype is cos.dtype is sin.dtype, f"different types: {x}, {cos}, {sin}")
+    rank = 3 if positions is None else 2
+    for cache in (cos, sin):
+        require(cache.rank == rank, f"cache {cache} should have rank {rank}")
+        agree(cache.shape[-1], const(turned // 2), "the angles of a cache")
+    if positions is not None:
+        agree(cos.shape[0], sin.shape[0], "the rows of both caches")
+        require(positions.dtype is I64 and positions.rank == 2, f"positions are i64: {positions}")
+    return (x,)
+
+
+def _rotary_expr(types: Types, attrs: RotaryEmbeddingAttrs) -> Expr:
+    x = required(types, 0)
+    _rotary_infer(types, attrs)
+    b = ExprBuilder(*types)
+    n, h, s, e = at = b.iters(*x.shape)
+    turned, half = attrs.rotary_dim, attrs.rotary_dim // 2
+    fill = None if as_int(x.shape[-1]) == turned else 0
+    if attrs.interleaved:
+        angle, partner, first = e // 2, e + 1 - 2 * (e % 2), index_value(e % 2, I64)
+        leading = apply("eq", first, literal(0, I64))
+    else:
+        angle, partner = e % half, (e + half) % turned
+        leading = apply("lt", index_value(e, I64), literal(half, I64))
+    own, other = wide(b.read(0, *at)), wide(b.read(0, n, h, s, partner, fill=fill))
+    cos, sin = (wide(_angle(b, number, n, s, angle, fill)) for number in (1, 2))
+    turn = fn("mul", other, sin)
+    straight = fn("mul", own, cos)
+    value = choose(leading, fn("sub", straight, turn), fn("add", straight, turn))
+    if fill is not None:
+        value = choose(apply("lt", index_value(e, I64), literal(turned, I64)), value, own)
+    b.stage(at, cast(value, x.dtype))
+    return b.done()
+
+
+def _angle(
+    b: ExprBuilder, number: int, n: Index, s: Index, angle: Index, fill: int | None
+) -> Scalar:
+    cache = required(b.params, number)
+    if optional(b.params, 3) is None:
+        return b.read(number, n, s, angle, fill=fill)
+    place, binding = chosen(b, b.read(3, n, s), cache.shape[0])
+    outside = fill if guard(cache.shape[0]) is None else 0
+    return b.read(number, place, angle, fill=outside, indirect=(binding,))
+
+
+def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> tuple[Array, ...]:
+    x, cos, sin = (widen_half(array(arrays, n)) for n in range(3))
+    positions, turned = maybe_array(arrays, 3), attrs.rotary_dim
+    if positions is not None:
+        cos, sin = cos[positions], sin[positions]
+    cos, sin = cos[:, None], sin[:, None]
+    y = x.copy()
+    if attrs.interleaved:
+        left, right = x[..., 0:turned:2], x[..., 1:turned:2]
+        y[..., 0:turned:2] = left * cos - right * sin
+        y[..., 1:turned:2] = left * sin + right * cos
+    else:
+        left, right = x[..., : turned // 2], x[..., turned // 2 : turned]
+        y[..., : turned // 2] = left * cos - right * sin
+        y[..., turned // 2 : turned] = left * sin + right * cos
+    return (y.astype(array(arrays, 0).dtype),)
+
+
+def _rotary_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    positions = np.array([[0, 3, 1], [6, 2, 2]])
+    for interleaved in (False, True):
+        label = "interleaved" if interleaved else "halves"
+        whole, part = (RotaryEmbeddingAttrs(interleaved, n) for n in (8, 4))
+        yield Sample((f32(2, 3, 3, 8), f32(7, 4), f32(7, 4), positions), whole, label)
+        yield Sample((f32(2, 1, 5, 8), f32(2, 5, 2), f32(2, 5, 2)), part, f"{label}-part")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "attention", AttentionAttrs, (3, 4), _attention_infer, _attention_reference,
+        _attention_samples, FLOATS, Tolerance.ACCUMULATE,
+        "softmax(scale * q k' + mask) v of each head; operands (q, k, v, mask), heads on axis 1.",
+        expr=_attention_expr, traits=frozenset({Trait.CONTRACTION}),
+        aten=("scaled_dot_product_attention",),
+    ),
+    OpSpec(
+        "rotary_embedding", RotaryEmbeddingAttrs, (3, 4), _rotary_infer, _rotary_reference,
+        _rotary_samples, FLOATS, Tolerance.ACCUMULATE,
+        "Turns pairs of elements by angles of their position; operands (x, cos, sin, positions).",
+        expr=_rotary_expr,
+    ),
+)  # fmt: skip

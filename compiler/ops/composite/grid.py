@@ -1,0 +1,406 @@
+"""Sampling at places that data gives: grid_sample, affine_grid, deform_conv.
+
+A place is a float coordinate; the elements around it are read through clamped indices and mixed by
+their distances, so every read stays inside and the ops are expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import product
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.index import Index, as_int
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F64, I64, DType, TensorType
+from tcc.ops.algebra.window import ConvAttrs, biased, conv_shape
+from tcc.ops.composite.resize import cubic_kernel, cubic_weight
+from tcc.ops.formula import choose, fn, number, wide, widened
+from tcc.ops.operands import (
+    Arrays,
+    Types,
+    array,
+    clamped,
+    dims,
+    inside,
+    maybe_array,
+    require,
+    sizes,
+)
+from tcc.ops.reference import widen_half
+from tcc.ops.sampling import normal
+from tcc.ops.shapes import FLOATS, agree, agree_shapes, optional, required
+
+_ALPHA = -0.75  # the cubic kernel's coefficient
+
+
+@dataclass(frozen=True, slots=True)
+class GridSampleAttrs:
+    """`mode` is nearest, linear or cubic; `padding_mode` zeros, border or reflection."""
+
+    mode: str
+    padding_mode: str
+    align_corners: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AffineGridAttrs:
+    """`size` is [batch, channel, spatial...] of the image that the grid will sample."""
+
+    size: tuple[Index, ...]
+    align_corners: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeformConvAttrs:
+    """A convolution; channels form `offset_group` groups that share offsets."""
+
+    conv: ConvAttrs
+    offset_group: int
+
+
+Tap = tuple[Scalar, Scalar | None, Scalar | None]  # place (i64, inside), weight, condition
+
+
+# ---- grid_sample ---------------------------------------------------------------------------------
+
+
+def _sample_infer(types: Types, attrs: GridSampleAttrs) -> tuple[TensorType, ...]:
+    x, grid = required(types, 0), required(types, 1)
+    spatial = x.rank - 2
+    require(spatial >= 1 and grid.rank == x.rank, f"grid_sample of {x} by {grid}")
+    agree(grid.shape[-1], dims(spatial)[0], "the coordinates")
+    require(attrs.mode in ("nearest", "linear", "cubic"), f"unknown mode {attrs.mode}")
+    require(attrs.padding_mode in ("zeros", "border", "reflection"), "unknown padding mode")
+    return (TensorType(x.dtype, (x.shape[0], x.shape[1], *grid.shape[1:-1])),)
+
+
+def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    """`x` mirrored at both bounds until it lies between them; `low` where they are equal."""
+    period = fn("mul", fn("sub", high, low), 2.0)
+    phase = fn("mod", fn("sub", x, low), fn("max", period, 1.0))
+    return fn("add", low, fn("max", fn("min", phase, fn("sub", period, phase)), 0.0))
+
+
+def _coordinate(value: Scalar, dtype: DType) -> Scalar:
+    """A coordinate in the image of `dtype`, whose precision its weights need."""
+    return cast(value, F64) if dtype is F64 else wide(value)
+
+
+def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
+    """The input elements around the normalised coordinate `x` along one axis."""
+    size = cast(index_value(extent, I64), x.dtype)
+    if attrs.align_corners:
+        low, high = literal(0.0, x.dtype), fn("sub", size, 1.0)
+        at = fn("mul", fn("div", fn("add", x, 1.0), 2.0), high)
+    else:
+        low, high = literal(-0.5, x.dtype), fn("sub", size, 0.5)
+        at = fn("div", fn("sub", fn("mul", fn("add", x, 1.0), size), 1.0), 2.0)
+    if attrs.mode == "nearest":
+        at = fn("round", at)
+    if attrs.mode != "cubic":
+        at = _padded(at, size, low, high, attrs.padding_mode)
+    base = fn("floor", at)
+    rest = fn("sub", at, base)
+    weights: list[Scalar | None]
+    if attrs.mode == "nearest":
+        places, weights = [fn("round", at)], [None]
+    elif attrs.mode == "linear":
+        places, weights = [base, fn("add", base, 1.0)], [fn("sub", 1.0, rest), rest]
+    else:
+        places = [fn("add", base, float(n)) for n in (-1, 0, 1, 2)]
+        distances = (fn("add", rest, 1.0), rest, fn("sub", 1.0, rest), fn("sub", 2.0, rest))
+        weights = [cubic_kernel(d, _ALPHA) for d in distances]
+    taps: list[Tap] = []
+    for place, weight in zip(places, weights, strict=True):
+        zeros = attrs.padding_mode == "zeros"
+        whole = cast(place if zeros else _padded(place, size, low, high, attrs.padding_mode), I64)
+        hit = inside(whole, extent) if zeros else None
+        taps.append((clamped(whole, extent), weight, hit))
+    return taps
+
+
+def _padded(x: Scalar, size: Scalar, low: Scalar, high: Scalar, mode: str) -> Scalar:
+    if mode == "border":
+        return fn("max", fn("min", x, fn("sub", size, 1.0)), 0.0)
+    return _reflected(x, low, high) if mode == "reflection" else x
+
+
+def _mixed(
+    b: ExprBuilder, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], extents: Sequence[Index]
+) -> Scalar:
+    """The sum over all combinations of taps of operand 0, at `lead` before the spatial axes."""
+    total: Scalar | None = None
+    for combination in product(*taps):
+        at, bindings = [], []
+        for (place, _, _), extent in zip(combination, extents, strict=True):
+            index, binding = b.position(place, extent)
+            at.append(index)
+            bindings.append(binding)
+        value = wide(b.read(0, *lead, *at, indirect=tuple(bindings)))
+        for _, weight, _ in combination:
+            value = value if weight is None else fn("mul", value, cast(weight, value.dtype))
+        hits = [hit for _, _, hit in combination if hit is not None]
+        if hits:
+            both = reduce(lambda p, q: apply("and", p, q), hits)
+            value = choose(both, value, 0.0)
+        total = value if total is None else fn("add", total, value)
+    assert total is not None
+    return total
+
+
+def _sample_expr(types: Types, attrs: GridSampleAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _sample_infer(types, attrs)
+    b = ExprBuilder(*types)
+    i = b.iters(*y.shape)
+    spatial = x.rank - 2
+    # The grid holds coordinates innermost axis first.
+    grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
+    coordinates = [_coordinate(c, x.dtype) for c in grid]
+    taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
+    b.stage(i, cast(_mixed(b, i[:2], taps, x.shape[2:]), y.dtype))
+    return b.done()
+
+
+def _reflect(x: float, low: float, high: float) -> float:
+    period = 2 * (high - low)
+    if low <= x <= high or period <= 0:
+        return min(max(x, low), high)
+    phase = (x - low) % period
+    return low + min(phase, period - phase)
+
+
+def _bounded(x: float, size: int, attrs: GridSampleAttrs) -> float:
+    if attrs.padding_mode == "border":
+        return min(max(x, 0), size - 1)
+    if attrs.padding_mode == "reflection":
+        edge = 0.0 if attrs.align_corners else 0.5
+        return _reflect(x, -edge, size - 1 + edge)
+    return x
+
+
+def _place_taps(x: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int, float]]:
+    at = (x + 1) / 2 * (size - 1) if attrs.align_corners else ((x + 1) * size - 1) / 2
+    if attrs.mode == "nearest":
+        taps = [(round(_bounded(round(at), size, attrs)), 1.0)]
+    elif attrs.mode == "linear":
+        at = _bounded(at, size, attrs)
+        base = int(np.floor(at))
+        taps = [(base, 1 - (at - base)), (base + 1, at - base)]
+    else:
+        base = int(np.floor(at))
+        taps = [(base + n, cubic_weight(abs(at - base - n), _ALPHA)) for n in (-1, 0, 1, 2)]
+    if attrs.padding_mode == "zeros":
+        return [(p, w) for p, w in taps if 0 <= p < size]
+    return [(min(max(int(_bounded(p, size, attrs)), 0), size - 1), w) for p, w in taps]
+
+
+def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> tuple[Array, ...]:
+    x, grid = array(arrays, 0), array(arrays, 1)
+    image = x.shape[2:]
+    y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), np.float64)
+    for at in np.ndindex(*grid.shape[:-1]):
+        places = [float(v) for v in grid[at]][::-1]
+        taps = [_place_taps(p, n, attrs) for p, n in zip(places, image, strict=True)]
+        for combination in product(*taps):
+            source = tuple(p for p, _ in combination)
+            weight = np.prod([w for _, w in combination])
+            y[(at[0], slice(None), *at[1:])] += x[(at[0], slice(None), *source)] * weight
+    return (y.astype(x.dtype),)
+
+
+def _sample_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 2, 4, 5)).astype(np.float32)
+    grid = rng.uniform(-1.6, 1.6, (2, 3, 3, 2)).astype(np.float32)
+    for mode in ("nearest", "linear", "cubic"):
+        for padding in ("zeros", "border", "reflection"):
+            for align in (False, True):
+                label = f"{mode}-{padding}-{int(align)}"
+                yield Sample((x, grid), GridSampleAttrs(mode, padding, align), label)
+    thin = GridSampleAttrs("linear", "reflection", True)
+    yield Sample((x[:, :, :1], grid), thin, "one row, mirrored")
+    cube = rng.standard_normal((1, 2, 3, 4, 3)).astype(np.float32)
+    places = rng.uniform(-1.2, 1.2, (1, 2, 2, 3, 3)).astype(np.float32)
+    yield Sample((cube, places), GridSampleAttrs("linear", "zeros", False), "3d")
+
+
+# ---- affine_grid ---------------------------------------------------------------------------------
+
+
+def _affine_infer(types: Types, attrs: AffineGridAttrs) -> tuple[TensorType, ...]:
+    theta = required(types, 0)
+    spatial = len(attrs.size) - 2
+    wanted = dims(spatial, spatial + 1)
+    require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
+    agree_shapes(theta.shape[1:], wanted, "the matrices theta")
+    image = attrs.size[2:]
+    return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
+
+
+def _affine_expr(types: Types, attrs: AffineGridAttrs) -> Expr:
+    (y,) = _affine_infer(types, attrs)
+    b = ExprBuilder(*types)
+    n, *o, axis = i = b.iters(*y.shape)
+    dtype = widened(y.dtype)
+    spatial = len(o)
+    total = wide(b.read(0, n, axis, spatial))
+    for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
+        at = _normalised(p, size, attrs.align_corners, dtype)
+        total = fn("add", total, fn("mul", wide(b.read(0, n, axis, column)), at))
+    b.stage(i, cast(total, y.dtype))
+    return b.done()
+
+
+def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
+    """The coordinate in [-1, 1] of element `o` of an axis."""
+    if not align:
+        return fn("sub", fn("div", index_value(2 * o + 1, dtype), index_value(size, dtype)), 1.0)
+    if as_int(size) == 1:
+        return number(0.0, dtype)
+    spread = fn("div", index_value(2 * o, dtype), index_value(size - 1, dtype))
+    return fn("sub", spread, 1.0)
+
+
+def _affine_reference(arrays: Arrays, attrs: AffineGridAttrs) -> tuple[Array, ...]:
+    theta, image = array(arrays, 0), sizes(attrs.size)[2:]
+    axes = []
+    for n in image:
+        step = np.arange(n, dtype=np.float64)
+        aligned = 2 * step / max(n - 1, 1) - (n > 1)
+        axes.append(aligned if attrs.align_corners else (2 * step + 1) / n - 1)
+    mesh = np.meshgrid(*axes, indexing="ij")[::-1]
+    points = np.stack([*mesh, np.ones(image)], axis=-1)
+    y = np.einsum("nij,...j->n...i", theta.astype(np.float64), points)
+    return (y.astype(theta.dtype),)
+
+
+def _affine_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    flat = rng.standard_normal((2, 2, 3)).astype(np.float32)
+    solid = rng.standard_normal((1, 3, 4)).astype(np.float32)
+    for align in (False, True):
+        yield Sample((flat,), AffineGridAttrs(dims(2, 3, 4, 5), align), f"2d-{int(align)}")
+        yield Sample((solid,), AffineGridAttrs(dims(1, 2, 3, 2, 4), align), f"3d-{int(align)}")
+
+
+# ---- deform_conv ---------------------------------------------------------------------------------
+
+
+def _deform_infer(types: Types, attrs: DeformConvAttrs) -> tuple[TensorType, ...]:
+    x, w, offset = (required(types, n) for n in range(3))
+    require(x.rank == 4, f"deform_conv takes two spatial axes, not {x}")
+    shape = conv_shape(x, w, attrs.conv)
+    kernel = w.shape[2] * w.shape[3] * attrs.offset_group
+    for operand, channels in ((offset, kernel * 2), (optional(types, 4), kernel)):
+        if operand is not None:
+            wanted = (x.shape[0], channels, *shape[2:])
+            agree_shapes(operand.shape, wanted, f"{operand} should have shape {list(wanted)}")
+    return (TensorType(x.dtype, shape),)
+
+
+def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
+    x, w, conv = required(types, 0), required(types, 1), attrs.conv
+    (y,) = _deform_infer(types, attrs)
+    b = ExprBuilder(*types)
+    n, m, *o = i = b.iters(*y.shape)
+    c, *k = over = b.iters(*w.shape[1:])
+    channel = c
+    if conv.group > 1:
+        channel = (m // (w.shape[0] // conv.group)) * w.shape[1] + c
+    group = channel // (x.shape[1] // attrs.offset_group)
+    element = (group * w.shape[2] + k[0]) * w.shape[3] + k[1]
+    taps: list[list[Tap]] = []
+    for axis in range(2):
+        shift = _coordinate(b.read(2, n, element * 2 + axis, *o), x.dtype)
+        start = o[axis] * conv.strides[axis] + k[axis] * conv.dilations[axis] - conv.before[axis]
+        at = fn("add", cast(index_value(start, I64), shift.dtype), shift)
+        taps.append(_linear_taps(at, x.shape[2 + axis]))
+    value = _mixed(b, (n, channel), taps, x.shape[2:])
+    term = fn("mul", value, wide(b.read(1, m, c, *k)))
+    if optional(types, 4) is not None:
+        term = fn("mul", term, wide(b.read(4, n, element, *o)))
+    sums = b.stage(i, term, over=over, monoid="sum")
+    return b.done(biased(b, sums, y, 3))
+
+
+def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
+    base = fn("floor", at)
+    rest = fn("sub", at, base)
+    first = cast(base, I64)
+    pairs = ((first, fn("sub", 1.0, rest)), (fn("add", first, 1), rest))
+    return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
+
+
+def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> tuple[Array, ...]:
+    x, w, offset = (widen_half(array(arrays, n)) for n in range(3))
+    bias, mask, conv = maybe_array(arrays, 3), maybe_array(arrays, 4), attrs.conv
+    types = [TensorType(FLOATS[0], dims(*a.shape)) for a in (x, w)]
+    shape = sizes(conv_shape(types[0], types[1], conv))
+    y = np.zeros(shape, np.float64)
+    per_filter, per_offset = shape[1] // conv.group, x.shape[1] // attrs.offset_group
+    before = sizes(conv.before)
+    for n, m, oh, ow in np.ndindex(*shape):
+        for c, kh, kw in np.ndindex(*w.shape[1:]):
+            channel = m // per_filter * w.shape[1] + c
+            element = (channel // per_offset * w.shape[2] + kh) * w.shape[3] + kw
+            at = [
+                o * s + k * d - p + float(offset[n, 2 * element + axis, oh, ow])
+                for axis, (o, k, s, d, p) in enumerate(
+                    zip((oh, ow), (kh, kw), conv.strides, conv.dilations, before, strict=True)
+                )
+            ]
+            scale = 1.0 if mask is None else float(mask[n, element, oh, ow])
+            y[n, m, oh, ow] += _bilinear(x[n, channel], at) * w[m, c, kh, kw] * scale
+    if bias is not None:
+        y += bias.reshape(-1, 1, 1)
+    return (y.astype(array(arrays, 0).dtype),)
+
+
+def _bilinear(image: Array, at: Sequence[float]) -> float:
+    """The image at a fractional place, zero outside."""
+    base = [int(np.floor(p)) for p in at]
+    total = 0.0
+    for corner in np.ndindex(2, 2):
+        place = [b + c for b, c in zip(base, corner, strict=True)]
+        if all(0 <= p < n for p, n in zip(place, image.shape, strict=True)):
+            total += float(image[tuple(place)]) * float(
+                np.prod([1 - abs(a - p) for a, p in zip(at, place, strict=True)])
+            )
+    return total
+
+
+def _deform_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    f32 = partial(normal, rng)
+    plain = DeformConvAttrs(ConvAttrs((1, 1), (0, 0), (0, 0), (1, 1), 1), 1)
+    yield Sample((f32(1, 2, 4, 4), f32(3, 2, 2, 2), f32(1, 8, 3, 3)), plain, "plain")
+    grouped = DeformConvAttrs(ConvAttrs((2, 1), (1, 0), (1, 1), (1, 1), 2), 2)
+    operands = (f32(1, 4, 3, 3), f32(2, 2, 2, 2), f32(1, 16, 2, 3), f32(2), f32(1, 8, 2, 3))
+    yield Sample(operands, grouped, "grouped")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "grid_sample", GridSampleAttrs, (2, 2), _sample_infer, _sample_reference, _sample_samples,
+        FLOATS, Tolerance.ACCUMULATE,
+        "The image at the normalised coordinates of a grid.",
+        expr=_sample_expr, onnx=(OnnxBinding("GridSample", since=20),), aten=("grid_sampler",),
+    ),
+    OpSpec(
+        "affine_grid", AffineGridAttrs, (1, 1), _affine_infer, _affine_reference, _affine_samples,
+        FLOATS, Tolerance.ACCUMULATE,
+        "The grid of normalised coordinates that affine maps give.",
+        expr=_affine_expr, aten=("affine_grid_generator",),
+    ),
+    OpSpec(
+        "deform_conv", DeformConvAttrs, (3, 5), _deform_infer, _deform_reference, _deform_samples,
+        FLOATS, Tolerance.ACCUMULATE,
+        "Convolution at shifted places; operands (x, w, offset, bias, mask).",
+        expr=_deform_expr, traits=frozenset({Trait.WINDOW}),
+    ),
+)  # fmt: skip

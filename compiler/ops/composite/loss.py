@@ -1,0 +1,186 @@
+"""Classification losses: negative log likelihood, and softmax cross entropy on top of it.
+
+Scores have shape (n, classes, d...), labels (n, d...), weights (classes).  Labels below zero count
+from the last class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, Source, cast, literal
+from tcc.ir.index import Index
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F16, F32, F64, I32, I64, TensorType
+from tcc.ops.composite.softmax import shifted_exponentials
+from tcc.ops.formula import choose, fn, outside, wide, widened
+from tcc.ops.operands import wrapped
+from tcc.ops.reference import given, widen_half
+from tcc.ops.sampling import draw
+from tcc.ops.shapes import (
+    FLOATS,
+    agree_shapes,
+    check_dtype,
+    check_rank,
+    optional,
+    required,
+)
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LossAttrs:
+    """`reduction` is none, sum or mean (weighted by the labels' weights).
+
+    Labels equal to `ignore_index` have weight 0.  With two `outputs` the second one holds the
+    logarithms of the probabilities (softmax cross entropy only).
+    """
+
+    reduction: str = "mean"
+    ignore_index: int | None = None
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("none", "sum", "mean"):
+            raise ValueError(f"there is no reduction {self.reduction!r}")
+
+
+def _infer(types: Types, attrs: LossAttrs) -> tuple[TensorType, ...]:
+    x, labels, weights = required(types, 0), required(types, 1), optional(types, 2)
+    check_dtype(x.dtype, FLOATS, "the scores")
+    check_dtype(labels.dtype, (I32, I64), "the labels")
+    check_rank(x, 2, "the scores")
+    agree_shapes(outside(x.shape, (1,)), labels.shape, "scores and labels")
+    if weights is not None:
+        check_dtype(weights.dtype, (x.dtype,), "the weights")
+        agree_shapes(weights.shape, (x.shape[1],), "weights and classes")
+    shape = labels.shape if attrs.reduction == "none" else ()
+    return (TensorType(x.dtype, shape), x)[: attrs.outputs]
+
+
+# ---- expressions --------------------------------------------------------------------------------
+
+
+def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> None:
+    """Appends the stages of the loss; `logs` holds the logarithms of the probabilities."""
+    x, labels = required(types, 0), required(types, 1)
+    weighted = optional(types, 2) is not None
+
+    def term(at: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        """The weighted loss and the weight at one point of the labels."""
+        label: Scalar = b.read(1, *at)
+        if attrs.ignore_index is not None:
+            ignored = fn("eq", label, attrs.ignore_index)
+            label = choose(ignored, 0, label)
+        place, bound = b.position(wrapped(label, x.shape[1]), x.shape[1])
+        loss = fn("neg", wide(b.read(logs, at[0], place, *at[1:], indirect=(bound,))))
+        weight: Scalar = literal(1.0, widened(x.dtype))
+        if weighted:
+            weight = wide(b.read(2, place, indirect=(bound,)))
+            loss = fn("mul", loss, weight)
+        if attrs.ignore_index is not None:
+            loss, weight = choose(ignored, 0.0, loss), choose(ignored, 0.0, weight)
+        return loss, weight
+
+    at = b.iters(*labels.shape)
+    if attrs.reduction == "none":
+        b.stage(at, cast(term(at)[0], x.dtype))
+        return
+    value: Scalar = b.read(b.stage((), term(at)[0], over=at, monoid="sum"))
+    if attrs.reduction == "mean":
+        at = b.iters(*labels.shape)
+        weights = b.stage((), term(at)[1], over=at, monoid="sum")
+        value = fn("div", value, b.read(weights))
+    b.stage((), cast(value, x.dtype))
+
+
+def _likelihood_expr(types: Types, attrs: LossAttrs) -> Expr:
+    b = ExprBuilder(*types)
+    _loss_expr(b, types, attrs, 0)
+    return b.done()
+
+
+def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(*types)
+    top, norm = shifted_exponentials(b, x, 1)
+    at = b.iters(*x.shape)
+    row = outside(at, (1,))
+    below = fn("sub", wide(b.read(0, *at)), b.read(top, *row))
+    logs = b.stage(at, fn("sub", below, fn("log", b.read(norm, *row))))
+    _loss_expr(b, types, attrs, logs)
+    (loss,) = b.done().outputs
+    if attrs.outputs == 1:
+        return b.done(loss)
+    at = b.iters(*x.shape)
+    return b.done(loss, b.stage(at, cast(b.read(logs, *at), x.dtype)))
+
+
+# ---- the same in NumPy --------------------------------------------------------------------------
+
+
+def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
+    _, labels = given(arrays[:2])
+    weights = arrays[2] if len(arrays) > 2 else None
+    loss, weight = np.zeros(labels.shape, logs.dtype), np.ones(labels.shape, logs.dtype)
+    for at in np.ndindex(labels.shape):
+        label = int(labels[at])
+        if label == attrs.ignore_index:
+            weight[at] = 0
+            continue
+        if weights is not None:
+            weight[at] = weights[label]
+        loss[at] = -logs[(at[0], label, *at[1:])] * weight[at]
+    if attrs.reduction == "none":
+        return loss
+    total = np.sum(loss)
+    with np.errstate(all="ignore"):
+        return np.asarray(total / np.sum(weight) if attrs.reduction == "mean" else total)
+
+
+def _likelihood_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
+    x, _ = given(arrays[:2])
+    return (_losses(arrays, widen_half(x), attrs).astype(x.dtype),)
+
+
+def _entropy_reference(arrays: Arrays, attrs: LossAttrs) -> tuple[Array, ...]:
+    x, _ = given(arrays[:2])
+    below = widen_half(x) - np.max(widen_half(x), axis=1, keepdims=True)
+    logs = below - np.log(np.sum(np.exp(below), axis=1, keepdims=True))
+    results = (_losses(arrays, logs, attrs).astype(x.dtype), logs.astype(x.dtype))
+    return results[: attrs.outputs]
+
+
+def _samples(outputs: int, rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (F32, F64, F16):
+        x, labels = draw(rng, dtype, (7, 5), -4, 0), rng.integers(0, 5, (7,))
+        yield Sample((x, labels), LossAttrs(), f"mean_{dtype.name}")
+    x, labels = draw(rng, F32, (3, 5, 2, 7), -4, 0), rng.integers(0, 5, (3, 2, 7))
+    weights = draw(rng, F32, (5,), 0.1, 2)
+    for reduction in ("none", "sum", "mean"):
+        yield Sample((x, labels), LossAttrs(reduction, 3), f"ignore_{reduction}")
+        narrow = labels.astype(np.int32)
+        yield Sample((x, narrow, weights), LossAttrs(reduction), f"weights_{reduction}")
+        both = LossAttrs(reduction, -1, outputs)
+        yield Sample((x, labels - (labels == 2) * 3, weights), both, f"both_{reduction}")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "negative_log_likelihood_loss", LossAttrs, (2, 3), _infer, _likelihood_reference,
+        lambda rng: _samples(1, rng), FLOATS, Tolerance.ACCUMULATE,
+        "Minus the weighted log probability of each label, reduced or not.",
+        _likelihood_expr, traits=frozenset((Trait.REDUCTION,)),
+    ),
+    OpSpec(
+        "softmax_cross_entropy_loss", LossAttrs, (2, 3), _infer, _entropy_reference,
+        lambda rng: _samples(2, rng), FLOATS, Tolerance.ACCUMULATE,
+        "Negative log likelihood of the softmax of the scores over axis 1.",
+        _entropy_expr, traits=frozenset((Trait.REDUCTION,)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,205 @@
+"""Normalisations by magnitude, without centring: root mean square, lp norms, local response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast, index_value
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample
+from tcc.ir.types import F16, F32, F64, TensorType, element_count
+from tcc.ops.composite.moments import (
+    Arrays,
+    NormAttrs,
+    Point,
+    Types,
+    check_affine,
+    last_axes,
+    mean_of,
+    normalization_op,
+    reciprocal_root,
+)
+from tcc.ops.formula import choose, fn, outside, read_aligned, total, wide
+from tcc.ops.reference import given, widen_half
+from tcc.ops.sampling import draw
+from tcc.ops.shapes import (
+    FLOATS,
+    check_axis,
+    check_dtype,
+    check_rank,
+    required,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LpNormAttrs:
+    """The norm of order `p` (1 or 2) along `axis`."""
+
+    axis: int
+    p: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LrnAttrs:
+    """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
+
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+
+
+def _rms_infer(types: Types, attrs: NormAttrs) -> tuple[TensorType, ...]:
+    x, scale = required(types, 0), required(types, 1)
+    check_dtype(x.dtype, FLOATS)
+    check_dtype(scale.dtype, FLOATS, "the scale")
+    check_axis(attrs.axis, x.rank)
+    check_affine(x, types)
+    return (TensorType(scale.dtype, x.shape),)
+
+
+def _rms_expr(types: Types, attrs: NormAttrs) -> Expr:
+    x, scale = required(types, 0), required(types, 1)
+    b = ExprBuilder(x, scale)
+    compute = F64 if F64 in (x.dtype, scale.dtype) else F32
+    axes = last_axes(attrs.axis, x.rank)
+
+    def square(at: Point) -> Scalar:
+        value = cast(b.read(0, *at), compute)
+        return fn("mul", value, value)
+
+    squares = total(b, x.shape, axes, "sum", square)
+    at = b.iters(*x.shape)
+    count = index_value(element_count(x.shape[attrs.axis :]), compute)
+    mean = fn("div", b.read(squares, *outside(at, axes)), count)
+    normal = fn("mul", cast(b.read(0, *at), compute), reciprocal_root(mean, attrs.epsilon))
+    y = fn("mul", normal, cast(read_aligned(b, 1, scale, at), compute))
+    b.stage(at, cast(y, scale.dtype))
+    return b.done()
+
+
+def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
+    x, scale = given(arrays)
+    wide_x = widen_half(x)
+    with np.errstate(all="ignore"):
+        mean = mean_of(wide_x**2, last_axes(attrs.axis, x.ndim))
+        normal = wide_x / np.sqrt(mean + np.asarray(attrs.epsilon, wide_x.dtype))
+        return ((normal * widen_half(scale)).astype(scale.dtype),)
+
+
+def _rms_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (F32, F64, F16):
+        x, scale = draw(rng, dtype, (3, 5, 33), -2, 7), draw(rng, dtype, (33,), -2, 2)
+        yield Sample((x, scale), NormAttrs(2), dtype.name)
+    x = draw(rng, F32, (2, 3, 7), -2, 7)
+    yield Sample((x, x[0]), NormAttrs(1, 1e-3), "two_axes")
+    yield Sample((x[:0], x[0, 0]), NormAttrs(2), "empty")
+
+
+# ---- norms and neighbourhoods -------------------------------------------------------------------
+
+
+def _lp_infer(types: Types, attrs: LpNormAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, FLOATS)
+    check_axis(attrs.axis, x.rank)
+    if attrs.p not in (1, 2):
+        raise ValueError(f"p is {attrs.p}, only 1 and 2 are norms here")
+    return (x,)
+
+
+def _lp_expr(types: Types, attrs: LpNormAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+
+    def size(at: Point) -> Scalar:
+        value = wide(b.read(0, *at))
+        return fn("abs", value) if attrs.p == 1 else fn("mul", value, value)
+
+    sums = total(b, x.shape, (attrs.axis,), "sum", size)
+    at = b.iters(*x.shape)
+    norm: Scalar = b.read(sums, *outside(at, (attrs.axis,)))
+    if attrs.p == 2:
+        norm = fn("sqrt", norm)
+    share = fn("div", wide(b.read(0, *at)), norm)
+    b.stage(at, cast(choose(fn("eq", norm, 0.0), 0.0, share), x.dtype))
+    return b.done()
+
+
+def _lp_reference(arrays: Arrays, attrs: LpNormAttrs) -> tuple[Array, ...]:
+    (x,) = given(arrays)
+    wide_x = widen_half(x)
+    norm = np.sum(np.abs(wide_x) ** attrs.p, axis=attrs.axis, keepdims=True)
+    if attrs.p == 2:
+        norm = np.sqrt(norm)
+    safe = np.where(norm == 0, np.ones_like(norm), norm)
+    return ((wide_x / safe).astype(x.dtype),)
+
+
+def _lp_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for axis, p, dtype in ((0, 1, F32), (1, 2, F32), (2, 2, F32), (1, 1, F64), (1, 2, F16)):
+        x = draw(rng, dtype, (3, 7, 5), -4, 4)
+        yield Sample((x,), LpNormAttrs(axis, p), f"axis{axis}_p{p}_{dtype.name}")
+    yield Sample((np.zeros((2, 3), np.float32),), LpNormAttrs(1), "zero")
+
+
+def _lrn_infer(types: Types, attrs: LrnAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, FLOATS)
+    check_rank(x, 2)
+    if attrs.size < 1:
+        raise ValueError(f"size is {attrs.size}, it needs to be at least 1")
+    return (x,)
+
+
+def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    at = b.iters(*x.shape)
+    (k,) = b.iters(attrs.size)
+    channel = at[1] + k - (attrs.size - 1) // 2
+    near = wide(b.read(0, at[0], channel, *at[2:], fill=0.0))
+    squares = b.stage(at, fn("mul", near, near), over=(k,), monoid="sum")
+    at = b.iters(*x.shape)
+    sums = fn("mul", b.read(squares, *at), attrs.alpha / attrs.size)
+    base = fn("add", sums, attrs.bias)
+    b.stage(at, cast(fn("div", wide(b.read(0, *at)), fn("pow", base, attrs.beta)), x.dtype))
+    return b.done()
+
+
+def _lrn_reference(arrays: Arrays, attrs: LrnAttrs) -> tuple[Array, ...]:
+    (x,) = given(arrays)
+    wide_x = widen_half(x)
+    before, channels = (attrs.size - 1) // 2, x.shape[1]
+    sums = np.zeros_like(wide_x)
+    for c in range(channels):
+        low, high = max(0, c - before), min(channels, c - before + attrs.size)
+        sums[:, c] = np.sum(wide_x[:, low:high] ** 2, axis=1)
+    base = (attrs.bias + attrs.alpha / attrs.size * sums).astype(wide_x.dtype)
+    return ((wide_x / base ** np.asarray(attrs.beta, base.dtype)).astype(x.dtype),)
+
+
+def _lrn_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for size, dtype in ((3, F32), (4, F32), (5, F64), (3, F16)):
+        x = draw(rng, dtype, (2, 7, 3, 5), -4, 4)
+        yield Sample((x,), LrnAttrs(size, 0.1, 0.75, 1.5), f"{size}_{dtype.name}")
+
+
+OPS: tuple[OpSpec, ...] = (
+    normalization_op(
+        "rms_normalization", NormAttrs, (2, 2),
+        (_rms_infer, _rms_reference, _rms_samples, _rms_expr),
+        "Divided by the root of the mean square over the last axes, then times scale.",
+    ),
+    normalization_op(
+        "lp_normalization", LpNormAttrs, (1, 1), (_lp_infer, _lp_reference, _lp_samples, _lp_expr),
+        "Divided by its norm along the axis; 0 where the norm is 0.",
+    ),
+    normalization_op(
+        "lrn", LrnAttrs, (1, 1), (_lrn_infer, _lrn_reference, _lrn_samples, _lrn_expr),
+        "Divided by a power of the sum of squares over neighbouring channels.",
+        onnx=(OnnxBinding("LRN"),),
+    ),
+)  # fmt: skip

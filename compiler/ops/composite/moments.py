@@ -1,0 +1,140 @@
+"""What normalisations share: means and variances in two passes, checks, the form of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, index_value
+from tcc.ir.index import Index
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Tolerance, Trait
+from tcc.ir.types import TensorType, element_count
+from tcc.ops.formula import fn, outside, total, wide
+from tcc.ops.shapes import (
+    FLOATS,
+    check_broadcast,
+    optional,
+)
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+Point = tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NormAttrs:
+    """Normalises over the axes from `axis` to the last.
+
+    `outputs` above one asks for the mean and the reciprocal deviation too, as f32 of the reduced
+    shape with ones (layer normalisation only).
+    """
+
+    axis: int
+    epsilon: float = 1e-5
+    outputs: int = 1
+
+
+# ---- building blocks of the expressions ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The stages of the sum and of the sum of centred squares, and how many elements they join."""
+
+    b: ExprBuilder
+    sums: StageRef
+    squares: StageRef
+    count: Scalar
+
+    def mean(self, at: Point) -> Scalar:
+        return fn("div", self.b.read(self.sums, *at), self.count)
+
+    def variance(self, at: Point) -> Scalar:
+        return fn("div", self.b.read(self.squares, *at), self.count)
+
+
+def moments_of(
+    b: ExprBuilder, shape: Point, axes: tuple[int, ...], element: Callable[[Point], Scalar]
+) -> Moments:
+    """Moments of `element` over `axes` of `shape`."""
+    sums = total(b, shape, axes, "sum", element)
+    dtype = b.read(sums, *outside(shape, axes)).dtype
+    count = index_value(element_count(tuple(shape[n] for n in axes)), dtype)
+
+    def centred(at: Point) -> Scalar:
+        mean = fn("div", b.read(sums, *outside(at, axes)), count)
+        distance = fn("sub", element(at), mean)
+        return fn("mul", distance, distance)
+
+    return Moments(b, sums, total(b, shape, axes, "sum", centred), count)
+
+
+def reciprocal_root(value: Scalar, epsilon: float) -> Scalar:
+    """1 / sqrt(value + epsilon)."""
+    return fn("div", 1.0, fn("sqrt", fn("add", value, epsilon)))
+
+
+def scaled(value: Scalar, scale: Scalar, bias: Scalar | None) -> Scalar:
+    """value * scale + bias."""
+    product = fn("mul", value, scale)
+    return product if bias is None else fn("add", product, bias)
+
+
+def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
+    """Reads the first operand, widened."""
+    return lambda at: wide(b.read(0, *at))
+
+
+# ---- the same in NumPy --------------------------------------------------------------------------
+
+
+def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
+    """The mean over `axes`, which stay as ones; NaN over nothing."""
+    count = int(np.prod([x.shape[n] for n in axes], dtype=np.int64))
+    return np.asarray(np.sum(x, axis=axes, keepdims=True) / np.asarray(count, x.dtype))
+
+
+def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
+    """Centred and scaled x, the mean and the reciprocal deviation."""
+    mean = mean_of(x, axes)
+    variance = mean_of((x - mean) ** 2, axes)
+    root = 1 / np.sqrt(variance + np.asarray(epsilon, x.dtype))
+    return (x - mean) * root, mean, root
+
+
+# ---- checks and rows ----------------------------------------------------------------------------
+
+
+def last_axes(axis: int, rank: int) -> tuple[int, ...]:
+    """`axis` and all after it."""
+    return tuple(range(axis, rank))
+
+
+def check_affine(x: TensorType, types: Types) -> None:
+    """Requires operands 1 and 2 (scale and bias), where present, to broadcast to `x`."""
+    for n in (1, 2):
+        operand = optional(types, n)
+        if operand is not None:
+            check_broadcast(operand.shape, x.shape, n)
+
+
+def normalization_op(
+    name: str,
+    attrs: type[Any],
+    arity: tuple[int, int],
+    functions: tuple[Any, Any, Any, Any],
+    doc: str,
+    *,
+    trait: Trait = Trait.REDUCTION,
+    onnx: tuple[OnnxBinding, ...] = (),
+    aten: tuple[str, ...] = (),
+) -> OpSpec:
+    """A row from its (infer, reference, samples, expr)."""
+    infer, reference, samples, expr = functions
+    return OpSpec(
+        name, attrs, arity, infer, reference, samples, FLOATS, Tolerance.ACCUMULATE, doc, expr,
+        traits=frozenset((trait,)), onnx=onnx, aten=aten,
+    )  # fmt: skip

@@ -1,0 +1,339 @@
+"""Normalisations.  Means and variances take two passes, in f32 for f16 and bf16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, cast
+from tcc.ir.index import as_int
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Trait
+from tcc.ir.types import F16, F32, F64, TensorType
+from tcc.ops.composite.moments import (
+    Arrays,
+    Moments,
+    NormAttrs,
+    Point,
+    Types,
+    check_affine,
+    last_axes,
+    mean_of,
+    moments_of,
+    normalization_op,
+    reader,
+    reciprocal_root,
+    scaled,
+    standardized,
+)
+from tcc.ops.formula import fn, outside, read_aligned, wide
+from tcc.ops.reference import given, widen_half
+from tcc.ops.sampling import draw
+from tcc.ops.shapes import (
+    FLOATS,
+    agree,
+    check_axes,
+    check_axis,
+    check_dtype,
+    check_rank,
+    optional,
+    reduced_shape,
+    required,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNormAttrs:
+    """Axis 1 is cut into `num_groups` equal groups."""
+
+    num_groups: int
+    epsilon: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonAttrs:
+    """What is added to a variance before its root is taken."""
+
+    epsilon: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class AxesAttrs:
+    """Distinct axes, at least 0."""
+
+    axes: tuple[int, ...]
+
+
+# ---- over the last axes -------------------------------------------------------------------------
+
+
+def _layer_infer(types: Types, attrs: NormAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, FLOATS)
+    check_dtype(required(types, 1).dtype, (x.dtype,), "the scale")
+    check_axis(attrs.axis, x.rank)
+    check_affine(x, types)
+    statistics = TensorType(F32, reduced_shape(x.shape, last_axes(attrs.axis, x.rank), True))
+    return (x, statistics, statistics)[: attrs.outputs]
+
+
+def _layer_expr(types: Types, attrs: NormAttrs) -> Expr:
+    x, scale, bias = required(types, 0), required(types, 1), optional(types, 2)
+    b = ExprBuilder(*types)
+    axes = last_axes(attrs.axis, x.rank)
+    moments = moments_of(b, x.shape, axes, reader(b))
+    at = b.iters(*x.shape)
+    rows = outside(at, axes)
+    distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
+    normal = fn("mul", distance, reciprocal_root(moments.variance(rows), attrs.epsilon))
+    shift = None if bias is None else wide(read_aligned(b, 2, bias, at))
+    y = scaled(normal, wide(read_aligned(b, 1, scale, at)), shift)
+    outputs = [b.stage(at, cast(y, x.dtype))]
+    if attrs.outputs > 1:
+        outputs += _layer_statistics(b, x, axes, moments, attrs.epsilon)
+    return b.done(*outputs[: attrs.outputs])
+
+
+def _layer_statistics(
+    b: ExprBuilder, x: TensorType, axes: tuple[int, ...], moments: Moments, epsilon: float
+) -> list[StageRef]:
+    shape = reduced_shape(x.shape, axes, True)
+    at = b.iters(*shape)
+    mean = b.stage(at, cast(moments.mean(outside(at, axes)), F32))
+    at = b.iters(*shape)
+    root = reciprocal_root(moments.variance(outside(at, axes)), epsilon)
+    return [mean, b.stage(at, cast(root, F32))]
+
+
+def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> tuple[Array, ...]:
+    x, scale, *rest = arrays
+    x, scale = given((x, scale))
+    axes = last_axes(attrs.axis, x.ndim)
+    with np.errstate(all="ignore"):
+        normal, mean, root = standardized(widen_half(x), axes, attrs.epsilon)
+        y = normal * widen_half(scale)
+        if rest and rest[0] is not None:
+            y = y + widen_half(rest[0])
+    results = (y.astype(x.dtype), mean.astype(np.float32), root.astype(np.float32))
+    return results[: attrs.outputs]
+
+
+def _layer_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (F32, F64, F16):
+        x = draw(rng, dtype, (3, 5, 33), -2, 7)
+        scale, bias = draw(rng, dtype, (33,), -2, 2), draw(rng, dtype, (33,), -2, 2)
+        yield Sample((x, scale, bias), NormAttrs(2), f"bias_{dtype.name}")
+    x = draw(rng, F32, (2, 3, 7), -2, 7)
+    scale = draw(rng, F32, (3, 7), -2, 2)
+    yield Sample((x, scale), NormAttrs(1, 1e-3), "two_axes")
+    yield Sample((x, scale, scale), NormAttrs(1, 1e-5, 3), "statistics")
+    yield Sample((x[:, :0], scale[0]), NormAttrs(2), "empty")
+    offset = x + np.float32(30)
+    yield Sample((offset, scale[0]), NormAttrs(2), "offset")
+
+
+# ---- by channel (axis 1) ------------------------------------------------------------------------
+
+
+def _by_channel(values: Array, rank: int) -> Array:
+    return widen_half(values).reshape(-1, *[1] * (rank - 2))
+
+
+def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
+    """The first operand, whose axis 1 the vectors `operands` run along."""
+    x = required(types, 0)
+    check_dtype(x.dtype, FLOATS)
+    check_rank(x, 2)
+    for n in operands:
+        vector = required(types, n)
+        check_dtype(vector.dtype, FLOATS, f"operand {n}")
+        if vector.rank != 1:
+            raise ValueError(f"operand {n} has rank {vector.rank}, it needs 1")
+        agree(x.shape[1], vector.shape[0], f"channels of operand {n}")
+    return x
+
+
+def _instance_infer(types: Types, _: EpsilonAttrs) -> tuple[TensorType, ...]:
+    return (_check_channels(types, (1, 2)),)
+
+
+def _instance_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(*types)
+    axes = last_axes(2, x.rank)
+    moments = moments_of(b, x.shape, axes, reader(b))
+    at = b.iters(*x.shape)
+    y = _channel_affine(b, at, moments, outside(at, axes), attrs.epsilon)
+    b.stage(at, cast(y, x.dtype))
+    return b.done()
+
+
+def _channel_affine(
+    b: ExprBuilder, at: Point, moments: Moments, group: Point, epsilon: float
+) -> Scalar:
+    distance = fn("sub", wide(b.read(0, *at)), moments.mean(group))
+    normal = fn("mul", distance, reciprocal_root(moments.variance(group), epsilon))
+    return scaled(normal, wide(b.read(1, at[1])), wide(b.read(2, at[1])))
+
+
+def _instance_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...]:
+    x, scale, bias = given(arrays)
+    with np.errstate(all="ignore"):
+        normal, _, _ = standardized(widen_half(x), last_axes(2, x.ndim), attrs.epsilon)
+        y = normal * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
+        return (y.astype(x.dtype),)
+
+
+def _instance_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for dtype in (F32, F64, F16):
+        x = draw(rng, dtype, (2, 3, 5, 7), -2, 7)
+        scale, bias = draw(rng, dtype, (3,), -2, 2), draw(rng, dtype, (3,), -2, 2)
+        yield Sample((x, scale, bias), EpsilonAttrs(), dtype.name)
+    x, scale = draw(rng, F32, (1, 3, 17), -2, 7), draw(rng, F32, (3,), -2, 2)
+    yield Sample((x, scale, scale), EpsilonAttrs(1e-2), "one_axis")
+
+
+def _group_infer(types: Types, attrs: GroupNormAttrs) -> tuple[TensorType, ...]:
+    x = _check_channels(types, (1, 2))
+    channels = as_int(x.shape[1])
+    if channels is None or attrs.num_groups < 1 or channels % attrs.num_groups:
+        raise ValueError(f"{x.shape[1].key} channels do not form {attrs.num_groups} groups")
+    return (x,)
+
+
+def _group_expr(types: Types, attrs: GroupNormAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(*types)
+    size = x.shape[1] // attrs.num_groups
+    shape = (x.shape[0], x.shape[1] // size, size, *x.shape[2:])
+
+    def element(at: Point) -> Scalar:
+        return wide(b.read(0, at[0], at[1] * size + at[2], *at[3:]))
+
+    moments = moments_of(b, shape, last_axes(2, len(shape)), element)
+    at = b.iters(*x.shape)
+    y = _channel_affine(b, at, moments, (at[0], at[1] // size), attrs.epsilon)
+    b.stage(at, cast(y, x.dtype))
+    return b.done()
+
+
+def _group_reference(arrays: Arrays, attrs: GroupNormAttrs) -> tuple[Array, ...]:
+    x, scale, bias = given(arrays)
+    size = prod(x.shape[1:]) // attrs.num_groups
+    grouped = widen_half(x).reshape(x.shape[0], attrs.num_groups, size)
+    normal, _, _ = standardized(grouped, (2,), attrs.epsilon)
+    y = normal.reshape(x.shape) * _by_channel(scale, x.ndim) + _by_channel(bias, x.ndim)
+    return (y.astype(x.dtype),)
+
+
+def _group_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for groups, dtype in ((1, F32), (2, F32), (6, F32), (3, F64), (2, F16)):
+        x = draw(rng, dtype, (2, 6, 5, 3), -2, 7)
+        scale, bias = draw(rng, dtype, (6,), -2, 2), draw(rng, dtype, (6,), -2, 2)
+        yield Sample((x, scale, bias), GroupNormAttrs(groups), f"{groups}_{dtype.name}")
+
+
+def _batch_infer(types: Types, _: EpsilonAttrs) -> tuple[TensorType, ...]:
+    return (_check_channels(types, (1, 2, 3, 4)),)
+
+
+def _batch_expr(types: Types, attrs: EpsilonAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(*types)
+    compute = F64 if any(t is not None and t.dtype is F64 for t in types) else F32
+    at = b.iters(*x.shape)
+    scale, bias, mean, variance = (cast(b.read(n, at[1]), compute) for n in (1, 2, 3, 4))
+    distance = fn("sub", cast(b.read(0, *at), compute), mean)
+    normal = fn("mul", distance, reciprocal_root(variance, attrs.epsilon))
+    b.stage(at, cast(scaled(normal, scale, bias), x.dtype))
+    return b.done()
+
+
+def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> tuple[Array, ...]:
+    x, *vectors = given(arrays)
+    scale, bias, mean, variance = (_by_channel(v, x.ndim) for v in vectors)
+    root = np.sqrt(variance + np.asarray(attrs.epsilon, variance.dtype))
+    return (((widen_half(x) - mean) / root * scale + bias).astype(x.dtype),)
+
+
+def _batch_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, dtype in (((2, 7, 3, 5), F32), ((5, 7), F32), ((2, 7, 3), F64), ((2, 7, 3), F16)):
+        x = draw(rng, dtype, shape, -2, 7)
+        scale, bias, mean = (draw(rng, dtype, (7,), -2, 2) for _ in range(3))
+        variance = draw(rng, dtype, (7,), 0.1, 3)
+        yield Sample((x, scale, bias, mean, variance), EpsilonAttrs(), f"rank{x.ndim}_{dtype.name}")
+
+
+# The operator's text adds this to the deviation itself.
+_DEVIATION_EPSILON = 1e-9
+
+
+def _mvn_infer(types: Types, attrs: AxesAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, FLOATS)
+    check_axes(attrs.axes, x.rank)
+    return (x,)
+
+
+def _mvn_expr(types: Types, attrs: AxesAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    moments = moments_of(b, x.shape, attrs.axes, reader(b))
+    at = b.iters(*x.shape)
+    rows = outside(at, attrs.axes)
+    distance = fn("sub", wide(b.read(0, *at)), moments.mean(rows))
+    deviation = fn("add", fn("sqrt", moments.variance(rows)), _DEVIATION_EPSILON)
+    b.stage(at, cast(fn("div", distance, deviation), x.dtype))
+    return b.done()
+
+
+def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> tuple[Array, ...]:
+    (x,) = given(arrays)
+    wide_x = widen_half(x)
+    distance = wide_x - mean_of(wide_x, attrs.axes)
+    deviation = np.sqrt(mean_of(distance**2, attrs.axes))
+    return ((distance / (deviation + np.float32(_DEVIATION_EPSILON))).astype(x.dtype),)
+
+
+def _mvn_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for axes, dtype in (((0, 2, 3), F32), ((1,), F32), ((2, 3), F64), ((0, 2, 3), F16)):
+        x = draw(rng, dtype, (2, 3, 5, 7), -2, 7)
+        yield Sample((x,), AxesAttrs(axes), f"{''.join(map(str, axes))}_{dtype.name}")
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+OPS: tuple[OpSpec, ...] = (
+    normalization_op(
+        "layer_normalization", NormAttrs, (2, 3),
+        (_layer_infer, _layer_reference, _layer_samples, _layer_expr),
+        "Centred and scaled to deviation 1 over the last axes, then times scale plus bias.",
+        aten=("native_layer_norm",),
+    ),
+    normalization_op(
+        "instance_normalization", EpsilonAttrs, (3, 3),
+        (_instance_infer, _instance_reference, _instance_samples, _instance_expr),
+        "Centred and scaled over the spatial axes of each channel, then times scale plus bias.",
+        onnx=(OnnxBinding("InstanceNormalization", since=6),),
+    ),
+    normalization_op(
+        "group_normalization", GroupNormAttrs, (3, 3),
+        (_group_infer, _group_reference, _group_samples, _group_expr),
+        "Centred and scaled over groups of channels, then times scale plus bias by channel.",
+        aten=("native_group_norm",),
+    ),
+    normalization_op(
+        "batch_normalization", EpsilonAttrs, (5, 5),
+        (_batch_infer, _batch_reference, _batch_samples, _batch_expr),
+        "Inference: (x - mean) / sqrt(variance + epsilon) * scale + bias, by channel.",
+        trait=Trait.ELEMENTWISE, aten=("_native_batch_norm_legit_no_training",),
+    ),
+    normalization_op(
+        "mean_variance_normalization", AxesAttrs, (1, 1),
+        (_mvn_infer, _mvn_reference, _mvn_samples, _mvn_expr),
+        "Centred and scaled to deviation 1 over the axes.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,592 @@
+"""Resize: interpolation along each axis in turn.
+
+The place of an output element in the input is computed in f32 inside the scalar body, so the op is
+an expression whatever the sizes.  Nearest neighbours at a whole scale are quotients of indices.
+
+ONNX has two readings of align_corners and tf_crop_and_resize where a scale gives no whole size.  Of
+7 elements at scale 0.7, the last of 4 outputs lies over the last input at place 3, or the corner
+would be at place 3.9.  ONNX Runtime and PyTorch read the first; the reference and the suite of ONNX
+read the second (`fractional`).  PyTorch's linear modes leave an axis whose size stays as it is
+whatever the scale (kept_half_pixel), and so does antialiasing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
+from tcc.ir.index import Index, as_int, const
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import BOOL, F32, F64, I64, TensorType
+from tcc.ops.formula import choose, fn, wide
+from tcc.ops.operands import Arrays, Types, array, clamped, dims, maybe_array, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import COMMON, optional, required
+
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+    "kept_half_pixel",
+)
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+MODES = ("nearest", "linear", "cubic")
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeAttrs:
+    """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
+    the sizes or is in operand 1 (f64, one per axis; rounded to f32).
+
+    Where it is `fractional`, align_corners and tf_crop_and_resize spread the corners over extent
+    times scale, which need not be whole; else over the elements that there are.  `roi` (per axis:
+    start, end, as fractions; or operand 2: all starts, then all ends) and
+    `extrapolation_value` are tf_crop_and_resize's; `cubic_coeff_a` and `exclude_outside` belong to
+    mode cubic, `nearest_mode` to mode nearest.  Where there are `taps`, linear and cubic
+    interpolation to a smaller size widen their kernel by the scale; it then spans at most so many
+    input elements, an even number.
+    """
+
+    sizes: tuple[Index, ...]
+    scales: tuple[float | None, ...]
+    mode: str = "nearest"
+    coordinate_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    roi: tuple[tuple[float, float], ...] = ()
+    taps: Index | None = None
+    fractional: bool = False
+
+
+Amount = float | Scalar  # a number, or one that an operand holds
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis to interpolate: extents, scale, and the part of the input that `roi` keeps."""
+
+    number: int
+    extent: Index
+    size: Index
+    scale: Amount | None
+    roi: tuple[Amount, Amount]
+
+
+def _infer(types: Types, attrs: ResizeAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(len(attrs.sizes) == len(attrs.scales) == x.rank, f"resize attributes do not fit {x}")
+    require(attrs.mode in MODES, f"unknown resize mode {attrs.mode}")
+    require(attrs.coordinate_mode in COORDINATES, f"unknown mode {attrs.coordinate_mode}")
+    require(attrs.nearest_mode in NEAREST, f"unknown nearest mode {attrs.nearest_mode}")
+    require(
+        attrs.mode == "nearest" or x.dtype.is_float,
+        f"{attrs.mode} resize takes floating types, not {x}",
+    )
+    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
+    scales, roi = optional(types, 1), optional(types, 2)
+    told = len(attrs.roi) == x.rank or roi is not None
+    require(not cropping or told, "tf_crop_and_resize needs a roi per axis")
+    for operand, count in ((scales, x.rank), (roi, 2 * x.rank)):
+        fits = operand is None or (operand.dtype is F64 and operand.static_shape == (count,))
+        require(fits, f"{operand} must be f64[{count}]")
+    return (TensorType(x.dtype, attrs.sizes),)
+
+
+def _axes(
+    x: TensorType,
+    attrs: ResizeAttrs,
+    scales: Sequence[Amount | None],
+    roi: Sequence[tuple[Amount, Amount]],
+) -> list[_Axis]:
+    """The axes that change."""
+    whole = roi or ((0.0, 1.0),) * x.rank
+    axes = (_Axis(n, x.shape[n], attrs.sizes[n], scales[n], whole[n]) for n in range(x.rank))
+    return [a for a in axes if not _kept(a, attrs)]
+
+
+def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]:
+    """As `_axes`, with what is in operands."""
+    x = required(types, 0)
+    scales: Sequence[Amount | None] = attrs.scales
+    roi: Sequence[tuple[Amount, Amount]] = attrs.roi
+    if optional(types, 1) is not None:
+        scales = [cast(b.read(1, n), F32) for n in range(x.rank)]
+    if optional(types, 2) is not None:
+        ends = [cast(b.read(2, n), F32) for n in range(2 * x.rank)]
+        roi = list(zip(ends[: x.rank], ends[x.rank :], strict=True))
+    return _axes(x, attrs, scales, roi)
+
+
+def _kept(axis: _Axis, attrs: ResizeAttrs) -> bool:
+    whole = attrs.coordinate_mode != "tf_crop_and_resize" or axis.roi == (0.0, 1.0)
+    kept = axis.scale in (None, 1.0) or _keeps(attrs)
+    return axis.extent is axis.size and kept and whole
+
+
+def _keeps(attrs: ResizeAttrs) -> bool:
+    """Whether equal sizes leave an axis as it is, whatever the scale."""
+    return attrs.taps is not None or attrs.coordinate_mode == "kept_half_pixel"
+
+
+# ---- coordinates ---------------------------------------------------------------------------------
+
+
+def _number(index: Index) -> Scalar:
+    value = as_int(index)
+    return index_value(index, F32) if value is None else literal(float(value), F32)
+
+
+def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
+    """`at` over the scale; where that follows from the sizes, with a single rounding."""
+    if axis.scale is not None:
+        return fn("div", at, _rounded(axis.scale))
+    return fn("div", fn("mul", at, _number(axis.extent)), _number(axis.size))
+
+
+def _rounded(amount: Amount) -> Amount:
+    """A scale in f32."""
+    return float(np.float32(amount)) if isinstance(amount, int | float) else amount
+
+
+def _coordinate(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
+    """Where output element `o` lies in the input, in f32."""
+    at = index_value(o, F32)
+    size, extent = _number(axis.size), _number(axis.extent)
+    x = _moved(axis, at, size, extent, attrs)
+    known = as_int(axis.size) is not None and as_int(axis.extent) is not None
+    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
+    if known or axis.scale is None or cropping or not _keeps(attrs):
+        return x
+    return choose(apply("eq", size, extent), at, x)
+
+
+def _moved(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
+    """As `_coordinate`, of an axis whose size may change."""
+    last_in = _number(axis.extent - 1)
+    width = size
+    if attrs.fractional and axis.scale is not None:
+        width = fn("mul", extent, _rounded(axis.scale))
+    last_out = fn("sub", width, 1.0)
+    half = fn("sub", _unscaled(fn("add", at, 0.5), axis), 0.5)
+    several = apply("gt", size, literal(1.0, F32))
+    wider = apply("gt", width, literal(1.0, F32))
+    match attrs.coordinate_mode:
+        case "asymmetric":
+            return _unscaled(at, axis)
+        case "half_pixel" | "kept_half_pixel":
+            return half
+        case "tf_half_pixel_for_nn":
+            return _unscaled(fn("add", at, 0.5), axis)
+        case "pytorch_half_pixel":
+            return choose(several, half, 0.0)
+        case "half_pixel_symmetric":
+            center = fn("div", extent, 2.0)
+            used = fn("div", _unscaled(size, axis), extent)
+            return fn("add", fn("mul", center, fn("sub", 1.0, used)), half)
+        case "align_corners":
+            spread = fn("div", fn("mul", at, last_in), last_out)
+            return choose(wider, spread, 0.0)
+        case _:
+            start, end = (_scalar(amount) for amount in axis.roi)
+            span = fn("mul", last_in, fn("sub", end, start))
+            first = fn("mul", last_in, start)
+            spread = fn("add", first, fn("div", fn("mul", at, span), last_out))
+            middle = fn("mul", fn("add", start, end), 0.5)
+            return choose(wider, spread, fn("mul", last_in, middle))
+
+
+def _scalar(amount: Amount) -> Scalar:
+    return literal(amount, F32) if isinstance(amount, int | float) else amount
+
+
+def _known(amount: Amount) -> float:
+    """A number that the reference has."""
+    if not isinstance(amount, int | float):
+        raise TypeError(f"{amount} is no number")
+    return amount
+
+
+def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
+    """As `_coordinate`, of plain numbers, for the reference."""
+    f, mode = np.float32, attrs.coordinate_mode
+    (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_known, axis.roi)
+    scale = None if axis.scale is None else f(_known(axis.scale))
+    # The scale as a fraction; one that follows from the sizes is exact.
+    over, under = (f(1), scale) if scale is not None else (f(n), f(m))
+    half = (f(o) + f(0.5)) * over / under - f(0.5)
+    if mode == "asymmetric":
+        return f(o) * over / under
+    if mode == "tf_half_pixel_for_nn":
+        return (f(o) + f(0.5)) * over / under
+    if mode in ("half_pixel", "kept_half_pixel") or (mode == "pytorch_half_pixel" and m > 1):
+        return f(half)
+    if mode == "half_pixel_symmetric":
+        return f(f(n) / f(2) * (f(1) - f(m) * over / under / f(n)) + half)
+    width = f(m) if scale is None or not attrs.fractional else f(n) * scale
+    if mode == "align_corners":
+        return f(o) * f(n - 1) / (width - f(1)) if width > 1 else f(0)
+    if mode == "tf_crop_and_resize":
+        if width <= 1:
+            return f(0.5 * (start + end)) * f(n - 1)
+        return f(n - 1) * f(start) + f(o) * (f(n - 1) * f(end - start)) / (width - f(1))
+    return f(0)
+
+
+# ---- weights -------------------------------------------------------------------------------------
+
+
+def cubic_kernel(distance: Scalar, a: float) -> Scalar:
+    """Keys' kernel for distances below 2."""
+    d = distance
+    near = fn("add", fn("mul", fn("mul", fn("sub", fn("mul", d, a + 2), a + 3), d), d), 1.0)
+    far = fn("sub", fn("mul", fn("add", fn("mul", fn("sub", d, 5.0), d), 8.0), d), 4.0)
+    return choose(fn("le", d, 1.0), near, fn("mul", far, a))
+
+
+def cubic_weight(d: float, a: float) -> float:
+    if d <= 1:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+    return a * (((d - 5) * d + 8) * d - 4)
+
+
+def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scalar]]:
+    """Position (i64, maybe outside) and weight (f32) of each input element that counts."""
+    x = _coordinate(axis, o, attrs)
+    if attrs.mode == "linear":
+        low = literal(0.0, F32)
+        x = apply("max", low, apply("min", x, _number(axis.extent - 1)))
+    base = fn("floor", x)
+    rest = fn("sub", x, base)
+    first = cast(base, I64)
+    if attrs.mode == "linear":
+        return [(first, fn("sub", 1.0, rest)), (fn("add", first, 1), rest)]
+    a = attrs.cubic_coeff_a
+    distances = (fn("add", rest, 1.0), rest, fn("sub", 1.0, rest), fn("sub", 2.0, rest))
+    places = [fn("add", first, n) for n in (-1, 0, 1, 2)]
+    weights = [cubic_kernel(d, a) for d in distances]
+    if attrs.exclude_outside:
+        weights = [
+            choose(_inside(place, axis.extent), w, 0.0)
+            for place, w in zip(places, weights, strict=True)
+        ]
+        total = weights[0]
+        for w in weights[1:]:
+            total = fn("add", total, w)
+        weights = [fn("div", w, total) for w in weights]
+    return list(zip(places, weights, strict=True))
+
+
+def _inside(place: Scalar, extent: Index) -> Scalar:
+    above = apply("ge", place, literal(0, I64))
+    return apply("and", above, apply("lt", place, index_value(extent, I64)))
+
+
+def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, float]]:
+    x = _place(axis, o, attrs)
+    (n,) = sizes((axis.extent,))
+    if attrs.mode == "nearest":
+        return [(_nearest_place(float(x), attrs.nearest_mode), 1.0)]
+    if attrs.taps is not None:
+        return _reference_wide_taps(axis, float(x), sizes((attrs.taps,))[0], attrs)
+    if attrs.mode == "linear":
+        x = min(max(x, np.float32(0)), np.float32(n - 1))
+    base = int(np.floor(x))
+    rest = float(x - np.float32(base))
+    if attrs.mode == "linear":
+        return [(base, 1 - rest), (base + 1, rest)]
+    taps = [(base + k, cubic_weight(abs(rest - k), attrs.cubic_coeff_a)) for k in (-1, 0, 1, 2)]
+    if attrs.exclude_outside:
+        taps = [(p, w if 0 <= p < n else 0.0) for p, w in taps]
+        taps = _normalised(taps)
+    return taps
+
+
+def _normalised(taps: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    total = sum(w for _, w in taps)  # 0 where no element is inside
+    return [(p, w / total if total else np.nan) for p, w in taps]
+
+
+def _reference_wide_taps(
+    axis: _Axis, x: float, taps: int, attrs: ResizeAttrs
+) -> list[tuple[int, float]]:
+    n, m = sizes((axis.extent, axis.size))
+    scale = min(m / n if axis.scale is None else _known(axis.scale), 1.0)
+    base = int(np.floor(x))
+    found = []
+    for place in range(base + 1 - taps // 2, base + 1 + taps // 2):
+        distance = abs(place - x) * scale
+        if attrs.mode == "linear":
+            weight = max(1 - distance, 0.0)
+        else:
+            weight = cubic_weight(distance, attrs.cubic_coeff_a) if distance < 2 else 0.0
+        found.append((place, weight if not attrs.exclude_outside or 0 <= place < n else 0.0))
+    return _normalised(found)
+
+
+def _nearest_place(x: float, mode: str) -> int:
+    places = {
+        "floor": np.floor(x),
+        "ceil": np.ceil(x),
+        "round_prefer_floor": np.ceil(x - 0.5),
+        "round_prefer_ceil": np.floor(x + 0.5),
+    }
+    return int(places[mode])
+
+
+def _nearest(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
+    x = _coordinate(axis, o, attrs)
+    match attrs.nearest_mode:
+        case "floor":
+            place = fn("floor", x)
+        case "ceil":
+            place = fn("ceil", x)
+        case "round_prefer_floor":
+            place = fn("ceil", fn("sub", x, 0.5))
+        case _:
+            place = fn("floor", fn("add", x, 0.5))
+    return cast(place, I64)
+
+
+def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
+    """The scale s of an axis that nearest interpolation reads at `o // s`, if it is one."""
+    n, m = as_int(axis.extent), as_int(axis.size)
+    scale = axis.scale if axis.scale is not None else (m / n if n and m else 0.5)
+    if not isinstance(scale, int | float):
+        return None
+    if scale < 1 or not float(scale).is_integer() or axis.size is not axis.extent * int(scale):
+        return None
+    mode, rounding = attrs.coordinate_mode, attrs.nearest_mode
+    # (o + 1/2) / s - 1/2 lies less than 1/2 from o // s, so both ways of rounding find it.
+    half = mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
+    from_floor = mode in ("asymmetric", "tf_half_pixel_for_nn") and rounding == "floor"
+    found = rounding.startswith("round") if half else from_floor
+    return int(scale) if found else None
+
+
+# ---- the op --------------------------------------------------------------------------------------
+
+
+def _outside(axes: list[_Axis], i: tuple[Index, ...], attrs: ResizeAttrs) -> Scalar:
+    """Whether tf_crop_and_resize looks outside the input."""
+    result: Scalar = literal(False, BOOL)
+    for axis in axes:
+        x = _coordinate(axis, i[axis.number], attrs)
+        low = apply("lt", x, literal(0.0, F32))
+        high = apply("gt", x, _number(axis.extent - 1))
+        result = apply("or", result, apply("or", low, high))
+    return result
+
+
+def _expr(types: Types, attrs: ResizeAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _infer(types, attrs)
+    b = ExprBuilder(*types)
+    axes = _given_axes(b, types, attrs)
+    cropping = attrs.coordinate_mode == "tf_crop_and_resize"
+    source: Source = 0
+    if attrs.mode == "nearest":
+        i = b.iters(*y.shape)
+        value = _nearest_read(b, i, axes, attrs)
+    else:
+        shape = list(x.shape)
+        for axis in axes[:-1]:
+            shape[axis.number] = axis.size
+            i, value = _mixed(b, source, shape, axis, attrs)
+            source = b.stage(i, value)
+        if axes:
+            i, value = _mixed(b, source, y.shape, axes[-1], attrs)
+        else:
+            i = b.iters(*y.shape)
+            value = wide(b.read(0, *i))
+    if cropping:
+        value = choose(_outside(axes, i, attrs), attrs.extrapolation_value, value)
+    b.stage(i, cast(value, y.dtype))
+    return b.done()
+
+
+def _nearest_read(
+    b: ExprBuilder, i: tuple[Index, ...], axes: list[_Axis], attrs: ResizeAttrs
+) -> Scalar:
+    at, bindings = list(i), []
+    for axis in axes:
+        o = i[axis.number]
+        scale = _whole_scale(axis, attrs)
+        if scale is not None:
+            at[axis.number] = o // scale
+            continue
+        place = clamped(_nearest(axis, o, attrs), axis.extent)
+        at[axis.number], binding = b.position(place, axis.extent)
+        bindings.append(binding)
+    return b.read(0, *at, indirect=tuple(bindings))
+
+
+def _mixed(
+    b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
+) -> tuple[tuple[Index, ...], Scalar]:
+    """Iterators over `shape`, and the element of `source` interpolated along `axis` there."""
+    if attrs.taps is None:
+        i = b.iters(*shape)
+        return i, _weighted(b, source, i, axis, attrs)
+    (o,), (t,) = b.iters(axis.size), b.iters(attrs.taps)
+    norm = b.stage((o,), _wide_tap(axis, o, t, attrs)[1], over=(t,), monoid="sum")
+    i, (t,) = b.iters(*shape), b.iters(attrs.taps)
+    place, weight = _wide_tap(axis, i[axis.number], t, attrs)
+    sums = b.stage(i, _term(b, source, i, axis, (place, weight)), over=(t,), monoid="sum")
+    i = b.iters(*shape)
+    total = b.read(sums, *i)
+    return i, fn("div", total, cast(b.read(norm, i[axis.number]), total.dtype))
+
+
+def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
+    """Position and weight of the kernel's element `t`, the kernel being as wide as the scale says;
+    weights do not add up to one."""
+    x = _coordinate(axis, o, attrs)
+    base = fn("floor", x)
+    assert attrs.taps is not None
+    offset = t + 1 - attrs.taps // 2
+    place = fn("add", cast(base, I64), index_value(offset, I64))
+    scale = axis.scale
+    if scale is None:
+        scale = fn("div", _number(axis.size), _number(axis.extent))
+    shrunk = apply("min", _scalar(_rounded(scale)), literal(1.0, F32))
+    apart = fn("sub", index_value(offset, F32), fn("sub", x, base))
+    weight = _kernel(fn("abs", fn("mul", apart, shrunk)), attrs)
+    if attrs.exclude_outside:
+        weight = choose(_inside(place, axis.extent), weight, 0.0)
+    return place, weight
+
+
+def _kernel(distance: Scalar, attrs: ResizeAttrs) -> Scalar:
+    if attrs.mode == "linear":
+        return apply("max", fn("sub", 1.0, distance), literal(0.0, F32))
+    near = apply("lt", distance, literal(2.0, F32))
+    return choose(near, cubic_kernel(distance, attrs.cubic_coeff_a), 0.0)
+
+
+def _term(
+    b: ExprBuilder,
+    source: Source,
+    i: tuple[Index, ...],
+    axis: _Axis,
+    tap: tuple[Scalar, Scalar],
+) -> Scalar:
+    """One element of `source`, clamped to its extent, times its weight."""
+    place, weight = tap
+    at, binding = b.position(clamped(place, axis.extent), axis.extent)
+    indices = [at if n == axis.number else k for n, k in enumerate(i)]
+    value = wide(b.read(source, *indices, indirect=(binding,)))
+    return fn("mul", value, cast(weight, value.dtype))
+
+
+def _weighted(
+    b: ExprBuilder, source: Source, i: tuple[Index, ...], axis: _Axis, attrs: ResizeAttrs
+) -> Scalar:
+    total: Scalar | None = None
+    for tap in _taps(axis, i[axis.number], attrs):
+        term = _term(b, source, i, axis, tap)
+        total = term if total is None else fn("add", total, term)
+    assert total is not None
+    return total
+
+
+def _reference(arrays: Arrays, attrs: ResizeAttrs) -> tuple[Array, ...]:
+    x, scales, roi = array(arrays, 0), maybe_array(arrays, 1), maybe_array(arrays, 2)
+    if scales is not None:
+        attrs = replace(attrs, scales=tuple(map(float, scales)))
+    if roi is not None:
+        pairs = zip(roi[: x.ndim].tolist(), roi[x.ndim :].tolist(), strict=True)
+        attrs = replace(attrs, roi=tuple(pairs))
+    y = widen_half(x)
+    axes = _axes(TensorType(F32, dims(*x.shape)), attrs, attrs.scales, attrs.roi)
+    outside = np.zeros(sizes(attrs.sizes), np.bool_)
+    for axis in axes:
+        (size,) = sizes((axis.size,))
+        taps = [_reference_taps(axis, o, attrs) for o in range(size)]
+        y = _apply_taps(y, axis.number, taps, attrs.mode)
+        places = [_place(axis, o, attrs) for o in range(size)]
+        far = np.array([p < 0 or p > x.shape[axis.number] - 1 for p in places], np.bool_)
+        outside |= far.reshape(-1, *([1] * (y.ndim - axis.number - 1)))
+    if attrs.coordinate_mode == "tf_crop_and_resize":
+        y = np.where(outside, y.dtype.type(attrs.extrapolation_value), y)
+    return (y.astype(x.dtype),)
+
+
+def _apply_taps(x: Array, axis: int, taps: list[list[tuple[int, float]]], mode: str) -> Array:
+    n = x.shape[axis]
+    if mode == "nearest":
+        return np.take(x, [min(max(p, 0), n - 1) for ((p, _),) in taps], axis=axis)
+    shape = (-1, *([1] * (x.ndim - axis - 1)))
+    mixed = np.zeros((*x.shape[:axis], len(taps), *x.shape[axis + 1 :]), x.dtype)
+    for row in zip(*taps, strict=True):
+        at = [min(max(place, 0), n - 1) for place, _ in row]
+        weights = np.array([weight for _, weight in row], x.dtype)
+        mixed += np.take(x, at, axis=axis) * weights.reshape(shape)
+    return mixed
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((1, 2, 5, 7)).astype(np.float32)
+
+    def attrs(h: int, w: int, **options: Any) -> ResizeAttrs:
+        made = ResizeAttrs(dims(1, 2, h, w), (None, None, None, None))
+        return replace(made, **options)
+
+    for mode in MODES:
+        for coordinate in COORDINATES[:5]:
+            chosen = attrs(8, 6, mode=mode, coordinate_mode=coordinate)
+            yield Sample((x,), chosen, f"{mode}-{coordinate}")
+    for rounding in NEAREST:
+        chosen = attrs(9, 4, nearest_mode=rounding, coordinate_mode="asymmetric")
+        yield Sample((x,), chosen, rounding)
+    first = attrs(9, 4, nearest_mode="floor", coordinate_mode="tf_half_pixel_for_nn")
+    yield Sample((x,), first, "tensorflow")
+    up = attrs(10, 21, scales=(1.0, 1.0, 2.0, 3.0))
+    yield Sample((x,), up, "whole")
+    yield Sample((x,), replace(up, coordinate_mode="asymmetric", nearest_mode="floor"), "yolo")
+    yield Sample((x,), attrs(3, 4, scales=(1.0, 1.0, 0.6, 0.6), mode="linear"), "scales")
+    aligned = attrs(3, 4, scales=(1.0, 1.0, 0.7, 0.6), coordinate_mode="align_corners")
+    yield Sample((x,), replace(aligned, mode="cubic"), "scales-aligned")
+    yield Sample((x,), replace(aligned, mode="linear", fractional=True), "fractional")
+    kept = attrs(5, 4, scales=(1.0, 1.0, 1.1, 0.7), coordinate_mode="kept_half_pixel")
+    yield Sample((x,), replace(kept, mode="linear"), "kept")
+    yield Sample((x,), attrs(1, 1, mode="linear", coordinate_mode="align_corners"), "one")
+    cubic = attrs(9, 8, mode="cubic", exclude_outside=True, cubic_coeff_a=-0.5)
+    yield Sample((x,), cubic, "exclude")
+    roi = ((0.0, 1.0), (0.0, 1.0), (0.25, 1.2), (0.5, 0.9))
+    for mode in MODES[:2]:
+        crop = attrs(4, 3, mode=mode, coordinate_mode="tf_crop_and_resize", roi=roi)
+        yield Sample((x,), replace(crop, extrapolation_value=9.0), f"{mode}-crop")
+    half = np.array([1, 1, 0.6, 0.6])
+    given = attrs(3, 4, scales=(None,) * 4)
+    for mode in MODES:
+        yield Sample((x, half), replace(given, mode=mode), f"{mode}-given-scales")
+    crop = attrs(4, 3, mode="linear", coordinate_mode="tf_crop_and_resize")
+    places = np.array([0, 0, 0.25, 0.5, 1, 1, 1.2, 0.9])
+    yield Sample((x, None, places), replace(crop, extrapolation_value=9.0), "given-roi")
+    for mode, taps in (("linear", 4), ("cubic", 8)):
+        wide_ = replace(given, mode=mode, taps=const(taps))
+        yield Sample((x, half), wide_, f"{mode}-antialias")
+        sized = attrs(3, 5, mode=mode, taps=const(taps), exclude_outside=True)
+        yield Sample((x,), sized, f"{mode}-antialias-sizes")
+    image = rng.integers(0, 255, (3, 4), np.uint8)
+    yield Sample((image,), ResizeAttrs(dims(6, 8), (2.0, 2.0)), "u8")
+
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "resize", ResizeAttrs, (1, 3), _infer, _reference, _samples, COMMON, Tolerance.ACCUMULATE,
+        "Nearest, linear or cubic interpolation to the shape `sizes`.",
+        expr=_expr, traits=frozenset({Trait.WINDOW}),
+        aten=("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d"),
+    ),
+)  # fmt: skip

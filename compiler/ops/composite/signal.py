@@ -1,0 +1,366 @@
+"""Signal processing: windows, the discrete Fourier transform, mel filters.
+
+Complex tensors have a last axis of extent two: real and imaginary part.  A transform is its
+definition, a sum of products with sines and cosines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import pi, prod
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.index import Index, as_int, const, minimum
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance
+from tcc.ir.types import F32, F64, I64, DType, TensorType, tensor
+from tcc.ops.algebra.contract import rounded
+from tcc.ops.formula import choose, fn, number, widened
+from tcc.ops.operands import Arrays, Types, array, maybe_array, require, sizes
+from tcc.ops.reference import widen_half
+from tcc.ops.shapes import FLOATS, INTEGERS, agree, check_axis, optional, required
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAttrs:
+    """`size` elements of type `to`; a periodic window leaves out its last element."""
+
+    size: Index
+    periodic: bool
+    to: DType
+
+
+@dataclass(frozen=True, slots=True)
+class DftAttrs:
+    """Transforms `length` elements of `axis`, cut or padded with zeros.
+
+    `onesided` gives the first half of the spectrum (of a real signal), or for `inverse` takes it.
+    """
+
+    axis: int
+    length: Index
+    inverse: bool
+    onesided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StftAttrs:
+    """Frames of `length` elements, `step` apart; `onesided` gives the first half of the spectra."""
+
+    step: Index
+    length: Index
+    onesided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MelAttrs:
+    """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
+
+    bins: Index
+    length: Index
+    to: DType
+
+
+# ---- windows -------------------------------------------------------------------------------------
+
+
+def _window_infer(types: Types, attrs: WindowAttrs) -> tuple[TensorType, ...]:
+    require(attrs.to.is_float or attrs.to.is_integer, f"a window may not be {attrs.to}")
+    return (tensor(attrs.to, attrs.size),)
+
+
+def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
+    """A sum of cosines: a0 - a1 cos(2 pi n / N) + a2 cos(4 pi n / N)."""
+
+    def expr(types: Types, attrs: WindowAttrs) -> Expr:
+        b = ExprBuilder()
+        (i,) = b.iters(attrs.size)
+        dtype = F64 if attrs.to is F64 else F32
+        period = attrs.size if attrs.periodic else attrs.size - 1
+        phase = fn("div", index_value(i, dtype), fn("max", index_value(period, dtype), 1.0))
+        value: Scalar = literal(coefficients[0], dtype)
+        for harmonic, coefficient in enumerate(coefficients[1:], 1):
+            term = fn("cos", fn("mul", phase, 2 * pi * harmonic))
+            value = fn("add", value, fn("mul", term, (-1) ** harmonic * coefficient))
+        b.stage((i,), cast(value, attrs.to))
+        return b.done()
+
+    def reference(arrays: Arrays, attrs: WindowAttrs) -> tuple[Array, ...]:
+        (size,) = sizes((attrs.size,))
+        phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
+        value = np.full(size, coefficients[0])
+        for harmonic, coefficient in enumerate(coefficients[1:], 1):
+            value += (-1) ** harmonic * coefficient * np.cos(2 * pi * harmonic * phase)
+        return (value.astype(attrs.to.carrier),)
+
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for size, periodic in ((10, True), (13, False), (2, True), (0, True)):
+            yield Sample((), WindowAttrs(const(size), periodic, F32), f"{size}-{int(periodic)}")
+        yield Sample((), WindowAttrs(const(7), True, F64), "f64")
+
+    return OpSpec(
+        name, WindowAttrs, (0, 0), _window_infer, reference, samples, FLOATS + INTEGERS,
+        Tolerance.ACTIVATION, doc, expr=expr,
+    )  # fmt: skip
+
+
+# ---- dft -----------------------------------------------------------------------------------------
+
+
+def _dft_infer(types: Types, attrs: DftAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(x.rank >= 2, f"dft takes [batch, ..., 1 or 2], not {x}")
+    parts = as_int(x.shape[-1])
+    require(parts in (1, 2), f"the last axis of {x} must hold one or two parts")
+    check_axis(attrs.axis, x.rank - 1)
+    require(
+        not (attrs.onesided and not attrs.inverse and parts == 2),
+        "a one-sided spectrum belongs to a real signal",
+    )
+    require(not (attrs.onesided and attrs.inverse and parts == 1), "a spectrum has two parts")
+    half = attrs.onesided and not attrs.inverse
+    extent = attrs.length // 2 + 1 if half else attrs.length
+    out = const(1 if attrs.onesided and attrs.inverse else 2)
+    shape = (*x.shape[: attrs.axis], extent, *x.shape[attrs.axis + 1 : -1], out)
+    return (TensorType(x.dtype, shape),)
+
+
+def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    (length,) = sizes((attrs.length,))
+    signal = x[..., 0].astype(np.complex128)
+    if x.shape[-1] == 2:
+        signal = signal + 1j * x[..., 1]
+    if attrs.onesided and attrs.inverse:
+        y = np.fft.irfft(signal, length, axis=attrs.axis)[..., None]
+        return (y.astype(x.dtype),)
+    transform = np.fft.ifft if attrs.inverse else np.fft.fft
+    spectrum = transform(signal, length, axis=attrs.axis)
+    if attrs.onesided:
+        spectrum = np.take(spectrum, range(length // 2 + 1), axis=attrs.axis)
+    return (np.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype),)
+
+
+def _turn(product: Index, length: Index, dtype: DType) -> Scalar:
+    """The angle 2 pi product / length, the whole turns taken off first."""
+    share = fn("div", index_value(product % length, dtype), index_value(length, dtype))
+    return fn("mul", share, 2 * pi)
+
+
+def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _dft_infer(types, attrs)
+    b = ExprBuilder(x)
+    *i, part = outer = b.iters(*y.shape)
+    # Past the end of a shorter signal stand zeros, so those terms need not be summed.
+    (n,) = b.iters(minimum(x.shape[attrs.axis], _taken(attrs)))
+    at = [n if axis == attrs.axis else index for axis, index in enumerate(i)]
+    # Zeros of a spectrum are sums of large terms: rounded to f32 they would not come out small.
+    real = cast(b.read(0, *at, 0), F64)
+    imaginary = cast(b.read(0, *at, 1), F64) if as_int(x.shape[-1]) == 2 else None
+    angle = _turn(n * i[attrs.axis], attrs.length, real.dtype)
+    cos, sin = fn("cos", angle), fn("sin", angle)
+    sin = sin if attrs.inverse else fn("neg", sin)
+    re, im = fn("mul", real, cos), fn("mul", real, sin)
+    if imaginary is not None:
+        re = fn("sub", re, fn("mul", imaginary, sin))
+        im = fn("add", im, fn("mul", imaginary, cos))
+    if attrs.onesided and attrs.inverse:
+        term = fn("mul", re, _mirrored(n, attrs.length, re.dtype))
+    else:
+        term = choose(apply("eq", index_value(part, I64), literal(0, I64)), re, im)
+    sums = b.stage(outer, term, over=(n,), monoid="sum")
+    return b.done(_scaled(b, sums, y, attrs))
+
+
+def _taken(attrs: DftAttrs) -> Index:
+    """How many input elements count at most."""
+    return attrs.length // 2 + 1 if attrs.onesided and attrs.inverse else attrs.length
+
+
+def _mirrored(n: Index, length: Index, dtype: DType) -> Scalar:
+    """How often a half spectrum's element `n` stands in the whole one: once or twice."""
+    twice = apply("ne", index_value((2 * n) % length, I64), literal(0, I64))
+    return choose(twice, number(2.0, dtype), 1.0)
+
+
+def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> StageRef:
+    if not attrs.inverse:
+        return rounded(b, sums, y.shape, y.dtype)
+    i = b.iters(*y.shape)
+    total = b.read(sums, *i)
+    return b.stage(i, cast(fn("div", total, index_value(attrs.length, total.dtype)), y.dtype))
+
+
+def _dft_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    real = rng.standard_normal((2, 7, 1)).astype(np.float32)
+    pair = rng.standard_normal((1, 6, 3, 2)).astype(np.float32)
+    yield Sample((real,), DftAttrs(1, const(7), False, False), "real")
+    yield Sample((real,), DftAttrs(1, const(7), False, True), "onesided")
+    yield Sample((pair,), DftAttrs(1, const(6), False, False), "complex")
+    yield Sample((pair,), DftAttrs(2, const(3), True, False), "inverse")
+    yield Sample((real,), DftAttrs(1, const(9), False, False), "longer")
+    yield Sample((pair,), DftAttrs(1, const(4), False, False), "shorter")
+    yield Sample((pair,), DftAttrs(1, const(10), True, True), "real-inverse")
+    half = rng.standard_normal((2, 7, 2)).astype(np.float32)
+    yield Sample((half,), DftAttrs(1, const(12), True, True), "real-inverse12")
+
+
+# ---- stft ----------------------------------------------------------------------------------------
+
+
+def _stft_infer(types: Types, attrs: StftAttrs) -> tuple[TensorType, ...]:
+    x, window = required(types, 0), optional(types, 1)
+    require(x.rank in (2, 3), f"stft takes [batch, signal, 1 or 2], not {x}")
+    known = [as_int(attrs.step), as_int(attrs.length)]
+    require(all(n is None or n >= 1 for n in known), "frames have a positive length and step")
+    complex_ = x.rank == 3 and as_int(x.shape[2]) == 2
+    require(not (complex_ and attrs.onesided), "a one-sided spectrum belongs to a real signal")
+    if window is not None:
+        require(window.rank == 1, f"the window {window} must be a vector")
+        agree(window.shape[0], attrs.length, "the elements of the window")
+    frames = (x.shape[1] - attrs.length) // attrs.step + 1
+    extent = attrs.length // 2 + 1 if attrs.onesided else attrs.length
+    return (TensorType(x.dtype, (x.shape[0], frames, extent, const(2))),)
+
+
+def _stft_reference(arrays: Arrays, attrs: StftAttrs) -> tuple[Array, ...]:
+    x, window = array(arrays, 0), maybe_array(arrays, 1)
+    step, length = sizes((attrs.step, attrs.length))
+    parts = widen_half(x).reshape(x.shape[0], x.shape[1], prod(x.shape[2:]))
+    signal = parts[..., 0] + 1j * parts[..., 1] if parts.shape[-1] == 2 else parts[..., 0]
+    starts = range(0, x.shape[1] - length + 1, step)
+    frames = np.stack([signal[:, s : s + length] for s in starts], axis=1)
+    spectrum = np.fft.fft(frames if window is None else frames * window, axis=-1)
+    if attrs.onesided:
+        spectrum = spectrum[..., : length // 2 + 1]
+    return (np.stack([spectrum.real, spectrum.imag], axis=-1).astype(x.dtype),)
+
+
+def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
+    x = required(types, 0)
+    (y,) = _stft_infer(types, attrs)
+    b = ExprBuilder(*types)
+    batch, frame, frequency, part = outer = b.iters(*y.shape)
+    (n,) = b.iters(attrs.length)
+    at = (batch, frame * attrs.step + n)
+    real = cast(b.read(0, *at, *([0] * (x.rank - 2))), F64)
+    angle = _turn(n * frequency, attrs.length, real.dtype)
+    cos, sin = fn("cos", angle), fn("neg", fn("sin", angle))
+    re, im = fn("mul", real, cos), fn("mul", real, sin)
+    if x.rank == 3 and as_int(x.shape[2]) == 2:
+        imaginary = cast(b.read(0, *at, 1), F64)
+        re = fn("sub", re, fn("mul", imaginary, sin))
+        im = fn("add", im, fn("mul", imaginary, cos))
+    term = choose(apply("eq", index_value(part, I64), literal(0, I64)), re, im)
+    if optional(types, 1) is not None:
+        term = fn("mul", term, cast(b.read(1, n), F64))
+    sums = b.stage(outer, term, over=(n,), monoid="sum")
+    return b.done(rounded(b, sums, y.shape, y.dtype))
+
+
+def _stft_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 33, 1)).astype(np.float32)
+    window = rng.uniform(0, 1, 8).astype(np.float32)
+    yield Sample((x, window), StftAttrs(const(5), const(8), True), "onesided")
+    yield Sample((x,), StftAttrs(const(4), const(7), False), "whole")
+    pair = rng.standard_normal((1, 17, 2)).astype(np.float32)
+    yield Sample((pair, window), StftAttrs(const(3), const(8), False), "complex")
+
+
+# ---- mel_weight_matrix ---------------------------------------------------------------------------
+
+
+def _mel_infer(types: Types, attrs: MelAttrs) -> tuple[TensorType, ...]:
+    require(attrs.to.is_float, f"mel weights may not be {attrs.to}")
+    scalars = (required(types, n) for n in range(3))
+    require(all(t == tensor(F64) for t in scalars), "the rate and the edges are scalars of f64")
+    return (tensor(attrs.to, attrs.length // 2 + 1, attrs.bins),)
+
+
+def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> tuple[Array, ...]:
+    rate, lower, upper = (float(array(arrays, n)) for n in range(3))
+    bins, length = sizes((attrs.bins, attrs.length))
+    low_mel, high_mel = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
+    mels = low_mel + np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2))
+    hertz = 700 * (10 ** (mels / 2595) - 1)
+    edges = [int(v) for v in np.floor((length + 1) * hertz / rate)]
+    y = np.zeros((length // 2 + 1, bins))
+    for band in range(bins):
+        low, peak, high = edges[band : band + 3]
+        if peak == low:
+            y[peak, band] = 1
+        for place in range(low, peak + 1):
+            y[place, band] = 1 if peak == low else (place - low) / (peak - low)
+        for place in range(peak, high):
+            y[place, band] = (high - place) / (high - peak)
+    return (y.astype(attrs.to.carrier),)
+
+
+def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
+    """The frequencies where bands begin, peak and end, as places in the spectrum."""
+    (n,) = b.iters(attrs.bins + 2)
+    rate = b.read(0)
+    low, high = (fn("log", fn("add", fn("div", b.read(k), 700.0), 1.0)) for k in (1, 2))
+    step = fn("div", fn("sub", high, low), index_value(attrs.bins + 2, F64))
+    mel = fn("add", low, fn("mul", step, index_value(n, F64)))
+    hertz = fn("mul", fn("sub", fn("exp", mel), 1.0), 700.0)
+    place = fn("div", fn("mul", hertz, index_value(attrs.length + 1, F64)), rate)
+    return b.stage((n,), cast(fn("floor", place), I64))
+
+
+def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
+    b = ExprBuilder(*types)
+    edges = _edge_stage(b, attrs)
+    i, j = b.iters(attrs.length // 2 + 1, attrs.bins)
+    dtype = widened(attrs.to)
+    low, peak, high = (b.read(edges, j + n) for n in range(3))
+    place = index_value(i, I64)
+    rise = _share(fn("sub", place, low), fn("sub", peak, low), dtype)
+    fall = _share(fn("sub", high, place), fn("sub", high, peak), dtype)
+    falling = apply("and", apply("ge", place, peak), apply("lt", place, high))
+    rising = apply("and", apply("ge", place, low), apply("le", place, peak))
+    value = choose(falling, fall, choose(rising, rise, 0.0))
+    b.stage((i, j), cast(value, attrs.to))
+    return b.done()
+
+
+def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
+    quotient = fn("div", cast(part, dtype), fn("max", cast(whole, dtype), 1.0))
+    return choose(apply("eq", whole, literal(0, I64)), 1.0, quotient)
+
+
+def _mel_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    coarse = tuple(np.array(v, np.float64) for v in (8192, 0, 4096))
+    yield Sample(coarse, MelAttrs(const(8), const(16), F32), "coarse")
+    fine = tuple(np.array(v, np.float64) for v in (8000, 100, 3000))
+    yield Sample(fine, MelAttrs(const(4), const(64), F32), "fine")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+OPS: tuple[OpSpec, ...] = (
+    _window_row("hann_window", (0.5, 0.5), "The Hann window."),
+    _window_row("hamming_window", (25 / 46, 21 / 46), "The Hamming window."),
+    _window_row("blackman_window", (0.42, 0.5, 0.08), "The Blackman window."),
+    OpSpec(
+        "dft", DftAttrs, (1, 1), _dft_infer, _dft_reference, _dft_samples, FLOATS,
+        Tolerance.ACCUMULATE,
+        "The discrete Fourier transform along an axis, or its inverse.",
+        expr=_dft_expr,
+    ),
+    OpSpec(
+        "stft", StftAttrs, (1, 2), _stft_infer, _stft_reference, _stft_samples, FLOATS,
+        Tolerance.ACCUMULATE,
+        "Fourier transforms of overlapping frames; operands (signal, window).",
+        expr=_stft_expr,
+    ),
+    OpSpec(
+        "mel_weight_matrix", MelAttrs, (3, 3), _mel_infer, _mel_reference, _mel_samples, FLOATS,
+        Tolerance.ACTIVATION,
+        "Triangular filters that turn a spectrum into mel bands.",
+        expr=_mel_expr,
+    ),
+)  # fmt: skip

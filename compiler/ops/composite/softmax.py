@@ -1,0 +1,160 @@
+"""Softmax and its relatives along one axis.  The largest element is subtracted first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.index import Index
+from tcc.ir.op import Array, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import F16, F32, F64, I64, TensorType
+from tcc.ops.formula import fn, outside, total, wide
+from tcc.ops.reference import given, in_f32
+from tcc.ops.sampling import draw
+from tcc.ops.shapes import FLOATS, AxisAttrs, check_axis, check_dtype, required
+
+
+def _infer(types: Sequence[TensorType | None], attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    check_dtype(x.dtype, FLOATS)
+    check_axis(attrs.axis, x.rank)
+    return (x,)
+
+
+def shifted_exponentials(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
+    """The stages of the largest element along `axis` and of the sum of exp(x - largest)."""
+    top = _largest(b, x, axis)
+    norm = total(b, x.shape, (axis,), "sum", lambda at: fn("exp", _below(b, top, at, axis)))
+    return top, norm
+
+
+def _shares(b: ExprBuilder, x: TensorType, axis: int) -> tuple[StageRef, StageRef]:
+    """The stages of exp(x - largest along `axis`) and of its sum."""
+    top = _largest(b, x, axis)
+    at = b.iters(*x.shape)
+    share = b.stage(at, fn("exp", _below(b, top, at, axis)))
+    return share, total(b, x.shape, (axis,), "sum", lambda at: b.read(share, *at))
+
+
+def _largest(b: ExprBuilder, x: TensorType, axis: int) -> StageRef:
+    return total(b, x.shape, (axis,), "max", lambda at: wide(b.read(0, *at)))
+
+
+def _below(b: ExprBuilder, top: StageRef, at: tuple[Index, ...], axis: int) -> Scalar:
+    return fn("sub", wide(b.read(0, *at)), b.read(top, *outside(at, (axis,))))
+
+
+def _softmax_expr(types: Sequence[TensorType | None], attrs: AxisAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    share, norm = _shares(b, x, attrs.axis)
+    at = b.iters(*x.shape)
+    whole = b.read(norm, *outside(at, (attrs.axis,)))
+    # One division a row, not one an element: a division takes as long as the exponential.
+    part = fn("mul", b.read(share, *at), fn("div", 1.0, whole))
+    b.stage(at, cast(part, x.dtype))
+    return b.done()
+
+
+def _log_softmax_expr(types: Sequence[TensorType | None], attrs: AxisAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    top, norm = shifted_exponentials(b, x, attrs.axis)
+    at = b.iters(*x.shape)
+    below = _below(b, top, at, attrs.axis)
+    b.stage(
+        at, cast(fn("sub", below, fn("log", b.read(norm, *outside(at, (attrs.axis,))))), x.dtype)
+    )
+    return b.done()
+
+
+def _hardmax_expr(types: Sequence[TensorType | None], attrs: AxisAttrs) -> Expr:
+    x = required(types, 0)
+    b = ExprBuilder(x)
+    axis = attrs.axis
+    found = total(
+        b,
+        x.shape,
+        (axis,),
+        "argmax",
+        lambda at: b.read(0, *at),
+        lambda at: index_value(at[axis], I64),
+    )
+    at = b.iters(*x.shape)
+    place = b.read(StageRef(found.stage, 1), *outside(at, (axis,)))
+    here = fn("eq", index_value(at[axis], I64), place)
+    b.stage(at, apply("select", here, literal(1, x.dtype), literal(0, x.dtype)))
+    return b.done()
+
+
+def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
+    below = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return below, np.exp(below)
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    _, e = _exponentials(x, axis)
+    return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    below, e = _exponentials(x, axis)
+    return np.asarray(below - np.log(np.sum(e, axis=axis, keepdims=True)))
+
+
+def _hardmax(x: Array, axis: int) -> Array:
+    result = np.zeros_like(x)
+    if x.size:
+        np.put_along_axis(result, np.argmax(x, axis, keepdims=True), 1, axis)
+    return result
+
+
+def _samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for axis in (0, 1, 2):
+        yield Sample((draw(rng, F32, (3, 7, 5), -9, 9),), AxisAttrs(axis), f"axis_{axis}")
+    for dtype in (F64, F16):
+        yield Sample((draw(rng, dtype, (2, 33), -9, 9),), AxisAttrs(1), dtype.name)
+    large = draw(rng, F32, (2, 13), -1e4, 1e4)
+    yield Sample((large,), AxisAttrs(1), "large")
+    large[0, :5] = -np.inf
+    yield Sample((large,), AxisAttrs(1), "masked")
+    yield Sample((large[:, :1],), AxisAttrs(1), "one")
+    yield Sample((large[:0],), AxisAttrs(1), "empty")
+
+
+def _row(
+    name: str,
+    numpy: Callable[[Array, int], Array],
+    expr: Callable[[Sequence[TensorType | None], Any], Expr],
+    doc: str,
+    aten: str = "",
+) -> OpSpec:
+    def reference(arrays: Sequence[Array | None], attrs: AxisAttrs) -> tuple[Array, ...]:
+        return (in_f32(lambda x: numpy(x, attrs.axis))(*given(arrays)),)
+
+    return OpSpec(
+        name, AxisAttrs, (1, 1), _infer, reference, _samples, FLOATS,
+        Tolerance.EXACT if name == "hardmax" else Tolerance.ACCUMULATE, doc, expr,
+        traits=frozenset((Trait.REDUCTION,)), aten=(aten,) if aten else (),
+    )  # fmt: skip
+
+
+OPS: tuple[OpSpec, ...] = (
+    _row(
+        "softmax", _softmax, _softmax_expr,
+        "exp(x) over its sum along the axis.",
+        "_softmax",
+    ),
+    _row(
+        "log_softmax", _log_softmax, _log_softmax_expr,
+        "The logarithm of softmax.",
+        "_log_softmax",
+    ),
+    _row(
+        "hardmax", _hardmax, _hardmax_expr,
+        "1 at the first largest element along the axis, else 0.",
+    ),
+)  # fmt: skip

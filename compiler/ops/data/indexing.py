@@ -1,0 +1,495 @@
+"""Indexing: elements chosen by index tensors.
+
+Negative indices count from the end.  An index outside its axis is the model's fault and gives an
+unspecified element, never an access outside the tensor: reads are clamped, scatters refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, index_value
+from tcc.ir.index import Index, IndexLike, Var, as_int, const
+from tcc.ir.op import Array, OnnxBinding, OpSpec, Sample, Tolerance, Trait
+from tcc.ir.types import I32, I64, TensorType
+from tcc.ops.formula import choose
+from tcc.ops.operands import (
+    Arrays,
+    Types,
+    array,
+    clamped,
+    guard,
+    inside,
+    maybe_array,
+    require,
+    sizes,
+    wrapped,
+)
+from tcc.ops.reference import truncated, widen_half
+from tcc.ops.shapes import (
+    ALL,
+    COMMON,
+    MOVED,
+    AxisAttrs,
+    agree,
+    agree_shapes,
+    check_axis,
+    optional,
+    required,
+)
+
+Binding = tuple[Var, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class GatherNdAttrs:
+    batch_dims: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterAttrs:
+    """`reduction` is none, add, mul, max or min."""
+
+    axis: int
+    reduction: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterNdAttrs:
+    """`reduction` is none, add, mul, max or min."""
+
+    reduction: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSliceAttrs:
+    """The update's rows stand from `start` on along `axis`."""
+
+    axis: int
+    start: Index
+
+
+@dataclass(frozen=True, slots=True)
+class OneHotAttrs:
+    """`axis` is where the new axis of extent `depth` stands in the output."""
+
+    axis: int
+    depth: Index
+
+
+@dataclass(frozen=True, slots=True)
+class TensorScatterAttrs:
+    """`mode` is linear, or circular where writing past the end goes on at the front."""
+
+    axis: int
+    mode: str
+
+
+def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
+    """The place in an axis of extent `size` that the tensor element `index` names, kept inside."""
+    return b.position(clamped(wrapped(index, size), size), size)
+
+
+def _check_indices(indices: TensorType) -> None:
+    require(indices.dtype in (I32, I64), f"indices are i32 or i64, not {indices}")
+
+
+# ---- gather --------------------------------------------------------------------------------------
+
+
+def _gather_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    x, indices = required(types, 0), required(types, 1)
+    check_axis(attrs.axis, x.rank)
+    _check_indices(indices)
+    shape = (*x.shape[: attrs.axis], *indices.shape, *x.shape[attrs.axis + 1 :])
+    return (TensorType(x.dtype, shape),)
+
+
+def _gather_reference(arrays: Arrays, attrs: AxisAttrs) -> tuple[Array, ...]:
+    return (np.take(array(arrays, 0), array(arrays, 1), axis=attrs.axis),)
+
+
+def _gather_expr(types: Types, attrs: AxisAttrs) -> Expr:
+    x, indices = required(types, 0), required(types, 1)
+    (y,) = _gather_infer(types, attrs)
+    b = ExprBuilder(*types)
+    i = b.iters(*y.shape)
+    size = x.shape[attrs.axis]
+    middle = attrs.axis + indices.rank
+    at, binding = chosen(b, b.read(1, *i[attrs.axis : middle]), size)
+    source = (*i[: attrs.axis], at, *i[middle:])
+    b.stage(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.done()
+
+
+def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((5, 3, 7)).astype(np.float32)
+    yield Sample((x, np.array([[0, -1], [4, 2]])), AxisAttrs(0), "rows")
+    yield Sample((x, np.array([2, -3], np.int32)), AxisAttrs(1), "i32")
+    yield Sample((x, np.array(6)), AxisAttrs(2), "scalar")
+    yield Sample((x, np.zeros((0,), np.int64)), AxisAttrs(0), "empty")
+    yield Sample((rng.integers(-9, 9, (13,)), np.array([12, 0, -13])), AxisAttrs(0), "vector")
+
+
+def _elements_infer(types: Types, attrs: AxisAttrs) -> tuple[TensorType, ...]:
+    x, indices = required(types, 0), required(types, 1)
+    check_axis(attrs.axis, x.rank)
+    _check_indices(indices)
+    require(x.rank == indices.rank, f"{x} and {indices} differ in rank")
+    for axis, (extent, count) in enumerate(zip(x.shape, indices.shape, strict=True)):
+        more = axis != attrs.axis and (as_int(count - extent) or 0) > 0
+        require(not more, f"there are more indices than elements along axis {axis} of {x}")
+    return (TensorType(x.dtype, indices.shape),)
+
+
+def _elements_reference(arrays: Arrays, attrs: AxisAttrs) -> tuple[Array, ...]:
+    x, indices = array(arrays, 0), array(arrays, 1)
+    y = np.empty(indices.shape, x.dtype)
+    for at in np.ndindex(*indices.shape):
+        source = list(at)
+        source[attrs.axis] = int(indices[at])
+        y[at] = x[tuple(source)]
+    return (y,)
+
+
+def _elements_expr(types: Types, attrs: AxisAttrs) -> Expr:
+    x, indices = required(types, 0), required(types, 1)
+    b = ExprBuilder(*types)
+    i = b.iters(*indices.shape)
+    size = x.shape[attrs.axis]
+    at, binding = chosen(b, b.read(1, *i), size)
+    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
+    b.stage(i, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.done()
+
+
+def _elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    yield Sample((x, rng.integers(-5, 5, (7, 3))), AxisAttrs(0), "tall")
+    yield Sample((x, rng.integers(0, 3, (2, 2))), AxisAttrs(1), "part")
+    yield Sample((rng.integers(0, 9, (4,)), np.array([-1, 0, 0])), AxisAttrs(0), "vector")
+
+
+def _nd_shape(x: TensorType, indices: TensorType, batch: int) -> tuple[int, tuple[Index, ...]]:
+    require(indices.rank > batch < x.rank, f"{batch} batch axes do not fit {x} and {indices}")
+    depth = as_int(indices.shape[-1])
+    if depth is None:
+        raise ValueError(f"the last axis of the indices {indices} must be known")
+    require(batch + depth <= x.rank, f"indices of length {depth} do not fit {x}")
+    return depth, (*indices.shape[:-1], *x.shape[batch + depth :])
+
+
+def _nd_infer(types: Types, attrs: GatherNdAttrs) -> tuple[TensorType, ...]:
+    x, indices = required(types, 0), required(types, 1)
+    _check_indices(indices)
+    batch = attrs.batch_dims
+    _, shape = _nd_shape(x, indices, batch)
+    for a, c in zip(x.shape[:batch], indices.shape[:batch], strict=True):
+        agree(a, c, "the batch dims")
+    return (TensorType(x.dtype, shape),)
+
+
+def _nd_reference(arrays: Arrays, attrs: GatherNdAttrs) -> tuple[Array, ...]:
+    x, indices, batch = array(arrays, 0), array(arrays, 1), attrs.batch_dims
+    depth = indices.shape[-1]
+    y = np.empty((*indices.shape[:-1], *x.shape[batch + depth :]), x.dtype)
+    for at in np.ndindex(*indices.shape[:-1]):
+        y[at] = x[(*at[:batch], *(int(n) for n in indices[at]))]
+    return (y,)
+
+
+def _nd_expr(types: Types, attrs: GatherNdAttrs) -> Expr:
+    x, indices, batch = required(types, 0), required(types, 1), attrs.batch_dims
+    depth, shape = _nd_shape(x, indices, batch)
+    b = ExprBuilder(*types)
+    i = b.iters(*shape)
+    outer = i[: indices.rank - 1]
+    indexed = x.shape[batch : batch + depth]
+    picks = [chosen(b, b.read(1, *outer, n), size) for n, size in enumerate(indexed)]
+    source = (*i[:batch], *(at for at, _ in picks), *i[indices.rank - 1 :])
+    fill = None if all(guard(size) is None for size in indexed) else 0
+    b.stage(i, b.read(0, *source, fill=fill, indirect=tuple(binding for _, binding in picks)))
+    return b.done()
+
+
+def _nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((3, 4, 5)).astype(np.float32)
+    yield Sample((x, np.array([[0, 1], [-1, -2]])), GatherNdAttrs(0), "rows")
+    yield Sample((x, np.array([[[2]], [[0]], [[-1]]])), GatherNdAttrs(1), "batch")
+    yield Sample((x, np.array([1, 2, 3])), GatherNdAttrs(0), "element")
+    yield Sample((rng.random((2, 2)) > 0.5, np.array([[0], [1], [0]])), GatherNdAttrs(0), "bool")
+
+
+# ---- scatter -------------------------------------------------------------------------------------
+
+# Their places are what the C functions know them by.
+REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def _combine(reduction: str, old: Any, new: Any) -> Any:
+    operation = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+    return new if reduction == "none" else operation[reduction](old, new)
+
+
+def _narrowed(y: Array, like: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return y.astype(like.dtype)
+
+
+def _scatter_elements_infer(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, ...]:
+    x, indices, updates = (required(types, n) for n in range(3))
+    check_axis(attrs.axis, x.rank)
+    _check_indices(indices)
+    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
+    require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
+    require(x.rank == indices.rank == updates.rank, f"{x}, {indices}, {updates} differ in rank")
+    agree_shapes(indices.shape, updates.shape, "the shapes of indices and updates")
+    return (x,)
+
+
+def _scatter_elements_reference(arrays: Arrays, attrs: ScatterAttrs) -> tuple[Array, ...]:
+    x, indices = array(arrays, 0), array(arrays, 1)
+    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
+    for at in np.ndindex(*indices.shape):
+        target = list(at)
+        target[attrs.axis] = int(indices[at])
+        y[tuple(target)] = _combine(attrs.reduction, y[tuple(target)], updates[at])
+    return (_narrowed(y, x),)
+
+
+def _scatter_elements_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    places = np.array([[0, -1, 2], [3, 0, 4]])
+    updates = rng.standard_normal((2, 3)).astype(np.float32)
+    for reduction in REDUCTIONS:
+        yield Sample((x, places, updates), ScatterAttrs(0, reduction), reduction)
+    same = np.array([[1, 1, 1], [2, -1, 2]])
+    yield Sample((x, same, updates), ScatterAttrs(1, "add"), "repeated")
+    line = (rng.integers(0, 9, (7,)), np.array([6, 0], np.int32), np.array([-1, -2]))
+    yield Sample(line, ScatterAttrs(0, "none"), "i64")
+
+
+def _scatter_nd_infer(types: Types, attrs: ScatterNdAttrs) -> tuple[TensorType, ...]:
+    x, indices, updates = (required(types, n) for n in range(3))
+    _check_indices(indices)
+    require(attrs.reduction in REDUCTIONS, f"unknown reduction {attrs.reduction}")
+    require(updates.dtype is x.dtype, f"{updates} and {x} differ in type")
+    _, shape = _nd_shape(x, indices, 0)
+    agree_shapes(updates.shape, shape, f"updates {updates} do not fit {x} and {indices}")
+    return (x,)
+
+
+def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> tuple[Array, ...]:
+    x, indices = array(arrays, 0), array(arrays, 1)
+    y, updates = widen_half(x).copy(), widen_half(array(arrays, 2))
+    for at in np.ndindex(*indices.shape[:-1]):
+        target = tuple(int(n) for n in indices[at])
+        y[target] = _combine(attrs.reduction, y[target], updates[at])
+    return (_narrowed(y, x),)
+
+
+def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((4, 3, 2)).astype(np.float32)
+    rows = rng.standard_normal((2, 3, 2)).astype(np.float32)
+    for reduction in REDUCTIONS:
+        attrs = ScatterNdAttrs(reduction)
+        yield Sample((x, np.array([[3], [-3]]), rows), attrs, reduction)
+    spots = (x, np.array([[[0, 1, 1], [2, 2, -1]]]), np.array([[5.0, 7.0]], np.float32))
+    yield Sample(spots, ScatterNdAttrs("none"), "elements")
+    repeated = (np.zeros(5, np.int64), np.array([[1], [1], [4]]), np.array([2, 3, 4]))
+    yield Sample(repeated, ScatterNdAttrs("add"), "repeated")
+
+
+# ---- update_slice --------------------------------------------------------------------------------
+
+
+def _update_slice_infer(types: Types, attrs: UpdateSliceAttrs) -> tuple[TensorType, ...]:
+    x, update = required(types, 0), required(types, 1)
+    check_axis(attrs.axis, x.rank)
+    require(update.dtype is x.dtype, f"{update} and {x} differ in type")
+    require(update.rank == x.rank, f"{update} and {x} differ in rank")
+    for axis, (a, c) in enumerate(zip(x.shape, update.shape, strict=True)):
+        if axis != attrs.axis:
+            agree(a, c, f"axis {axis} of an update")
+    behind = as_int(x.shape[attrs.axis] - attrs.start - update.shape[attrs.axis])
+    inside = (behind is None or behind >= 0) and (as_int(attrs.start) or 0) >= 0
+    require(inside, f"{update} from {attrs.start} on does not fit into {x}")
+    return (x,)
+
+
+def _update_slice_reference(arrays: Arrays, attrs: UpdateSliceAttrs) -> tuple[Array, ...]:
+    y, update = array(arrays, 0).copy(), array(arrays, 1)
+    (start,) = sizes((attrs.start,))
+    rows = slice(start, start + update.shape[attrs.axis])
+    y[(slice(None),) * attrs.axis + (rows,)] = update
+    return (y,)
+
+
+def _update_slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((2, 5, 3)).astype(np.float32)
+    rows = rng.standard_normal((2, 2, 3)).astype(np.float32)
+    yield Sample((x, rows), UpdateSliceAttrs(1, const(3)), "end")
+    yield Sample((x, rows), UpdateSliceAttrs(1, const(1)), "middle")
+    yield Sample((x, x[:, :, :1].copy()), UpdateSliceAttrs(2, const(0)), "columns")
+    yield Sample((x, rows[:, :0]), UpdateSliceAttrs(1, const(5)), "nothing")
+    yield Sample((x[0, 0] > 0, np.array([True])), UpdateSliceAttrs(0, const(2)), "bool")
+    yield Sample((np.arange(7), np.array([-1, -2])), UpdateSliceAttrs(0, const(4)), "i64")
+
+
+# ---- tensor_scatter ------------------------------------------------------------------------------
+
+
+def _tensor_scatter_infer(types: Types, attrs: TensorScatterAttrs) -> tuple[TensorType, ...]:
+    cache, update, places = required(types, 0), required(types, 1), optional(types, 2)
+    check_axis(attrs.axis, cache.rank)
+    require(attrs.axis > 0, "axis 0 is the batch, a cache grows along another one")
+    require(attrs.mode in ("linear", "circular"), f"unknown mode {attrs.mode}")
+    require(update.dtype is cache.dtype, f"{update} and {cache} differ in type")
+    require(update.rank == cache.rank, f"{update} and {cache} differ in rank")
+    for axis, (a, c) in enumerate(zip(cache.shape, update.shape, strict=True)):
+        if axis != attrs.axis:
+            agree(a, c, f"axis {axis} of an update")
+    if places is not None:
+        require(places.rank == 1 and places.dtype is I64, f"{places} must be a vector of i64")
+    room = as_int(cache.shape[attrs.axis] - update.shape[attrs.axis])
+    require(room is None or room >= 0, f"{cache} has no room for {update}")
+    return (cache,)
+
+
+def _tensor_scatter_reference(arrays: Arrays, attrs: TensorScatterAttrs) -> tuple[Array, ...]:
+    y, update, places = array(arrays, 0).copy(), array(arrays, 1), maybe_array(arrays, 2)
+    for batch in range(len(y)):
+        start = 0 if places is None else int(places[batch])
+        target = np.moveaxis(y[batch], attrs.axis - 1, 0)
+        for step, row in enumerate(np.moveaxis(update[batch], attrs.axis - 1, 0)):
+            at = start + step
+            target[at % len(target) if attrs.mode == "circular" else at] = row
+    return (y,)
+
+
+def _tensor_scatter_expr(types: Types, attrs: TensorScatterAttrs) -> Expr:
+    cache, update = required(types, 0), required(types, 1)
+    b = ExprBuilder(*types)
+    i = b.iters(*cache.shape)
+    step: Scalar = index_value(i[attrs.axis], I64)
+    if optional(types, 2) is not None:
+        step = apply("sub", step, b.read(2, i[0]))
+    if attrs.mode == "circular":
+        step = apply("mod", step, index_value(cache.shape[attrs.axis], I64))
+    length = update.shape[attrs.axis]
+    at, binding = b.position(clamped(step, length), length)
+    source = (*i[: attrs.axis], at, *i[attrs.axis + 1 :])
+    new = b.read(1, *source, fill=guard(length), indirect=(binding,))
+    b.stage(i, choose(inside(step, length), new, b.read(0, *i)))
+    return b.done()
+
+
+def _tensor_scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    cache = rng.standard_normal((2, 3, 7, 4)).astype(np.float32)
+    update = rng.standard_normal((2, 3, 2, 4)).astype(np.float32)
+    linear, circular = (TensorScatterAttrs(2, mode) for mode in ("linear", "circular"))
+    yield Sample((cache, update, np.array([0, 5])), linear, "linear")
+    yield Sample((cache, update, np.array([6, 3])), circular, "circular")
+    yield Sample((cache, update), linear, "front")
+    yield Sample((cache[0], update[0], np.array([4, 0, 1])), TensorScatterAttrs(1, "linear"), "3d")
+
+
+# ---- one hot -------------------------------------------------------------------------------------
+
+
+def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> tuple[TensorType, ...]:
+    indices, values = required(types, 0), required(types, 1)
+    check_axis(attrs.axis, indices.rank + 1)
+    agree_shapes(values.shape, (const(2),), f"the values {values} must be the pair off, on")
+    shape = (*indices.shape[: attrs.axis], attrs.depth, *indices.shape[attrs.axis :])
+    return (TensorType(values.dtype, shape),)
+
+
+def _one_hot_reference(arrays: Arrays, attrs: OneHotAttrs) -> tuple[Array, ...]:
+    x, (off, on) = array(arrays, 0), array(arrays, 1)
+    indices = truncated(x, I64) if x.dtype.kind == "f" else x.astype(np.int64)
+    (depth,) = sizes((attrs.depth,))
+    places = np.where(indices < 0, indices + depth, indices)
+    hot = np.stack([places == n for n in range(depth)], axis=attrs.axis)
+    return (np.asarray(np.where(hot, on, off)),)
+
+
+def _one_hot_expr(types: Types, attrs: OneHotAttrs) -> Expr:
+    (y,) = _one_hot_infer(types, attrs)
+    b = ExprBuilder(*types)
+    i = b.iters(*y.shape)
+    index = b.read(0, *i[: attrs.axis], *i[attrs.axis + 1 :])
+    hot = apply("eq", wrapped(index, attrs.depth), index_value(i[attrs.axis], I64))
+    b.stage(i, choose(hot, b.read(1, 1), b.read(1, 0)))
+    return b.done()
+
+
+def _one_hot_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    pair = np.array([-1.0, 3.0], np.float32)
+    depth = const(5)
+    yield Sample((np.array([0, 4, -1, 9]), pair), OneHotAttrs(1, depth), "last")
+    yield Sample((np.array([[0, 1], [2, -5]]), np.array([0, 1])), OneHotAttrs(0, depth), "first")
+    yield Sample((np.array(3.0, np.float32), pair), OneHotAttrs(0, depth), "scalar")
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_MOVES = frozenset({Trait.MOVEMENT})
+
+OPS: tuple[OpSpec, ...] = (
+    OpSpec(
+        "gather", AxisAttrs, (2, 2), _gather_infer, _gather_reference, _gather_samples, MOVED,
+        Tolerance.EXACT,
+        "Slices of x along an axis, chosen by an index tensor.",
+        expr=_gather_expr, traits=_MOVES, onnx=(OnnxBinding("Gather"),),
+        aten=("embedding", "index_select"),
+    ),
+    OpSpec(
+        "gather_elements", AxisAttrs, (2, 2), _elements_infer, _elements_reference,
+        _elements_samples, MOVED, Tolerance.EXACT,
+        "Elements of x whose place along one axis an index tensor gives.",
+        expr=_elements_expr, traits=_MOVES, onnx=(OnnxBinding("GatherElements", since=11),),
+        aten=("gather",),
+    ),
+    OpSpec(
+        "gather_nd", GatherNdAttrs, (2, 2), _nd_infer, _nd_reference, _nd_samples, MOVED,
+        Tolerance.EXACT,
+        "Slices of x chosen by tuples of indices, the last axis of the index tensor.",
+        expr=_nd_expr, traits=_MOVES, onnx=(OnnxBinding("GatherND", since=11),),
+    ),
+    OpSpec(
+        "scatter_elements", ScatterAttrs, (3, 3), _scatter_elements_infer,
+        _scatter_elements_reference, _scatter_elements_samples, COMMON, Tolerance.EXACT,
+        "x with updates combined in at the places an index tensor gives along one axis.",
+        call="scatter_elements", onnx=(OnnxBinding("ScatterElements", since=11),),
+        aten=("scatter", "scatter_add"),
+    ),
+    OpSpec(
+        "scatter_nd", ScatterNdAttrs, (3, 3), _scatter_nd_infer, _scatter_nd_reference,
+        _scatter_nd_samples, COMMON, Tolerance.EXACT,
+        "x with slices combined in at the places that tuples of indices give.",
+        call="scatter_nd", onnx=(OnnxBinding("ScatterND", since=11),), aten=("index_put",),
+    ),
+    OpSpec(
+        "update_slice", UpdateSliceAttrs, (2, 2), _update_slice_infer, _update_slice_reference,
+        _update_slice_samples, COMMON, Tolerance.EXACT,
+        "x with the rows from `start` on along an axis replaced by the update's.",
+        call="update_slice",
+    ),
+    OpSpec(
+        "tensor_scatter", TensorScatterAttrs, (2, 3), _tensor_scatter_infer,
+        _tensor_scatter_reference, _tensor_scatter_samples, ALL, Tolerance.EXACT,
+        "A cache with new rows at a place of each batch; operands (cache, update, places).",
+        expr=_tensor_scatter_expr, traits=_MOVES, onnx=(OnnxBinding("TensorScatter", since=24),),
+    ),
+    OpSpec(
+        "one_hot", OneHotAttrs, (2, 2), _one_hot_infer, _one_hot_reference, _one_hot_samples, ALL,
+        Tolerance.EXACT,
+        "`on` where a new axis passes the index, `off` elsewhere; `values` is (off, on).",
+        expr=_one_hot_expr, traits=frozenset({Trait.ELEMENTWISE}),
+    ),
+)  # fmt: skip

@@ -1,0 +1,279 @@
+"""Regular expressions of RE2's syntax as automata over the bytes of UTF-8.
+
+    "[a-c]+x?"    state 0 -a..c-> 1,  1 -a..c-> 1,  1 -x-> 2;  1 and 2 accept
+
+An automaton reads each byte once, so no text takes longer than its length.  Back references,
+looking around and lines by `(?m)` are refused, and so are patterns that need more states or work
+than the budgets below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from tcc.ir.op import Array
+from tcc.ops.data.regex_parse import (
+    BEGIN,
+    BOUNDARY,
+    END,
+    INSIDE,
+    LAST_CODE,
+    WORD,
+    Chars,
+    Choice,
+    Mark,
+    Node,
+    Ranges,
+    Repeat,
+    Row,
+    parse_pattern,
+)
+
+_MOST_NODES = 20_000
+_MOST_STATES = 4096
+_MOST_WORK = 4_000_000
+_BOUNDS = (BOUNDARY, INSIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Automaton:
+    """`classes` u8[256] groups bytes; `moves` i32[states, groups] leads on, -1 nowhere; `accepts`
+    u8[states].  State 0 is the first."""
+
+    classes: Array
+    moves: Array
+    accepts: Array
+
+
+@lru_cache(maxsize=64)
+def compile_pattern(pattern: str) -> Automaton:
+    """The automaton that accepts exactly the texts that `pattern` matches as a whole.
+
+    Raises ValueError, with what and where, for a pattern that is malformed, refused or too large.
+    """
+    net = _Net()
+    first, last = net.build(parse_pattern(pattern))
+    return _determine(net, first, last)
+
+
+def matches(automaton: Automaton, text: bytes) -> bool:
+    """Whether the automaton accepts `text`."""
+    state = 0
+    for byte in text:
+        state = int(automaton.moves[state, automaton.classes[byte]])
+        if state < 0:
+            return False
+    return bool(automaton.accepts[state])
+
+
+# Code points that take one to four bytes, without the surrogates.
+_LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST_CODE))
+
+
+# ---- nets: automata that may be in several places ------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Net:
+    """Places joined by bytes (`steps`), freely (`free`), or at one end of the text (`marks`)."""
+
+    steps: list[list[tuple[int, int, int]]] = field(default_factory=list)
+    free: list[list[int]] = field(default_factory=list)
+    marks: list[list[tuple[str, int]]] = field(default_factory=list)
+
+    def place(self) -> int:
+        if len(self.steps) == _MOST_NODES:
+            raise ValueError(f"the pattern needs more than {_MOST_NODES} places")
+        self.steps.append([])
+        self.free.append([])
+        self.marks.append([])
+        return len(self.steps) - 1
+
+    def build(self, node: Node) -> tuple[int, int]:
+        """First and last place of a part."""
+        match node:
+            case Chars(ranges):
+                return self._chars(ranges)
+            case Mark(kind):
+                first, last = self.place(), self.place()
+                self.marks[first].append((kind, last))
+                return first, last
+            case Row(parts):
+                first = last = self.place()
+                for part in parts:
+                    start, end = self.build(part)
+                    self.free[last].append(start)
+                    last = end
+                return first, last
+            case Choice(parts):
+                first, last = self.place(), self.place()
+                for part in parts:
+                    start, end = self.build(part)
+                    self.free[first].append(start)
+                    self.free[end].append(last)
+                return first, last
+            case Repeat(part, least, most):
+                return self._repeat(part, least, most)
+
+    def _repeat(self, part: Node, least: int, most: int | None) -> tuple[int, int]:
+        first = last = self.place()
+        for _ in range(least):
+            start, end = self.build(part)
+            self.free[last].append(start)
+            last = end
+        if most is None:
+            start, end = self.build(part)
+            again, behind = self.place(), self.place()
+            self.free[last].append(again)
+            self.free[again] += (start, behind)
+            self.free[end].append(again)
+            return first, behind
+        behind = self.place()
+        for _ in range(most - least):
+            start, end = self.build(part)
+            self.free[last] += (start, behind)
+            last = end
+        self.free[last].append(behind)
+        return first, behind
+
+    def _chars(self, ranges: Ranges) -> tuple[int, int]:
+        first, last = self.place(), self.place()
+        for low, high in ranges:
+            for bytes_ in _byte_ranges(low, high):
+                at = first
+                for low_byte, high_byte in bytes_[:-1]:
+                    behind = self.place()
+                    self.steps[at].append((low_byte, high_byte, behind))
+                    at = behind
+                self.steps[at].append((*bytes_[-1], last))
+        return first, last
+
+
+def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """The UTF-8 forms of code points low to high, as sequences of ranges of bytes."""
+    for start, end in _LENGTHS:
+        a, b = max(low, start), min(high, end)
+        if a <= b:
+            yield from _of_length(a, b)
+
+
+def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """As `_byte_ranges`, where both ends take as many bytes."""
+    first, last = chr(low).encode(), chr(high).encode()
+    for tail in range(1, len(first)):
+        # Cut so that everything behind the lead is either one value or the whole range.
+        mask = (1 << (6 * tail)) - 1
+        if low & ~mask != high & ~mask:
+            if low & mask:
+                yield from _of_length(low, low | mask)
+                yield from _of_length((low | mask) + 1, high)
+                return
+            if high & mask != mask:
+                yield from _of_length(low, (high & ~mask) - 1)
+                yield from _of_length(high & ~mask, high)
+                return
+    yield tuple(zip(first, last, strict=True))
+
+
+# ---- automata that are in one place --------------------------------------------------------------
+
+
+class _Work:
+    def __init__(self) -> None:
+        self.left = _MOST_WORK
+
+    def spend(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise ValueError("the pattern takes too long to become an automaton")
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Where the net may be; `word`: behind a character of a word, `first`: before all others."""
+
+    places: frozenset[int]
+    word: bool
+    first: bool
+
+
+class _Builder:
+    """Numbers the states of an automaton as they are reached."""
+
+    def __init__(self, net: _Net, last: int) -> None:
+        self.net, self.last, self.work = net, last, _Work()
+        self.bounded = any(kind in _BOUNDS for marks in net.marks for kind, _ in marks)
+        self.numbers: dict[_State, int] = {}
+        self.order: list[_State] = []
+
+    def number(self, state: _State) -> int:
+        found = self.numbers.setdefault(state, len(self.order))
+        if found == len(self.order):
+            if found == _MOST_STATES:
+                raise ValueError(f"the pattern needs more than {_MOST_STATES} states")
+            self.order.append(state)
+        return found
+
+    def ready(self, state: _State, word: bool, *marks: str) -> frozenset[int]:
+        """Where the net is when it is known whether a character of a word comes next."""
+        bound = BOUNDARY if word != state.word else INSIDE
+        kinds = (*marks, *((BEGIN,) if state.first else ()), *((bound,) if self.bounded else ()))
+        return _closure(self.net, set(state.places), kinds, self.work) if kinds else state.places
+
+    def row(self, state: _State, samples: list[int]) -> list[int]:
+        ready = [self.ready(state, word) for word in ((False, True) if self.bounded else (False,))]
+        found = []
+        for byte in samples:
+            word = self.bounded and _in_word(byte)
+            reached: set[int] = set()
+            for place in ready[word]:
+                steps = self.net.steps[place]
+                self.work.spend(1 + len(steps))
+                reached |= {to for low, high, to in steps if low <= byte <= high}
+            places = _closure(self.net, reached, (), self.work)
+            found.append(self.number(_State(places, word, False)) if places else -1)
+        return found
+
+
+def _determine(net: _Net, first: int, last: int) -> Automaton:
+    builder = _Builder(net, last)
+    classes, samples = _byte_classes(net, builder.bounded)
+    start = _closure(net, {first}, (), builder.work)
+    builder.number(_State(start, False, True))
+    moves, accepts = [], []
+    for state in builder.order:  # grows while it is walked
+        accepts.append(last in builder.ready(state, False, END))
+        moves.append(builder.row(state, samples))
+    table = np.array(moves, np.int32).reshape(len(moves), len(samples))
+    return Automaton(classes, table, np.array(accepts, np.uint8))
+
+
+def _in_word(byte: int) -> bool:
+    return any(low <= byte <= high for low, high in WORD)
+
+
+def _closure(net: _Net, places: set[int], marks: tuple[str, ...], work: _Work) -> frozenset[int]:
+    """All places that are reached without a byte."""
+    found, waiting = set(places), list(places)
+    while waiting:
+        place = waiting.pop()
+        ahead = [*net.free[place], *(to for kind, to in net.marks[place] if kind in marks)]
+        work.spend(1 + len(ahead))
+        new = [to for to in ahead if to not in found]
+        found.update(new)
+        waiting += new
+    return frozenset(found)
+
+
+def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:
+    """Bytes that no step tells apart are one class; and a byte of each."""
+    cuts = {0, *(cut for low, high in WORD if bounded for cut in (low, high + 1))}
+    for steps in net.steps:
+        for low, high, _ in steps:
+            cuts |= {low, high + 1}
+    starts = sorted(c for c in cuts if c < 256)
+    classes = np.searchsorted(starts, np.arange(256), side="right") - 1
+    return classes.astype(np.uint8), starts

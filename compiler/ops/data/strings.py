@@ -1,0 +1,440 @@
+"""Tensors of strings: joining, splitting, changing case, matching, ordering, and numbers as text.
+
+Each op is a C function of the runtime on handles; equal strings have equal handles, so that ops
+that only move or compare elements need none.  Texts are UTF-8; what is no UTF-8 stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from tcc.ir.index import Index, const
+from tcc.ir.op import (
+    Array,
+    Infer,
+    NoAttrs,
+    OnnxBinding,
+    OpSpec,
+    Reference,
+    Sample,
+    Samples,
+    Tolerance,
+    Trait,
+)
+from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, element_count
+from tcc.ops.data.regex import compile_pattern, matches
+from tcc.ops.operands import Arrays, Types, array, require
+from tcc.ops.shapes import INTEGERS, required
+
+_SPACES = " \t\n\r\v\f"
+
+
+@dataclass(frozen=True, slots=True)
+class StringSplitAttrs:
+    """Cuts at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size` is
+    the largest number of pieces of an element."""
+
+    delimiter: str
+    most: int
+    size: Index
+
+
+@dataclass(frozen=True, slots=True)
+class StringCaseAttrs:
+    upper: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StringRemoveAttrs:
+    """`size` is the number of strings that stay, or one: an empty string if none do."""
+
+    size: Index
+
+
+@dataclass(frozen=True, slots=True)
+class StringMatchAttrs:
+    """`pattern` is a regular expression of RE2's syntax."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class StringParseAttrs:
+    """`to` is the element type of the numbers."""
+
+    to: DType
+
+
+@dataclass(frozen=True, slots=True)
+class StringDecodeAttrs:
+    """`shape` of the strings; the operands are their bytes and where each ends."""
+
+    shape: tuple[Index, ...]
+
+
+def strings(texts: object) -> Array:
+    """Nested lists of `str` as an array of strings."""
+    return np.array(texts, object)
+
+
+def encoded(text: object) -> bytes:
+    """The bytes of one string."""
+    return str(text).encode("utf-8", "surrogateescape")
+
+
+def decoded(data: bytes) -> str:
+    """The string of some bytes; what is no UTF-8 is kept so that `encoded` gives it back."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _texts(types: Types, number: int = 0) -> TensorType:
+    found = required(types, number)
+    require(found.dtype is STRING, f"operand {number} is {found!r}, not strings")
+    return found
+
+
+def _each(function: object, x: Array, dtype: type) -> Array:
+    out: Array = np.empty(x.shape, dtype)
+    out.reshape(-1)[:] = [function(text) for text in x.reshape(-1)]  # type: ignore[operator]
+    return out
+
+
+# ---- concat --------------------------------------------------------------------------------------
+
+
+def _concat_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x, y = _texts(types), _texts(types, 1)
+    require(x.shape == y.shape, f"{x!r} and {y!r} have different shapes")
+    return (x,)
+
+
+def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    return (np.asarray(array(arrays, 0) + array(arrays, 1), object),)
+
+
+def _concat_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x, y = strings([["a", ""], ["bc", "é"]]), strings([["x", "y"], ["", "日本"]])
+    yield Sample((x, y), NoAttrs(), "matrix")
+    yield Sample((strings("a"), strings("b")), NoAttrs(), "scalar")
+
+
+# ---- split ---------------------------------------------------------------------------------------
+
+
+def split_text(text: str, delimiter: str, most: int) -> list[str]:
+    """The pieces of one string."""
+    if delimiter:
+        return text.split(delimiter, most)
+    # Python's own split takes other white space of Unicode too.
+    rest = text.lstrip(_SPACES)
+    found: list[str] = []
+    while rest and len(found) != most:
+        piece = re.split(f"[{_SPACES}]", rest, maxsplit=1)[0]
+        found.append(piece)
+        rest = rest[len(piece) :].lstrip(_SPACES)
+    return [*found, rest.rstrip(_SPACES)] if rest else found
+
+
+def _split_infer(types: Types, attrs: StringSplitAttrs) -> tuple[TensorType, ...]:
+    x = _texts(types)
+    return TensorType(STRING, (*x.shape, attrs.size)), TensorType(I64, x.shape)
+
+
+def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
+    counts = np.array([len(p) for p in pieces], np.int64)
+    out = np.full((len(pieces), int(counts.max(initial=0))), "", object)
+    for row, own in zip(out, pieces, strict=True):
+        row[: len(own)] = own
+    return out.reshape(*x.shape, out.shape[1]), counts.reshape(x.shape)
+
+
+def _split_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x = strings(["a.b.c", "", ".", "x..y"])
+    yield Sample((x,), StringSplitAttrs(".", -1, const(3)), "dots")
+    yield Sample((x,), StringSplitAttrs(".", 1, const(2)), "once")
+    yield Sample((strings([" a  b ", "c"]),), StringSplitAttrs("", -1, const(2)), "spaces")
+
+
+# ---- case ----------------------------------------------------------------------------------------
+
+
+def change_case(text: str, upper: bool) -> str:
+    """`text` with each character in the other case, whatever stands around it."""
+    return "".join(c.upper() if upper else c.lower() for c in text)
+
+
+@cache
+def case_table(upper: bool) -> Array:
+    """Rows (character, up to three characters in its place, 0 where there are fewer), rising."""
+    characters = [*map(chr, range(0x110000))]
+    pairs = zip(characters, map(str.upper if upper else str.lower, characters), strict=True)
+    rows = [(*map(ord, old + new), 0, 0)[:4] for old, new in pairs if old != new]
+    return np.array(rows, np.int32)
+
+
+def _same_infer(types: Types, _attrs: StringCaseAttrs) -> tuple[TensorType, ...]:
+    return (_texts(types),)
+
+
+def _case_reference(arrays: Arrays, attrs: StringCaseAttrs) -> tuple[Array, ...]:
+    return (_each(lambda t: change_case(str(t), attrs.upper), array(arrays, 0), object),)
+
+
+def _case_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x = strings(["Monday", "ÉCOLE straße", "ΑΣ", "", "İ"])
+    yield Sample((x,), StringCaseAttrs(False), "lower")
+    yield Sample((x,), StringCaseAttrs(True), "upper")
+
+
+# ---- remove --------------------------------------------------------------------------------------
+
+
+def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> tuple[TensorType, ...]:
+    x, key, stops = (_texts(types, n) for n in range(3))
+    require(x.rank == 1 and x.shape == key.shape, f"{x!r} and {key!r} are no vectors of one size")
+    require(stops.rank == 1, f"{stops!r} is no vector")
+    return (TensorType(STRING, (attrs.size,)),)
+
+
+def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> tuple[Array, ...]:
+    x, key, stops = (array(arrays, n) for n in range(3))
+    stop = set(stops)
+    kept = [text for text, k in zip(x, key, strict=True) if k not in stop]
+    return (strings(kept or [""]),)
+
+
+def _remove_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x, key = strings(["A", "b", "C"]), strings(["a", "b", "c"])
+    yield Sample((x, key, strings(["c"])), StringRemoveAttrs(const(2)), "one")
+    yield Sample((x, key, strings(["c", "b", "a"])), StringRemoveAttrs(const(1)), "all")
+
+
+# ---- match ---------------------------------------------------------------------------------------
+
+
+def _match_infer(types: Types, attrs: StringMatchAttrs) -> tuple[TensorType, ...]:
+    compile_pattern(attrs.pattern)  # raises ValueError for what is no pattern
+    return (TensorType(BOOL, _texts(types).shape),)
+
+
+def _match_reference(arrays: Arrays, attrs: StringMatchAttrs) -> tuple[Array, ...]:
+    automaton = compile_pattern(attrs.pattern)
+    return (_each(lambda t: matches(automaton, encoded(t)), array(arrays, 0), np.bool_),)
+
+
+def _match_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x = strings([["www.a.com", "ftp.a"], ["www.a-b.com", ""]])
+    yield Sample((x,), StringMatchAttrs(r"www\.[\w.-]+\.com"), "matrix")
+    yield Sample((strings([]),), StringMatchAttrs("a*"), "none")
+
+
+# ---- rank ----------------------------------------------------------------------------------------
+
+
+def _rank_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = _texts(types)
+    return TensorType(I64, x.shape), TensorType(STRING, (element_count(x.shape),))
+
+
+def _rank_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    keys = [encoded(text) for text in x.reshape(-1)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    first: dict[bytes, int] = {}
+    for place, number in enumerate(order):
+        first.setdefault(keys[number], place)
+    ranks = np.array([first[k] for k in keys], np.int64).reshape(x.shape)
+    ordered = np.empty(len(keys), object)
+    ordered[:] = [x.reshape(-1)[n] for n in order]
+    return ranks, ordered
+
+
+def _rank_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((strings([["b", "a"], ["é", "b"]]),), NoAttrs(), "matrix")
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(
+    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity|nan)", re.I | re.A
+)
+_INTEGER = re.compile(r"[+-]?\d{1,40}", re.A)
+
+
+def number_text(value: Any, dtype: DType) -> str:
+    """A number as its shortest text that reads back, with one digit behind the point at least."""
+    if dtype is BOOL:
+        return "1" if value else "0"
+    if dtype.is_integer:
+        return str(int(value))
+    number = float(value)
+    if np.isnan(number):
+        return "NaN"
+    if np.isinf(number):
+        return "INF" if number > 0 else "-INF"
+    digits = next(
+        d
+        for d in range(1, 18)
+        if dtype.carrier.type(f"{number:.{d}g}") == dtype.carrier.type(number)
+    )
+    return f"{number:.{digits}g}"
+
+
+def text_number(text: str, dtype: DType) -> object:
+    """The number that a text says; raises ValueError where it says none that the type has."""
+    if dtype is BOOL:
+        raise ValueError("strings do not become bool")
+    if dtype.is_float:
+        require(_NUMBER.fullmatch(text) is not None, f"{text[:40]!r} is no number")
+        return float(text)
+    require(_INTEGER.fullmatch(text) is not None, f"{text[:40]!r} is no integer")
+    info = np.iinfo(dtype.carrier)
+    require(info.min <= int(text) <= info.max, f"{text[:40]!r} is no {dtype.name}")
+    return int(text)
+
+
+def _format_infer(types: Types, _attrs: NoAttrs) -> tuple[TensorType, ...]:
+    x = required(types, 0)
+    require(x.dtype in _NUMBERS, f"{x!r} holds no numbers")
+    return (TensorType(STRING, x.shape),)
+
+
+def _format_reference(arrays: Arrays, _attrs: NoAttrs) -> tuple[Array, ...]:
+    x = array(arrays, 0)
+    kinds = {d.carrier: d for d in _NUMBERS}
+    return (_each(lambda v: number_text(v, kinds[x.dtype]), x, object),)
+
+
+def _format_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x = np.array([0.1, 1.0, -2.5e-7, 3e38, np.nan, np.inf, -np.inf, -0.0], np.float32)
+    yield Sample((x,), NoAttrs(), "f32")
+    yield Sample((x.astype(np.float64) / 3,), NoAttrs(), "f64")
+    yield Sample((np.array([-5, 0, 1 << 62]),), NoAttrs(), "i64")
+    yield Sample((np.array([True, False]),), NoAttrs(), "bool")
+
+
+def _parse_infer(types: Types, attrs: StringParseAttrs) -> tuple[TensorType, ...]:
+    require(attrs.to in _NUMBERS and attrs.to is not BOOL, f"strings do not become {attrs.to.name}")
+    return (TensorType(attrs.to, _texts(types).shape),)
+
+
+def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> tuple[Array, ...]:
+    found = _each(lambda t: text_number(str(t), attrs.to), array(arrays, 0), object)
+    return (found.astype(attrs.to.carrier),)
+
+
+def _parse_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    x = strings(["1", "-2.5", "1e-5", "1E8", "inf", "NaN", ".5", "+3."])
+    yield Sample((x,), StringParseAttrs(F32), "f32")
+    yield Sample((strings(["12", "-7"]),), StringParseAttrs(I64), "i64")
+
+
+# ---- decode --------------------------------------------------------------------------------------
+
+
+def _decode_infer(types: Types, attrs: StringDecodeAttrs) -> tuple[TensorType, ...]:
+    data, ends = required(types, 0), required(types, 1)
+    require(data.dtype is U8 and ends.dtype is I64, "bytes and their ends are u8 and i64")
+    return (TensorType(STRING, attrs.shape),)
+
+
+def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> tuple[Array, ...]:
+    data, ends = array(arrays, 0).tobytes(), array(arrays, 1)
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    out = np.empty(len(ends), object)
+    out[:] = [decoded(data[a:b]) for a, b in zip(starts, ends, strict=True)]
+    return (out.reshape(tuple(int(d.const) for d in attrs.shape)),)
+
+
+def _decode_samples(_rng: np.random.Generator) -> Iterator[Sample]:
+    data = np.frombuffer("aéb".encode(), np.uint8)
+    yield Sample((data, np.array([1, 3, 3, 4])), StringDecodeAttrs((const(2), const(2))), "matrix")
+
+
+def pack_strings(x: Array) -> tuple[Array, Array]:
+    """The bytes of an array of strings, and where each ends."""
+    texts = [encoded(text) for text in x.reshape(-1)]
+    ends = np.cumsum([len(text) for text in texts]).astype(np.int64)
+    return np.frombuffer(b"".join(texts), np.uint8), ends
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+_OPAQUE = frozenset({Trait.OPAQUE})
+_NUMBERS = (BOOL, *INTEGERS, F32, F64)
+
+
+def _row(
+    name: str,
+    attrs: type,
+    arity: int,
+    infer: Infer,
+    reference: Reference,
+    samples: Samples,
+    doc: str,
+    **more: Any,
+) -> OpSpec:
+    return OpSpec(
+        name,
+        attrs,
+        (arity, arity),
+        infer,
+        reference,
+        samples,
+        (STRING,),
+        Tolerance.EXACT,
+        doc,
+        call=name,
+        **more,
+    )
+
+
+OPS: tuple[OpSpec, ...] = (
+    _row(
+        "string_concat", NoAttrs, 2, _concat_infer, _concat_reference, _concat_samples,
+        "The strings of two tensors, one behind the other.",
+    ),
+    _row(
+        "string_split", StringSplitAttrs, 1, _split_infer, _split_reference, _split_samples,
+        "Pieces of strings along a new last axis, filled up with empty ones; and their numbers.",
+        traits=_OPAQUE,
+    ),
+    _row(
+        "string_case", StringCaseAttrs, 1, _same_infer, _case_reference, _case_samples,
+        "Every character in upper or lower case.",
+    ),
+    _row(
+        "string_remove", StringRemoveAttrs, 3, _remove_infer, _remove_reference, _remove_samples,
+        "x without the strings whose keys are among others; operands (x, keys, others).",
+        traits=_OPAQUE,
+    ),
+    _row(
+        "string_match", StringMatchAttrs, 1, _match_infer, _match_reference, _match_samples,
+        "Whether a regular expression matches the whole string.",
+        onnx=(OnnxBinding("RegexFullMatch", since=20),),
+    ),
+    _row(
+        "string_rank", NoAttrs, 1, _rank_infer, _rank_reference, _rank_samples,
+        "The place of each string among all, by bytes; and all in that order.",
+    ),
+    _row(
+        "string_format", NoAttrs, 1, _format_infer, _format_reference, _format_samples,
+        "Numbers as text: the shortest that reads back.",
+    ),
+    _row(
+        "string_parse", StringParseAttrs, 1, _parse_infer, _parse_reference, _parse_samples,
+        "Numbers from text; the run ends where a text is none.",
+    ),
+    _row(
+        "string_decode", StringDecodeAttrs, 2, _decode_infer, _decode_reference, _decode_samples,
+        "Strings from their bytes.",
+        traits=_OPAQUE,
+    ),
+)  # fmt: skip

@@ -1,0 +1,127 @@
+"""Bytes that cross a cache's border while a nest of loops runs.
+
+Of each border: the outermost loop whose body touches no more than the cache holds reads all of it
+once; loops around it read again what they make the cache forget.  (Li et al., "Analytical
+Characterization and Design Space Exploration for Optimization of CNNs", 2021.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr.scalar import StageRef
+from tcc.ir.index import Var
+from tcc.schedule.footprint import Touch
+
+# A cache that also holds what streams through serves about this share of its size.
+SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopOver:
+    """`trips` steps of `step` elements along `var`: what is inside runs over `step` of them."""
+
+    var: Var
+    trips: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """One nest's loops, outermost first, of which the first `shared` are around all nests.
+
+    `spans[d][n]` are the bytes that touch n reaches inside the loops from d on; `ahead`: constants
+    come before they are needed, and lie beside those in use.
+    """
+
+    loops: tuple[LoopOver, ...]
+    shared: int
+    touches: tuple[Touch, ...]
+    spans: tuple[tuple[float, ...], ...]
+    ahead: bool = False
+
+
+def walk_of(
+    loops: Sequence[LoopOver],
+    shared: int,
+    touches: tuple[Touch, ...],
+    whole: Mapping[Var, int],
+    *,
+    ahead: bool = False,
+) -> Walk:
+    """The walk of one nest; `whole` are the elements along each of its variables in all."""
+    spans = []
+    inside = dict(whole)
+    for loop in (*loops, None):
+        spans.append(tuple([t.reach(inside) for t in touches]))
+        if loop is not None:
+            inside[loop.var] = loop.step
+    return Walk(tuple(loops), shared, touches, tuple(spans), ahead)
+
+
+@dataclass(slots=True)
+class Moved:
+    """Bytes read and written across one border, by touch's source and whether it is a store."""
+
+    by_source: dict[tuple[int | StageRef, bool], float]
+
+    def total(self, *, store: bool) -> float:
+        return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
+
+
+def moved(walks: Sequence[Walk], capacity: float) -> Moved:
+    """What crosses the border of a cache of `capacity` bytes while all nests run."""
+    room = capacity * SHARE
+    for depth in range(walks[0].shared + 1):
+        if _held(walks, depth) <= room:
+            # Nests of one unit find what the earlier ones left.
+            return Moved(_largest(walks, depth))
+    found: dict[tuple[int | StageRef, bool], float] = {}
+    for walk in walks:
+        depth = next(
+            (d for d in range(walk.shared + 1, len(walk.spans)) if _held([walk], d) <= room),
+            len(walk.spans) - 1,
+        )
+        for key, count in _largest([walk], depth).items():
+            found[key] = found.get(key, 0) + count
+    return Moved(found)
+
+
+def _held(walks: Sequence[Walk], depth: int) -> float:
+    """Bytes touched inside the loops from `depth` on, and fetched ahead; a source counts once."""
+    most: dict[int | StageRef, float] = {}
+    for walk in walks:
+        for touch, span in zip(walk.touches, walk.spans[depth], strict=True):
+            held = min(touch.most, 2 * span) if walk.ahead and touch.constant else span
+            if held > most.get(touch.source, 0):
+                most[touch.source] = held
+    return sum(most.values())
+
+
+def _largest(walks: Sequence[Walk], depth: int) -> dict[tuple[int | StageRef, bool], float]:
+    found: dict[tuple[int | StageRef, bool], float] = {}
+    for walk in walks:
+        for number, touch in enumerate(walk.touches):
+            key = touch.source, touch.store
+            found[key] = max(found.get(key, 0), _fetched(walk, number, depth))
+    return found
+
+
+def _fetched(walk: Walk, number: int, depth: int) -> float:
+    """Bytes of one touch that come in, where the cache holds all that is inside `depth`."""
+    total = walk.spans[depth][number]
+    forgotten = False
+    for at in range(depth - 1, -1, -1):
+        loop = walk.loops[at]
+        if loop.var in walk.touches[number].loops:
+            inner = walk.spans[at + 1][number]
+            # Neighbouring steps may overlap, and what they share is still there.
+            if forgotten:
+                total *= loop.trips
+            elif inner:  # reads that never leave the padding span nothing
+                total *= walk.spans[at][number] / inner
+            forgotten = forgotten or loop.trips > 1
+        elif forgotten:
+            total *= loop.trips
+    return total

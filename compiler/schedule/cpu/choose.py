@@ -1,0 +1,248 @@
+"""Chooses a schedule for a tile group from its strides and the numbers of a target's cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import Read, StageRef, walk
+from tcc.ir.index import Var, as_int
+from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.cpu.contraction import (
+    ROWS,
+    Sides,
+    blocks_of,
+    contraction_nest,
+    footprint,
+    is_constant,
+    panels_outer,
+    row_units,
+    rows_of,
+    runs_of,
+    sides_of,
+)
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.depthwise import window_units
+from tcc.schedule.cpu.reused_rows import next_rows, passes_again
+from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
+from tcc.schedule.cpu.streaming import choose_walk
+from tcc.schedule.cpu.transform_tiles import rows_held, spreads
+from tcc.schedule.cpu.transpose_tiles import turned_blocks, turned_vector
+from tcc.schedule.cpu.vectors import stored_vector, vector_block, vector_loops
+from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
+
+__all__ = ["Registers", "choose"]
+
+# Work (body operations) below which cutting a unit further costs more than it balances.
+UNIT_WORK = 1 << 14
+
+
+def choose(group: TileGroup, registers: Registers) -> Schedule:
+    """A schedule for `group`."""
+    if group.walk is not None:
+        return choose_walk(group, group.walk, registers)
+    main = anchor(group)
+    vectors = _vectors(group, main)
+    sides = sides_of(main, vectors.get(main))
+    parts = _parts(group, main, sides, registers)
+    rows = row_loop(group)
+    blocks = {
+        s: _blocks(group, without_rows(s, rows), vectors.get(s), registers) for s in group.stages
+    }
+    if rows is not None:
+        units = {v: n for v, n in blocks[main].items() if v in group.common}
+        blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
+        units[rows] = strip_rows(group, rows, units, parts, registers)
+        parallel = tuple(v.name for v in group.common)
+    else:
+        units = _units(group, main, sides, parts, blocks, vectors, registers)
+        held = len(parts) > 1 or _waits(group, main, sides, registers)
+        parallel = _parallel(group, main, vectors.get(main), sides, units, held, registers)
+    inside = frozenset(
+        v
+        for s in group.stages
+        for v in s.iters
+        if v not in group.common or v.name not in parallel or units.get(v, 1) > blocks[s].get(v, 1)
+    )
+    nests = []
+    for stages in parts:
+        first = max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
+        nests.append(
+            _nest(group, stages, first, vectors.get(first), blocks[first], inside, registers)
+        )
+    named = tuple((v.name, n) for v, n in units.items() if v.name in parallel and n > 1)
+    return Schedule(named, parallel, tuple(nests))
+
+
+def _vectors(group: TileGroup, main: GroupStage) -> dict[GroupStage, Var]:
+    found = vector_loops(group, main)
+    if len(group.stages) == 1:
+        turned = None if found else turned_vector(group, main, group.common) or stored_vector(main)
+        return found if turned is None else {main: turned}
+    for stage in group.stages:
+        own = own_loops(group, stage)
+        turned = None if stage in found else turned_vector(group, stage, own)
+        if turned is not None:
+            found[stage] = turned
+    return found
+
+
+def _blocks(
+    group: TileGroup, stage: GroupStage, vector: Var | None, registers: Registers
+) -> dict[Var, int]:
+    sides = sides_of(stage, vector)
+    if sides is not None:
+        return blocks_of(stage, sides, registers)
+    loops = stage.iters if len(group.stages) == 1 else own_loops(group, stage)
+    turned = turned_blocks(group, stage, vector, loops, registers)
+    if turned:
+        return turned
+    return {} if vector is None else {vector: vector_block(vector, stage, registers)}
+
+
+def _nest(
+    group: TileGroup,
+    stages: tuple[int, ...],
+    stage: GroupStage,
+    vector: Var | None,
+    blocks: Mapping[Var, int],
+    inside: frozenset[Var],
+    registers: Registers,
+) -> Nest:
+    sides = sides_of(stage, vector)
+    if sides is not None and not sides.both:
+        far = _far(group, stage, sides, registers)
+        return contraction_nest(
+            stages, stage, group.common, sides, blocks, inside, registers, far=far
+        )
+    named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
+    if vector is None:
+        return Nest(stages, (), named)
+    if stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
+        # What lies side by side comes before the next point.
+        order = tuple(v.name for v in group.common if v in stage.iters)
+        return Nest(stages, order, named, vector.name)
+    ahead = passes_again(group, stages) and bool(next_rows(group, stage, vector))
+    return Nest(stages, (), named, vector.name, ahead=ahead)
+
+
+def _far(group: TileGroup, stage: GroupStage, sides: Sides, registers: Registers) -> bool:
+    """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
+    is a weight, which other kernels' data displaced since the last run."""
+    size = footprint(group, stage, sides.this) * stage.body[0].dtype.bytes
+    if not rows_of(stage, sides):  # each core walks a part of its own, once
+        return size // registers.cores > registers.l2 // 2
+    cold = is_constant(group, stage, sides.this)
+    return size > (registers.l1 if cold else registers.l2 // 2)
+
+
+# ---- nests --------------------------------------------------------------------------------------
+
+
+def _parts(
+    group: TileGroup, main: GroupStage, sides: Sides | None, registers: Registers
+) -> tuple[tuple[int, ...], ...]:
+    """Stages that share a nest: those without a reduction follow the stage before them, where the
+    loops are the same; but not one whose sums wait from run to run."""
+    found: list[list[int]] = []
+    for number, stage in enumerate(group.stages):
+        if found and stage.monoid is None:
+            before = [group.stages[n] for n in found[-1]]
+            same = set(stage.iters) == set(before[0].iters)
+            waits = any(s is main and _waits(group, s, sides, registers) for s in before)
+            if same and not waits and not _reads_away(group, stage, found[-1]):
+                found[-1].append(number)
+                continue
+        found.append([number])
+    return tuple(map(tuple, found))
+
+
+def _waits(group: TileGroup, stage: GroupStage, sides: Sides | None, registers: Registers) -> bool:
+    if sides is None:
+        return False
+    blocks = blocks_of(stage, sides, registers)
+    return bool(runs_of(stage, group.common, sides, blocks, registers))
+
+
+def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
+    """Whether a stage reads one of `numbers` anywhere but at the point it was just computed."""
+    return any(
+        isinstance(node, Read)
+        and isinstance(node.source, StageRef)
+        and node.source.stage in numbers
+        and not reads_here(group, stage, node)
+        for node in walk(*stage.body)
+    )
+
+
+# ---- units --------------------------------------------------------------------------------------
+
+
+def _units(
+    group: TileGroup,
+    main: GroupStage,
+    sides: Sides | None,
+    parts: tuple[tuple[int, ...], ...],
+    blocks: Mapping[GroupStage, Mapping[Var, int]],
+    vectors: Mapping[GroupStage, Var],
+    registers: Registers,
+) -> dict[Var, int]:
+    """Elements of each common loop that a unit covers."""
+    units = {v: n for v, n in blocks[main].items() if v in group.common}
+    if sides is None or sides.both:
+        if len(parts) > 1:
+            units = {v: n for v, n in units.items() if v is vectors.get(main)}
+        else:
+            units.update(
+                window_units(main, vectors.get(main), blocks[main], group.common, registers)
+            )
+        return _coarser(group, units, vectors.get(main), registers.knobs.grain)
+    rows = [v for v in rows_of(main, sides) if v in group.common]
+    if rows:
+        bound = spreads(group)
+        most = rows_held(group, main, rows, units, registers) if bound else ROWS
+        units.update(row_units(main, group.common, sides, registers, min(most, ROWS), bound=bound))
+    return units
+
+
+def _coarser(
+    group: TileGroup, units: dict[Var, int], vector: Var | None, grain: int
+) -> dict[Var, int]:
+    """Units that cover `grain` times as much of the innermost loop beside the vector loop."""
+    rows = [v for v in group.common if v is not vector and (as_int(extent(v)) or 0) > 1]
+    if grain == 1 or not rows:
+        return units
+    return {**units, rows[-1]: min(trips(rows[-1]), grain * units.get(rows[-1], 1))}
+
+
+def _parallel(
+    group: TileGroup,
+    main: GroupStage,
+    vector: Var | None,
+    sides: Sides | None,
+    units: Mapping[Var, int],
+    held: bool,
+    registers: Registers,
+) -> tuple[str, ...]:
+    """Storage order; but a contraction's larger operand is walked once, by the outer loops.
+
+    Loops inside which a unit would have little to do stay whole, but for those of open size where
+    values are `held` from nest to nest: scratch has a size.
+    """
+    order = [v for v in group.common if v is not vector]
+    if vector is not None and vector in group.common:
+        if sides is not None and panels_outer(group, main, sides, units, registers):
+            outer = [v for v in order if v in sides.this]
+            order = [*outer, vector, *(v for v in order if v not in sides.this)]
+        else:
+            order.append(vector)
+    unit = sum(work(s) * weight(s) for s in group.stages)
+    parallel: list[str] = []
+    for var in order:
+        little = unit < UNIT_WORK and parallel
+        if little and not (held and as_int(extent(var)) is None):
+            continue
+        parallel.append(var.name)
+        unit //= max(1, -(-trips(var) // units.get(var, 1)))
+    return tuple(parallel)

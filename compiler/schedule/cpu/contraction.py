@@ -1,0 +1,530 @@
+"""Blocks, runs and rows of a contraction: how its sums stay in registers and its operands near.
+
+A core multiplies rows x vectors sums in registers.  The vector operand comes in panels as wide as
+the block; a run of a panel is used for all rows of a unit before the next, so that it is read from
+far away once a unit, and prefetched while its predecessor is used.  Sums wait in the unit's scratch
+from run to run (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, inf, prod
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import Read
+from tcc.ir.index import Var, as_int, const, divisor_of, free_vars, substitute
+from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.packing import made, packs
+from tcc.schedule.cpu.schedule import Nest
+from tcc.schedule.cpu.vectors import lanes_of, vector_block
+from tcc.schedule.nest import depends, of_bytes, points, product, stride, trips
+
+# Steps of a reduction that are walked at once, in one run: sums that wait cost more than a panel
+# that comes from the second-level cache again for every block of rows.
+WHOLE = 320
+# The same where blocks leave that cache the time, and the steps of a run of longer sums.  Measured
+# with blocks of five and six rows: 3 to 5 % less than runs that fit the first-level cache, for sums
+# wait less often, and those of up to DEEP steps never; 512 steps gain no more.
+DEEP = 960
+LONG = 384
+# Bytes a cycle that a panel may take from the second-level cache beside all else that comes from
+# there.  Measured: blocks of 5 rows x 4 vectors gain by longer runs, of 14 / 3 rows they lose.
+FED = 26.0
+# Rows of a unit from which on long runs pay: with few of them the next run comes too late.
+# Measured with sums of 1024: 128 rows gain 3 %, 64 lose as much.
+MANY = 96
+# Runs of a core from which on they pay: nobody asks for the first one ahead.  Measured with sums
+# of 768: where a core has six panels it loses up to 5 %.
+FOLLOWED = 12
+# A shorter run is not worth its loop.
+MIN_RUN = 64
+# Bytes of a run where one block covers all rows of a unit, so that nothing waits and nothing is
+# used twice: sixteen pages, each of which memory is asked for at once (tile/cpu/prefetch.py).
+# Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
+ONE_PASS = 1 << 16
+# Rows of a unit: enough to use a panel some forty times.
+ROWS = 256
+# Rows below which a unit's use of a panel is short of what the panel takes to come.
+ENOUGH = 32
+# Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
+STEPS = 2
+# Neighbours along a sum of bytes that lie in a word, and are multiplied at once.
+WORD = 4
+# Columns of a window that slides over each lane for itself which are multiplied at once: what
+# neighbouring results share is loaded once.
+WINDOW = 4
+# Columns of a wider window of that kind which are multiplied at once, by one vector of lanes and
+# many results: each column is loaded once for all results that it is part of, and all fit the
+# registers.  With more lanes and fewer results, loads take as long as the products or longer.
+WIDE_WINDOW = 8
+# With so many units for each core, an odd one matters little.
+FEW = 8
+# A narrower panel reads the other operand more often: it has to save some of the cycles.
+WORTH = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The loops a contraction's factors vary with: of the one along the vector, and the other."""
+
+    vector: Var
+    this: frozenset[Var]
+    other: frozenset[Var]
+
+    @property
+    def both(self) -> bool:
+        """Whether both factors run along the vector loop."""
+        return self.vector in self.this and self.vector in self.other
+
+
+def sides_of(stage: GroupStage, vector: Var | None) -> Sides | None:
+    """The sides of a sum of products; None for other stages and where nothing is smooth."""
+    factors = product(stage)
+    if factors is None or vector is None:
+        return None
+    a, b = depends(stage, factors.a), depends(stage, factors.b)
+    if vector in a and vector in b:  # the one with fewer loops is read again for every row
+        a, b = sorted((a, b), key=len)
+    return Sides(vector, a, b) if vector in a else Sides(vector, b, a)
+
+
+def rows_of(stage: GroupStage, sides: Sides) -> tuple[Var, ...]:
+    """Loops of the result along which only the other factor varies."""
+    return tuple(
+        v for v in stage.iters if v is not sides.vector and v in sides.other and v not in sides.this
+    )
+
+
+def blocks_of(stage: GroupStage, sides: Sides, registers: Registers) -> dict[Var, int]:
+    """Register blocks along the stage's loops."""
+    lanes = lanes_of(stage, registers)
+    if sides.vector in stage.reduce:
+        return _dot_blocks(stage, sides, registers, lanes)
+    if sides.both and (wide := _wide_blocks(stage, sides, registers, lanes)):
+        return wide
+    block = panel_of(stage, sides, registers)
+    blocks = {sides.vector: block}
+    rows = rows_of(stage, sides)
+    if rows:
+        most = _most_rows(-(-block // lanes), registers)
+        blocks[_blocked(rows, most)] = min(most, 4) if sides.both else most
+    inner = [v for v in stage.reduce if trips(v) > 1]
+    if inner and not sides.both and as_int(extent(inner[-1])) is not None:
+        blocks[inner[-1]] = WORD if of_bytes(stage) else STEPS
+    if inner and sides.both and (as_int(extent(inner[-1])) or inf) <= WINDOW:
+        blocks[inner[-1]] = trips(inner[-1])
+    return blocks
+
+
+def _wide_blocks(
+    stage: GroupStage, sides: Sides, registers: Registers, lanes: int
+) -> dict[Var, int]:
+    """Blocks of a window too wide for many lanes at once; empty for others."""
+    if not stage.reduce:
+        return {}
+    columns = stage.reduce[-1]
+    size, rows = as_int(extent(columns)), rows_of(stage, sides)
+    if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
+        return {}
+    results = 16 if registers.count >= 32 else 6
+    row = _blocked(rows, results)
+    if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
+        return {}  # neighbours are further apart than columns: they share few
+    block = min(lanes, vector_block(sides.vector, stage, registers))
+    return {sides.vector: block, row: results, columns: size}
+
+
+def panel_of(stage: GroupStage, sides: Sides, registers: Registers) -> int:
+    """Columns of a panel, at most four vectors: the widest of those that take about the fewest
+    cycles, with what is left over at the ends and the busiest core's share of the panels."""
+    most = vector_block(sides.vector, stage, registers)
+    size = as_int(extent(sides.vector))
+    lanes = lanes_of(stage, registers)
+    rows = rows_of(stage, sides)
+    if registers.knobs.panel is not None and size is not None and rows and not sides.both:
+        return min(size, most, registers.knobs.panel * lanes)
+    if size is None or most <= lanes or not rows or sides.both or not points(stage.iters):
+        return most
+    repeated = 0 if packs(stage, sides.vector, rows) else made(stage, sides.vector)
+    longest = trips(_longest(rows))
+    best, least = most, inf
+    for vectors in range(-(-most // lanes), 0, -1):
+        panel = min(size, vectors * lanes)
+        cycles = _cycles(size, panel, longest, lanes, repeated, registers)
+        cycles *= _imbalance(stage, sides, panel, points(rows), registers)
+        if cycles < least * WORTH:
+            best, least = panel, cycles
+    return best
+
+
+def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: Registers) -> float:
+    """Cycles of a step of the sum over all columns and a loop of rows."""
+    total = 0.0
+    for width, count in ((panel, size // panel), (size % panel, 1)):
+        vectors = -(-width // lanes)
+        if not vectors:
+            continue
+        blocks = -(-rows // _most_rows(vectors, registers))
+        less, more = divmod(rows, blocks)
+        total += count * more * _step(vectors, less + 1, made, registers)
+        total += count * (blocks - more) * _step(vectors, less, made, registers)
+    return total
+
+
+def _step(vectors: int, rows: int, made: int, registers: Registers) -> float:
+    """Cycles of rows x vectors products: arithmetic, its latency, or the loads of both sides."""
+    sums = (rows + made) * vectors / registers.fmas
+    return max(sums, registers.latency, (rows + vectors) / registers.loads)
+
+
+def _imbalance(
+    stage: GroupStage, sides: Sides, panel: int, rows: int, registers: Registers
+) -> float:
+    """The busiest core's share over an even one, where each takes as many neighbouring units."""
+    size = trips(sides.vector)
+    others = points(tuple(v for v in stage.iters if v in sides.this and v is not sides.vector))
+    count = -(-size // panel)
+    parts = parts_of(count * others, rows, registers, ROWS)
+    units, cores = count * others * parts, registers.cores
+    if units >= FEW * cores:
+        return 1.0
+    widths = [min(panel, size - n * panel) for n in range(count) for _ in range(parts)] * others
+    ends = [-(-units * n // cores) for n in range(cores + 1)]
+    return max(sum(widths[i:j]) for i, j in pairwise(ends)) * cores / sum(widths)
+
+
+def _dot_blocks(
+    stage: GroupStage, sides: Sides, registers: Registers, lanes: int
+) -> dict[Var, int]:
+    """Both factors run along the reduction: square blocks of vectors of partial sums."""
+    square = 4 if registers.count >= 32 else 3
+    rows = {}
+    for side, other in ((sides.this, sides.other), (sides.other, sides.this)):
+        free = tuple(v for v in stage.iters if v in side and v not in other)
+        if free:
+            rows[_longest(free)] = square
+    if len(rows) == 2:
+        return {**rows, sides.vector: lanes}
+    return {sides.vector: vector_block(sides.vector, stage, registers)}
+
+
+def _longest(variables: tuple[Var, ...]) -> Var:
+    """The longest loop, the innermost of equals."""
+    return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
+
+
+def _blocked(rows: tuple[Var, ...], most: int) -> Var:
+    """The loop of rows that blocks run along: one of open size may have few, and yields to one
+    that is known to fill half a block."""
+    known = tuple(v for v in rows if 2 * (as_int(extent(v)) or 0) >= most)
+    return _longest(known or rows)
+
+
+def _most_rows(vectors: int, registers: Registers) -> int:
+    """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
+    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
+    return table[max(1, min(vectors, 4))]
+
+
+# ---- runs ---------------------------------------------------------------------------------------
+
+
+def runs_of(
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    registers: Registers,
+) -> dict[Var, int]:
+    """How far the outer reductions run at once, outermost first; empty where all fits one run.
+
+    Units cut the `common` loops."""
+    if sides.vector in stage.reduce or sides.both or _open_rows(stage, common, sides):
+        return {}
+    loops = [v for v in stage.reduce if trips(v) > 1]
+    steps, whole = _steps_at_once(stage, common, sides, blocks, registers)
+    if points(tuple(loops)) <= whole:
+        return {}
+    inner = 1
+    found: dict[Var, int] = {}
+    for var in reversed(loops):
+        size = trips(var)
+        if found:
+            found[var] = 1
+        elif inner * size > steps * 5 // 4:
+            count = -(-size * inner // steps)
+            step = blocks.get(var, 1)
+            run = ceil(ceil(size / count) / step) * step
+            if run < size or as_int(size) is None:
+                found[var] = run
+        inner *= size
+    return dict(reversed(found.items()))
+
+
+def _steps_at_once(
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    registers: Registers,
+) -> tuple[int, int]:
+    """Steps of a run, and of the longest sum that is not cut into runs."""
+    steps = registers.knobs.run
+    if steps is not None:
+        return steps, steps * 5 // 4
+    panel = blocks.get(sides.vector, 1) * _element(stage, sides)
+    word = WORD if of_bytes(stage) else 1
+    if _one_pass(stage, sides, blocks):
+        return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
+    followed = _followed(stage, common, sides, blocks, registers)
+    if followed and _fed(stage, sides, blocks, panel * word, registers):
+        return LONG * word, DEEP * word
+    # Sums that wait anyway do so for runs that stay in the first-level cache for all rows.
+    return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE * word
+
+
+def _followed(
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    registers: Registers,
+) -> bool:
+    """Whether a core has many rows for a long run, and many such runs: the panels are dealt out to
+    the cores where units cut them, else the rows are."""
+    rows = rows_of(stage, sides)
+    others = [v for v in stage.iters if v not in rows]
+    panels = points(tuple(others)) // trips(sides.vector)
+    panels *= -(-trips(sides.vector) // blocks.get(sides.vector, 1))
+    steps = points(stage.reduce)
+    steps //= WORD if of_bytes(stage) else 1
+    runs = panels * (1 if steps <= DEEP else -(-steps // LONG))
+    if any(v in common and trips(v) >= registers.cores for v in others):
+        return points(rows) >= MANY and runs // registers.cores >= FOLLOWED
+    return points(rows) // registers.cores >= MANY and runs >= FOLLOWED
+
+
+def _fed(
+    stage: GroupStage,
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    panel: float,
+    registers: Registers,
+) -> bool:
+    """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
+    come from the second-level cache each time."""
+    rows = rows_of(stage, sides)
+    size, most = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
+    vectors = -(-blocks.get(sides.vector, 1) // lanes_of(stage, registers))
+    cycles = size / -(-size // most) * vectors / registers.fmas
+    return panel <= FED * cycles
+
+
+def _one_pass(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
+    """Whether one block covers all rows: a panel is used once."""
+    rows = rows_of(stage, sides)
+    return all((as_int(extent(v)) or inf) <= blocks.get(v, 1) for v in rows)
+
+
+def _element(stage: GroupStage, sides: Sides) -> float:
+    """Bytes of the vector operand for one column and one step of the sum, as they are multiplied
+    from memory or scratch."""
+    if packs(stage, sides.vector, rows_of(stage, sides)):
+        return stage.body[0].dtype.bytes
+    step, found = _moved(stage, sides)
+    if step is None:
+        return stage.body[0].dtype.bytes
+    inside = stage.reduce[stage.reduce.index(step) + 1 :]
+    return sum(node.dtype.bytes for node in found) / points(inside)
+
+
+def _moved(stage: GroupStage, sides: Sides) -> tuple[Var | None, tuple[Read, ...]]:
+    """The innermost loop of the sum that moves along the vector operand, and what it reads there.
+
+    A scale that many steps share is not read there; levels of which one element holds several
+    steps do not move with these.
+    """
+    for step in reversed([v for v in stage.reduce if trips(v) > 1]):
+        walked = {sides.vector, step}
+        found = tuple(n for n in stage.accesses if walked <= depends(stage, n))
+        if found:
+            return step, found
+    return None, ()
+
+
+def _open_rows(stage: GroupStage, common: Collection[Var], sides: Sides) -> bool:
+    """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
+    return any(as_int(extent(v)) is None and v not in common for v in rows_of(stage, sides))
+
+
+# ---- loops --------------------------------------------------------------------------------------
+
+
+def contraction_nest(
+    stages: tuple[int, ...],
+    stage: GroupStage,
+    common: Collection[Var],
+    sides: Sides,
+    blocks: Mapping[Var, int],
+    inside: frozenset[Var],
+    registers: Registers,
+    *,
+    far: bool,
+) -> Nest:
+    """Panels outside, then runs, then rows; units cut the `common` loops, and cover more than a
+    block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
+    cache."""
+    rows = rows_of(stage, sides)
+    runs = runs_of(stage, common, sides, blocks, registers) if len(stages) == 1 else {}
+    packed = packs(stage, sides.vector, rows)
+    panels = [v for v in stage.iters if v not in rows and (packed or v in inside)]
+    panels.sort(key=lambda v: v is sides.vector)
+    within = [v for v in rows if v in inside]
+    order = (*panels, *runs, *within)
+    return Nest(
+        stages,
+        tuple(v.name for v in order),
+        tuple((v.name, n) for v, n in blocks.items() if n > 1),
+        sides.vector.name,
+        tuple((v.name, n) for v, n in runs.items()),
+        # A packed run comes in between what is read and what is multiplied, and hides the wait.
+        ahead=far
+        and not packed
+        and not _open_rows(stage, common, sides)
+        and _streams(stage, sides, blocks),
+        packed=packed,
+    )
+
+
+def _streams(stage: GroupStage, sides: Sides, blocks: Mapping[Var, int]) -> bool:
+    """Whether the vector operand lies in panels as wide as the block, one after the other."""
+    step, found = _moved(stage, sides)
+    if step is None or len(found) != 1:
+        return False
+    access, block = stage.accesses[found[0]], blocks[sides.vector]
+    # What one element holds is used in one block.
+    inside = stage.reduce[stage.reduce.index(step) + 1 :]
+    if any(trips(v) != blocks.get(v, 1) for v in inside):
+        return False
+    # Which matrix it is may be chosen by data.
+    chosen = {v for v, _ in found[0].indirect}
+    if any(not chosen.issuperset(free_vars(guard.index)) for guard in access.guards):
+        return False
+    uneven = [v for v in stage.reduce if v is not step and stride(access, v) is None]
+    # A word of steps at a time: neighbours may lie side by side in it.
+    count = WORD if of_bytes(stage) else 2
+    after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
+    return not uneven and as_int(after - first) == count * block
+
+
+def row_units(
+    stage: GroupStage,
+    common: tuple[Var, ...],
+    sides: Sides,
+    registers: Registers,
+    most: int = ROWS,
+    *,
+    bound: bool = False,
+) -> dict[Var, int]:
+    """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
+    more), in parts that give every core the same number of units where they are few.  An open loop
+    outside enough other rows may have a single trip, and a unit covers one."""
+    rows = [v for v in rows_of(stage, sides) if v in common]
+    counts = _counts(rows)
+    total = prod(counts.values())
+    others = [v for v in common if v not in rows]
+    block = panel_of(stage, sides, registers)
+    units = prod(-(-trips(v) // (block if v is sides.vector else 1)) for v in others)
+    parts = parts_of(units, total, registers, most)
+    left = -(-total // parts)
+    found: dict[Var, int] = {}
+    for var in reversed(rows):
+        size = counts[var]
+        found[var] = max(1, min(size, left))
+        if as_int(extent(var)) is None:
+            found[var] = _even(size, found[var], most)
+        above = -(-left // size) if left >= size else 1
+        left = left // size if bound and above * prod(found.values()) > most else above
+    return found
+
+
+def _counts(rows: Sequence[Var]) -> dict[Var, int]:
+    """The trips of each loop of rows that a unit may count on."""
+    counts: dict[Var, int] = {}
+    for var in reversed(rows):
+        few = prod(counts.values()) < ENOUGH
+        certain = divisor_of(extent(var))
+        if as_int(extent(var)) is None and certain >= ENOUGH:
+            counts[var] = certain  # whole images, of which there may be one
+        else:
+            counts[var] = trips(var) if few or as_int(extent(var)) is not None else 1
+    return counts
+
+
+def _even(size: int, unit: int, most: int) -> int:
+    """About `unit`, such that units divide `size` and each multiple of it, where that is near."""
+    above = next(n for n in range(unit, size + 1) if size % n == 0)
+    below = next(n for n in range(unit, 0, -1) if size % n == 0)
+    return next((n for n in (above, below) if unit <= 2 * n and n <= min(most, 2 * unit)), unit)
+
+
+def parts_of(units: int, rows: int, registers: Registers, most: int) -> int:
+    """Into how many parts of at most `most` rows they are cut, where `units` are there already."""
+    parts = -(-rows // most)
+    while (units * parts) % registers.cores and units * parts < FEW * registers.cores:
+        if rows // (parts + 1) < most // 12:
+            break
+        parts += 1
+    return parts
+
+
+# ---- the order of units -------------------------------------------------------------------------
+
+
+def panels_outer(
+    group: TileGroup,
+    stage: GroupStage,
+    sides: Sides,
+    units: Mapping[Var, int],
+    registers: Registers,
+) -> bool:
+    """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
+    the second-level cache than walking all panels for each unit of rows."""
+    size = stage.body[0].dtype.bytes
+    this = footprint(group, stage, sides.this) * size
+    other = footprint(group, stage, sides.other) * size
+    panels = -(-trips(sides.vector) // units.get(sides.vector, 1))
+    parts = prod(-(-trips(v) // units.get(v, 1)) for v in group.common if v not in sides.this)
+    panel = this // panels
+    outer = this * (1 if panel <= registers.l2 else parts) + other * (
+        1 if other <= registers.l2 else panels
+    )
+    inner = other + this * (1 if this <= registers.l2 else parts)
+    if outer != inner:
+        return outer < inner
+    # Cores that share rows each read the whole vector operand; those that share panels read the
+    # other one, and what they make lies elsewhere than where the next kernel's rows are wanted.
+    return this > other + points(stage.iters) * size
+
+
+def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
+    """Elements of the storage that a factor varying with the loops `side` reads."""
+    sizes = (as_int(b.size) for b in _read(group, stage, side))
+    return sum(points(tuple(side)) if size is None else size for size in sizes)
+
+
+def is_constant(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> bool:
+    """Whether a factor varying with the loops `side` reads constants only."""
+    return all(b.constant for b in _read(group, stage, side))
+
+
+def _read(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> list[GroupBuffer]:
+    return [
+        group.buffers[access.buffer]
+        for node, access in stage.accesses.items()
+        if isinstance(node, Read) and depends(stage, node) <= side
+    ]

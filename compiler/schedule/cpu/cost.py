@@ -1,0 +1,520 @@
+"""Price: how long a tile group takes under a schedule, without building its IR.
+
+A kernel takes as long as the busiest of its resources: vector arithmetic, load and store ports, and
+the traffic across the borders of the first, second and third cache and of memory; only what comes
+from the third cache adds to the arithmetic.  Threads share the units; the one with most of them
+ends last.  A cold panel that nobody fetches ahead keeps its
+first user waiting, so its time and the rest of the work add up.
+
+    Pricer.price(group, schedule)   a group under a schedule
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product as combinations
+from math import ceil, exp, gcd, prod
+
+from tcc.ir.expr.scalar import StageRef
+from tcc.ir.index import Var
+from tcc.ir.tile.group import TileGroup
+from tcc.schedule.cpu.cache_traffic import LoopOver, Moved, Walk, moved, walk_of
+from tcc.schedule.cpu.contraction import WORD
+from tcc.schedule.cpu.machine import Machine
+from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.work import StageWork, group_work
+from tcc.schedule.footprint import LINE, Touch
+from tcc.schedule.nest import of_bytes, product, trips
+
+# Cycles until the last sums of a reduction's block have left the arithmetic units, in latencies.
+_DRAIN = 2
+# Cycles to enter a loop of sums and to leave it, with what was predicted wrongly at its end.
+_RUN = 60
+# Cycles to enter the innermost loop of sums once more.
+_ENTRY = 10
+# Steps of sums along their vectors up to which the next ones start before these end, and the cycles
+# to fold a vector of sums into one.
+_AHEAD = 32
+_FOLD = 12
+# Stores that one lane's takes the time of where it has a line of its own.
+_LANE = 2
+# Resources that are busy at once cost each other a little: the sum of powers.  (Measured: blocks of
+# 12 rows x 2 vectors take 10 % longer than 6 x 4, though neither lacks ports; runs of panels that
+# the first cache holds gain 5 % on others, though the second one is fast enough.)
+_RIVALS = 4
+# The part of the third cache's time that arithmetic does not hide.
+_EXPOSED = 0.6
+# Grids of so few units are dealt out one by one; of more, their sizes matter little.
+_FEW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """`seconds` a launch takes, and how long each resource alone would: `compute` (arithmetic),
+    `ports` (loads and stores), `l2`, `l3` and `dram` (what comes from there).
+
+    `imbalance` is the busiest thread's share of the units over an even share, contained in the
+    seconds of arithmetic and ports.
+    """
+
+    seconds: float
+    compute: float
+    ports: float
+    l2: float
+    l3: float
+    dram: float
+    imbalance: float
+
+
+class Pricer:
+    """Prices groups for one machine, and remembers what it counted in them.
+
+    `constants` are the bytes of all the model's weights: more than the last cache holds (None) come
+    from memory at every run.  Operands that are computed lie in the caches, as much as these keep
+    of all that a group touches.
+    """
+
+    def __init__(self, machine: Machine, constants: int | None = None) -> None:
+        self.machine = machine
+        self._cold = constants is None or constants > machine.l3.size
+        self._counted: dict[TileGroup, _Counted] = {}
+
+    def price(self, group: TileGroup, schedule: Schedule) -> Price:
+        """The price of `group` under `schedule`; open sizes count as `TYPICAL`."""
+        counted = self._counted.get(group)
+        if counted is None:
+            counted = self._counted[group] = _count(group, self.machine)
+        return _Pricing(self.machine, self._cold, group, schedule, counted).price()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Counted:
+    stages: tuple[StageWork, ...]
+    trips: Mapping[Var, int]
+
+
+def _count(group: TileGroup, machine: Machine) -> _Counted:
+    loops = {v: trips(v) for s in group.stages for v in (*s.iters, *s.reduce)}
+    return _Counted(group_work(group, machine), loops)
+
+
+@dataclass(slots=True)
+class _Core:
+    """Cycles of all units on one core: of each resource, and of the slower one block by block."""
+
+    compute: float = 0.0
+    ports: float = 0.0
+    either: float = 0.0
+
+
+class _Pricing:
+    """One price being made."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        cold: bool,
+        group: TileGroup,
+        schedule: Schedule,
+        counted: _Counted,
+    ) -> None:
+        self.machine, self.cold = machine, cold
+        self.group, self.schedule, self.counted = group, schedule, counted
+        self.trips = counted.trips
+        named = {v.name: v for v in group.common}
+        self.parallel = [named[name] for name in schedule.parallel]
+        self.unit = {v: schedule.unit(v.name) for v in self.parallel}
+        self.counts = [ceil(self.trips[v] / n) for v, n in self.unit.items()]
+        self.units = prod(self.counts)
+        self.threads = min(machine.cores, max(1, self.units))
+        self.strips = self._strips()
+        self.exchanged = self._exchanged()
+
+    def _strips(self) -> dict[Var, tuple[int, int]]:
+        """The rows that a unit makes of each loop that follows a common one, and how many units."""
+        found = {}
+        for strip in (s.strip for s in self.group.stages):
+            if strip is not None and strip.rows is not strip.loop:
+                unit = min(self.trips[strip.loop], self.schedule.unit(strip.loop.name))
+                rows = min(self.trips[strip.rows], strip.count(unit))
+                found[strip.rows] = rows, ceil(self.trips[strip.loop] / unit)
+        return found
+
+    def price(self) -> Price:
+        machine = self.machine
+        core = self._core()
+        imbalance = self._imbalance()
+        second = imbalance / (self.threads * machine.hertz)
+        l2, l3, dram, cold, reuse = self._traffic()
+        # Too few lines can be under way to hide the third cache behind arithmetic.
+        busy = max(_together(core.either * second, l2) + _EXPOSED * l3, l3)
+        if not any(n.ahead for n in self.schedule.nests):
+            busy = _first_pass(busy, cold, reuse)
+        seconds = max(busy, dram)
+        seconds += machine.fork if self.threads > 1 else machine.launch
+        compute, ports = core.compute * second, core.ports * second
+        return Price(seconds, compute, ports, l2, l3, dram, imbalance)
+
+    def _imbalance(self) -> float:
+        """The busiest thread's share over an even one: threads take units as they come free."""
+        if self.threads == 1:
+            return 1.0
+        if self.units > _FEW:
+            return ceil(self.units / self.threads) * self.threads / self.units
+        parts = tuple(self._parts(v) for v in self.parallel)
+        return _uneven(parts, self.threads)
+
+    def _parts(self, var: Var) -> tuple[tuple[int, int], ...]:
+        """(size, count) of the units along a parallel loop."""
+        return _units(self.trips[var], self.unit[var], self._has_lanes(var))
+
+    def _has_lanes(self, var: Var) -> bool:
+        """Whether vectors run along a loop: its blocks and units are whole but for the last."""
+        return any(n.vector == var.name for n in self.schedule.nests)
+
+    # ---- arithmetic and ports -----------------------------------------------------------------
+
+    def _core(self) -> _Core:
+        core = _Core()
+        for nest in self.schedule.nests:
+            for number in nest.stages:
+                self._stage(core, nest, self.counted.stages[number])
+        return core
+
+    def _stage(self, core: _Core, nest: Nest, work: StageWork) -> None:
+        stage = work.stage
+        blocks = dict(nest.blocks)
+        repeats = 1
+        blocked: list[Var] = []
+        sizes: list[tuple[tuple[int, int], ...]] = []
+        for var in stage.iters:
+            cuts = self._cuts(var, blocks.get(var.name, 1), var.name == nest.vector)
+            if len(cuts) == 1 and cuts[0][0] == 1:
+                repeats *= cuts[0][1]
+            else:
+                blocked.append(var)
+                sizes.append(cuts)
+        touches = self._touches(nest, work)
+        for combo in combinations(*sizes):
+            spans = {v: size for v, (size, _) in zip(blocked, combo, strict=True)}
+            count = repeats * prod(n for _, n in combo)
+            compute, ports = self._block(nest, work, touches, spans)
+            core.compute += count * compute
+            core.ports += count * ports
+            core.either += count * _together(compute, ports)
+
+    def _touches(self, nest: Nest, work: StageWork) -> list[Touch]:
+        """What a stage loads and stores: blocks of stages of the same nest stay in registers."""
+        found = []
+        for touch in work.touches:
+            if isinstance(touch.source, StageRef):
+                mine = touch.source.stage in nest.stages
+                if mine and not (touch.store and touch.source in self.exchanged):
+                    continue
+            found.append(touch)
+        return found
+
+    def _exchanged(self) -> frozenset[StageRef]:
+        """Results of one nest that another reads: they wait in the unit's scratch."""
+        return frozenset(
+            touch.source
+            for nest in self.schedule.nests
+            for number in nest.stages
+            for touch in self.counted.stages[number].touches
+            if isinstance(touch.source, StageRef)
+            and not touch.store
+            and touch.source.stage not in nest.stages
+        )
+
+    def _cuts(self, var: Var, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
+        """(size, count) of the blocks along a loop, over all units of the grid along it."""
+        total = self.trips[var]
+        if var in self.strips:  # row by row, those of neighbouring units twice
+            rows, units = self.strips[var]
+            return ((1, rows * units),)
+        unit = self.unit.get(var, total)
+        return _cuts(total, unit, block, self._has_lanes(var), whole)
+
+    def _block(
+        self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]
+    ) -> tuple[float, float]:
+        """Cycles of arithmetic, and of loads and stores, of one block of a stage."""
+        machine, stage = self.machine, work.stage
+        vector = next((v for v in (*stage.iters, *stage.reduce) if v.name == nest.vector), None)
+        rows = prod(size for v, size in spans.items() if v is not vector)
+        lanes = 1 if vector is None else work.lanes
+        wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
+        steps = prod(ceil(self.trips[v] / (lanes if v is vector else 1)) for v in stage.reduce)
+        if of_bytes(stage):
+            steps = ceil(steps / WORD)
+        sums = rows * wide
+        runs = self._runs(nest, stage.reduce)
+        if nest.packed and product(stage) is not None:
+            covered = (self.unit.get(v, self.trips[v]) for v in spans if v is not vector)
+            work = _shared(work, prod(covered))
+        compute = self._arithmetic(work, vector, steps, sums, runs)
+        loads = stores = 0.0
+        for touch in touches:
+            rows_of = prod(s for v, s in spans.items() if v is not vector and v in touch.loops)
+            near = any(touch.step(v) == 1 for v, n in spans.items() if n > 1)
+            apart = WORD if of_bytes(stage) and touch.constant else 1
+            each = self._instructions(touch, vector, wide, lanes, near=near, apart=apart)
+            count = touch.times * rows_of * each
+            if touch.store:
+                stores += count
+            else:
+                loads += count * (steps if any(v in touch.loops for v in stage.reduce) else 1)
+        waits = runs * sums
+        return compute, max((loads + waits) / machine.loads, (stores + waits) / machine.stores)
+
+    def _arithmetic(
+        self, work: StageWork, vector: Var | None, steps: int, sums: int, runs: int
+    ) -> float:
+        """Cycles of arithmetic of a block of `sums` vectors and `steps` of a reduction."""
+        machine, stage = self.machine, work.stage
+        compute, heavy = sums * work.ops / machine.fmas, sums * work.heavy
+        if not stage.reduce:
+            return compute + heavy
+        entered = (prod(self.trips[v] for v in stage.reduce[:-1]) - 1) * _ENTRY
+        if vector in stage.reduce and runs == 0 and steps * sums <= _AHEAD:
+            return steps * (compute + heavy) + sums * _FOLD + entered
+        # Each sum waits for its last value.
+        compute = steps * (max(compute, machine.fma_latency) + heavy) + entered
+        return compute + max(1, runs) * (_DRAIN * machine.fma_latency + _RUN)
+
+    def _instructions(
+        self,
+        touch: Touch,
+        vector: Var | None,
+        wide: int,
+        lanes: int,
+        *,
+        near: bool,
+        apart: int,
+    ) -> float:
+        """Loads or stores for one row of a block, in issue slots; `near`: its rows lie side by
+        side; `apart`: so many elements of a word lie between lanes."""
+        step = touch.step(vector)
+        if step == 0 or lanes == 1:
+            return 1.0
+        if step in (1, apart):
+            return wide * (1 + _crossing(touch, vector, lanes))
+        if touch.store:
+            return wide * lanes * (1 if near else _LANE)
+        return wide * self.machine.functions.get("gather", lanes) * self.machine.loads
+
+    def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
+        """How often the sums of a block go to scratch and come back."""
+        runs = dict(nest.runs)
+        if not runs:
+            return 0
+        return prod(ceil(self.trips[v] / runs[v.name]) for v in reduce if v.name in runs)
+
+    # ---- traffic ------------------------------------------------------------------------------
+
+    def _traffic(self) -> tuple[float, float, float, float, float]:
+        """Seconds of what comes from the second and third cache and from memory; those of the
+        largest constant from memory, and how often each of its bytes is loaded."""
+        machine = self.machine
+        all_ = self._walks(1)
+        own = all_ if self.threads == 1 else self._walks(self.threads)
+        near = sum(reach_ for _, reach_ in self._operands(all_)) / self.threads
+        first = moved(own, machine.l1)
+        second = moved(own, machine.l2.size)
+        third = moved(all_, machine.l3.size)
+        hertz = machine.hertz
+        l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
+        # A line that was used survives the next so many by chance.
+        self._keep(second, 1 - exp(-near / machine.l2.size))
+        l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
+        # The last cache keeps what fits of a stream that is used again, and passes on the rest.
+        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)))
+        cold, reuse = self._reuse(third)
+        in_order = machine.memory.reading(together=self.threads > 1)
+        return l2, l3, self._from_memory(third), cold / in_order, reuse
+
+    def _from_memory(self, border: Moved) -> float:
+        """Seconds: panels that are fetched ahead come faster than what is read in order."""
+        memory, together = self.machine.memory, self.threads > 1
+        ahead = self._fetched_ahead()
+        seconds = border.total(store=True) / (memory.write_all if together else memory.write)
+        for (source, store), bytes_ in border.by_source.items():
+            if not store:
+                seconds += bytes_ / memory.reading(together=together, ahead=source in ahead)
+        return seconds
+
+    def _fetched_ahead(self) -> frozenset[int | StageRef]:
+        """Constants that a unit asks for without a break: it uses them with one block of rows.
+
+        Where more rows use a panel the stream waits for them, and is no faster than one in order.
+        """
+        return frozenset(
+            touch.source
+            for nest in self.schedule.nests
+            if nest.ahead
+            for number in nest.stages
+            for touch in self.counted.stages[number].touches
+            if touch.constant and self._once(nest, self.counted.stages[number], touch)
+        )
+
+    def _once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
+        """Whether a unit has one block of rows for what is touched."""
+        blocks = dict(nest.blocks)
+        others = (v for v in work.stage.iters if v not in touch.loops)
+        inside = ((v, min(self.trips[v], self.unit.get(v, self.trips[v]))) for v in others)
+        return all(count <= blocks.get(v.name, 1) for v, count in inside)
+
+    def _operands(self, walks: list[Walk]) -> list[tuple[int, float]]:
+        """Bytes of each operand and result that is computed at run time."""
+        found: dict[int, float] = {}
+        for walk in walks:
+            for touch, span in zip(walk.touches, walk.spans[0], strict=True):
+                if isinstance(touch.source, int) and not touch.constant:
+                    found[touch.source] = max(found.get(touch.source, 0), span)
+        return list(found.items())
+
+    def _keep(self, border: Moved, lost: float) -> None:
+        """Drops what the cache has held since the kernel before: all but the part `lost` of what
+        was computed, and constants that are not cold."""
+        for key in border.by_source:
+            source, _ = key
+            constant = isinstance(source, int) and self.group.buffers[source].constant
+            border.by_source[key] *= float(self.cold) if constant else lost
+
+    def _walks(self, threads: int) -> list[Walk]:
+        """Each nest's loops as one of `threads` threads walks them."""
+        shares = _shares(self.counts, threads)
+        around = [
+            LoopOver(v, n, step) for (v, step), n in zip(self.unit.items(), shares, strict=True)
+        ]
+        whole = {
+            v: min(self.trips[v], loop.trips * loop.step)
+            for v, loop in zip(self.parallel, around, strict=True)
+        }
+        return [self._walk(nest, around, whole) for nest in self.schedule.nests]
+
+    def _walk(self, nest: Nest, around: list[LoopOver], whole: Mapping[Var, int]) -> Walk:
+        blocks, runs = dict(nest.blocks), dict(nest.runs)
+        stages = [self.counted.stages[n] for n in nest.stages]
+        named: dict[str, Var] = {}
+        for work in stages:
+            named.update({v.name: v for v in (*work.stage.iters, *work.stage.reduce)})
+        inside = {v: min(self.trips[v], self.unit.get(v, self.trips[v])) for v in named.values()}
+        inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
+        reduced = {v for work in stages for v in work.stage.reduce}
+        rest = [n for n in named if n not in nest.order or n in runs]
+        rest.sort(key=lambda n: named[n] in reduced)
+        loops = list(around)
+        for name in (*nest.order, *rest):
+            var = named[name]
+            block = runs.pop(name) if name in runs else blocks.get(name, 1)
+            step = max(1, min(block, inside[var]))  # an empty loop has no trips, but a step
+            loops.append(LoopOver(var, ceil(inside[var] / step), step))
+            inside[var] = min(step, inside[var])
+        touches = tuple(t for work in stages for t in self._touches(nest, work))
+        outer = {v: self.trips[v] for v in named.values()} | dict(whole)
+        return walk_of(loops, len(around), touches, outer, ahead=nest.ahead)
+
+    def _reuse(self, border: Moved) -> tuple[float, float]:
+        """Bytes from memory of the largest cold constant, and loads of it over these bytes."""
+        most, reuse = 0.0, 1.0
+        for work in self.counted.stages:
+            for touch in work.touches:
+                size = border.by_source.get((touch.source, touch.store), 0.0)
+                if touch.constant and size > most:
+                    most = size
+                    points = prod(self.trips[v] for v in (*work.stage.iters, *work.stage.reduce))
+                    reuse = points * touch.size / size
+        return most, max(1.0, reuse / self._rows_of_block())
+
+    def _rows_of_block(self) -> int:
+        """Rows that one load of the vector operand serves."""
+        most = 1
+        for nest in self.schedule.nests:
+            iters = {v.name for n in nest.stages for v in self.counted.stages[n].stage.iters}
+            rows = (size for name, size in nest.blocks if name in iters and name != nest.vector)
+            most = max(most, prod(rows))
+        return most
+
+
+def _first_pass(busy: float, cold: float, reuse: float) -> float:
+    """The time of a kernel whose constant nobody fetches ahead: the first of `reuse` passes over it
+    goes at memory's pace.  Operands are walked in order, and the cache fetches those itself."""
+    return max(cold, busy / reuse) + busy * (1 - 1 / reuse)
+
+
+def _shared(work: StageWork, rows: int) -> StageWork:
+    """The work of a product whose packed operand is made once for `rows`."""
+    return replace(work, ops=1 + (work.ops - 1) / rows, heavy=work.heavy / rows)
+
+
+def _crossing(touch: Touch, vector: Var | None, lanes: int) -> float:
+    """The part of a touch's vectors that lie in two lines: steps of other loops start them where
+    no vector starts.  Constants are packed."""
+    if touch.constant:
+        return 0.0
+    apart = gcd(lanes, *(s.size for s in touch.steps if s.var is not vector and s.size))
+    return (1 - apart / lanes) * min(1.0, lanes * touch.size / LINE)
+
+
+def _together(a: float, b: float) -> float:
+    """The time of two resources that are busy at once."""
+    most = max(a, b)
+    return most and most * ((a / most) ** _RIVALS + (b / most) ** _RIVALS) ** (1 / _RIVALS)
+
+
+def _seconds(border: Moved, read: float, write: float) -> float:
+    return border.total(store=False) / read + border.total(store=True) / write
+
+
+def _shares(counts: list[int], threads: int) -> list[int]:
+    """Trips of each parallel loop that one of `threads` threads walks; outer loops are split."""
+    left, found = threads, []
+    for count in counts:
+        split = max(1, min(count, left))
+        found.append(ceil(count / split))
+        left //= split
+    return found
+
+
+@lru_cache(1 << 14)
+def _cuts(
+    total: int, unit: int, block: int, whole_units: bool, whole: bool
+) -> tuple[tuple[int, int], ...]:
+    """(size, count) of blocks of at most `block` in units of `unit`: of full size and a rest where
+    `whole`, else of sizes that differ by one at most."""
+    found: dict[int, int] = {}
+    for size, units in _parts(total, unit, whole=whole_units):
+        for piece, count in _parts(size, block, whole=whole):
+            found[piece] = found.get(piece, 0) + units * count
+    return tuple(found.items())
+
+
+@lru_cache(1 << 14)
+def _units(total: int, unit: int, whole: bool) -> tuple[tuple[int, int], ...]:
+    return tuple(_parts(total, unit, whole=whole))
+
+
+@lru_cache(1 << 14)
+def _uneven(parts: tuple[tuple[tuple[int, int], ...], ...], threads: int) -> float:
+    """The busiest of `threads` threads over the mean, for a grid of units of these sizes."""
+    axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
+    busy = [0] * threads
+    for sizes in combinations(*axes):
+        free = min(range(threads), key=busy.__getitem__)
+        busy[free] += prod(sizes)
+    return max(busy) * threads / sum(busy)
+
+
+def _parts(total: int, most: int, *, whole: bool) -> list[tuple[int, int]]:
+    if total == 0:
+        return []
+    if whole:
+        parts = [(most, total // most), (total % most, 1)]
+    else:
+        count = -(-total // most)
+        small, more = divmod(total, count)
+        parts = [(small + 1, more), (small, count - more)]
+    return [(size, count) for size, count in parts if size and count]

@@ -1,0 +1,129 @@
+"""Machines as JSON: what `tcc doctor --calibrate` writes and `--machine` reads.
+
+A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`, records as objects.  It may
+come from anywhere: every field must be there, of its type and in its range, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.schedule.cpu.machine import Cache, Machine, Memory
+
+_VERSION = 1
+_MOST_BYTES = 1 << 16
+_MOST_FUNCTIONS = 256
+# Whole numbers are sizes and counts; the others are rates and times, which are never zero.
+_COUNTS = MappingProxyType(
+    {"cores": 4096, "lanes": 1024, "registers": 1024, "l1": 1 << 40, "size": 1 << 40}
+)
+_LEAST, _MOST = 1e-12, 1e15
+_RECORDS: MappingProxyType[str, type[Cache] | type[Memory]] = MappingProxyType(
+    {"l2": Cache, "l3": Cache, "memory": Memory}
+)
+
+
+def machine_text(machine: Machine) -> str:
+    """The file for a machine; equal machines give equal text."""
+    record: dict[str, Any] = {"tcc_machine": _VERSION}
+    for name, value in _items(machine):
+        if isinstance(value, Cache | Memory):
+            record[name] = dict(_items(value))
+        else:
+            record[name] = dict(sorted(value.items())) if name == "functions" else value
+    return json.dumps(record, indent=1) + "\n"
+
+
+def machine_digest(machine: Machine) -> str:
+    """SHA-256 of `machine_text`: what a manifest says of the constants a compile went by."""
+    return hashlib.sha256(machine_text(machine).encode()).hexdigest()
+
+
+def read_machine(path: Path) -> Machine:
+    """The machine in the file `path`.
+
+    Raises UserError, naming the field, for a file that is not what `machine_text` gives.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            "the machine file cannot be read",
+            where=f"--machine {path}",
+            why=error.strerror or str(error),
+            hint="make one with: tcc doctor --calibrate -o machine.json",
+        ) from error
+    try:
+        return _parse(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            "the file does not describe a machine",
+            where=f"--machine {path}",
+            why=str(error) if type(error) is ValueError else "it is not JSON",
+            hint="make one with: tcc doctor --calibrate -o machine.json",
+        ) from error
+
+
+def _items(record: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(record, field.name)) for field in fields(record)]
+
+
+def _parse(data: bytes) -> Machine:
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+    record = json.loads(data, parse_constant=_no_constant)
+    if not isinstance(record, dict) or record.pop("tcc_machine", None) != _VERSION:
+        raise ValueError(f'it has no "tcc_machine": {_VERSION}')
+    return Machine(**_fields(Machine, record, ""))
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is no rate")
+
+
+def _fields(kind: type, record: Any, prefix: str) -> dict[str, Any]:
+    """Keyword arguments for the dataclass `kind`, each checked."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{prefix.rstrip('.')} is not an object")
+    names = [field.name for field in fields(kind)]
+    missing = [name for name in names if name not in record]
+    if missing:
+        raise ValueError(f"{prefix}{missing[0]} is missing")
+    unknown = [name for name in record if name not in names]
+    if unknown:
+        raise ValueError(f"{prefix}{unknown[0][:64]} is not known")
+    return {name: _value(name, record[name], prefix + name) for name in names}
+
+
+def _value(name: str, value: Any, place: str) -> Any:
+    if name == "name":
+        if not isinstance(value, str) or not 0 < len(value) <= 256 or not value.isprintable():
+            raise ValueError(f"{place} is not a name")
+        return value
+    if name in _RECORDS:
+        return _RECORDS[name](**_fields(_RECORDS[name], value, place + "."))
+    if name == "functions":
+        if not isinstance(value, dict) or len(value) > _MOST_FUNCTIONS:
+            raise ValueError(f"{place} is not an object of function names")
+        found = {key: _number(cost, f"{place}.{key[:64]}") for key, cost in value.items()}
+        return MappingProxyType(found)
+    if name in _COUNTS:
+        if type(value) is not int or not 0 < value <= _COUNTS[name]:
+            raise ValueError(f"{place} is not a count from 1 to {_COUNTS[name]}")
+        return value
+    return _number(value, place)
+
+
+def _number(value: Any, place: str) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"{place} is not a number")
+    if not _LEAST <= value <= _MOST:
+        raise ValueError(f"{place} is not a number from {_LEAST:g} to {_MOST:g}")
+    return float(value)

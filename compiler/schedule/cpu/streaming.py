@@ -1,0 +1,101 @@
+"""The schedule of a group that walks along a loop a run at a time.
+
+Rows of a unit are the lanes of vectors where what is walked lies along a product's sum: maxima,
+exponentials and totals of 64 rows are then made side by side, and nothing is added across lanes.
+Where it lies along the walk, the vectors run there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tcc.ir.expr import extent
+from tcc.ir.index import Var, as_int
+from tcc.ir.tile.group import GroupStage, TileGroup, Walk
+from tcc.schedule.cpu.contraction import Sides, blocks_of, contraction_nest, sides_of
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.vectors import vector_block
+from tcc.schedule.nest import all_accesses, product, stride, trips
+
+# Steps of a walk in a run: exponentials and sums of 64 rows then stay in the first two caches.
+_RUN = 128
+# The same where nothing is multiplied: a row of a unit fits the first-level cache.
+_LONG_RUN = 4096
+
+
+def choose_walk(group: TileGroup, walk: Walk, registers: Registers) -> Schedule:
+    """A schedule for a group with a walk."""
+    lanes = _lanes(group, walk)
+    multiplies = any(product(group.stages[n]) is not None for n in walk.stages)
+    units = _units(group, lanes, registers) if multiplies or lanes is not walk.loop else {}
+    nests = tuple(_nest(group, n, lanes, walk, registers) for n in range(len(group.stages)))
+    run = _RUN if multiplies else _LONG_RUN
+    if as_int(extent(walk.loop)) is not None:
+        run = _run(trips(walk.loop), run)
+    named = tuple((v.name, n) for v, n in units.items() if n > 1)
+    return Schedule(named, tuple(v.name for v in group.common), nests, run)
+
+
+def _run(size: int, most: int) -> int:
+    """Runs of about equal size."""
+    return -(-size // max(1, round(size / most)))
+
+
+def _lanes(group: TileGroup, walk: Walk) -> Var:
+    """The vector loop of most stages: the walk, or rows, whichever lies along memory."""
+    score = {v: 0 for v in (walk.loop, *group.common[-1:])}
+    for number in walk.stages:
+        stage = group.stages[number]
+        for access in stage.accesses.values():
+            for var in score:
+                step = stride(access, var)
+                score[var] += (step == 1) - 2 * (step is None or step > 1)
+    return max(score, key=lambda v: score[v])
+
+
+def _units(group: TileGroup, lanes: Var, registers: Registers) -> dict[Var, int]:
+    """Rows of a unit: four vectors of them."""
+    if not group.common:
+        return {}
+    rows = lanes if lanes in group.common else group.common[-1]
+    return {rows: min(4 * registers.lanes, max(1, trips(rows)))}
+
+
+def _nest(group: TileGroup, number: int, lanes: Var, walk: Walk, registers: Registers) -> Nest:
+    stage = group.stages[number]
+    own = lanes if number in walk.before else _vector(stage, lanes, walk)
+    sides = sides_of(stage, own)
+    if sides is not None and not sides.both:
+        return _product(group, number, stage, sides, registers)
+    if own is None:
+        return Nest((number,))
+    return Nest((number,), (), ((own.name, vector_block(own, stage, registers)),), own.name)
+
+
+def _product(
+    group: TileGroup, number: int, stage: GroupStage, sides: Sides, registers: Registers
+) -> Nest:
+    blocks = blocks_of(stage, sides, registers)
+    nest = contraction_nest(
+        (number,), stage, (), sides, blocks, frozenset(stage.iters), registers, far=False
+    )
+    order = tuple(v.name for v in stage.iters if v.name in nest.order)
+    order = tuple(n for n in nest.order if n in order)  # a run of the walk is at hand already
+    return replace(nest, order=order, runs=(), packed=False)
+
+
+def _vector(stage: GroupStage, lanes: Var, walk: Walk) -> Var | None:
+    """The vector loop of a stage: one of its own that lies along memory where it has results of
+    its own, else that of the others."""
+    loops = (*stage.iters, *stage.reduce)
+    inner = [v for v in stage.iters if v is not walk.loop and v is not lanes]
+    for var in reversed(inner):
+        steps = [stride(a, var) for a in all_accesses(stage)]
+        if walk.loop not in stage.iters and steps and 1 in steps and _smooth(steps):
+            return var
+    return lanes if lanes in loops else None
+
+
+def _smooth(steps: list[int | None]) -> bool:
+    return all(step in (0, 1) for step in steps)

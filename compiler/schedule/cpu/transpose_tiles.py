@@ -1,0 +1,75 @@
+"""Blocks of stages that turn their operands: what is read runs along one loop, what is written
+along another.
+
+    y[i, j] = x[j, i]        16 x 16: loads along j, stores along i, exchanged in registers
+"""
+
+from __future__ import annotations
+
+from tcc.ir.index import Var
+from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.cpu.vectors import lanes_of
+from tcc.schedule.nest import guarded, stride, trips
+
+# Neighbours in memory from which on exchanging in registers beats element by element.
+_LEAST = 3
+
+
+def turned_vector(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+    """The loop, one of `loops`, along which a stage that has no smooth loop stores, if what it
+    reads runs along another."""
+    if stage.monoid is not None:
+        return None
+    stored = [_along(stage, a) for targets in stage.stores for a in targets]
+    read = [_runs(stage, a) for a in _moving(group, stage)]
+    if not stored or None in stored or len(set(stored)) > 1 or stored[0] not in loops:
+        return None
+    other = any(v is not None and v is not stored[0] for v in read)
+    # Where the stores run along a short loop, vectors are filled along the long one.
+    if other and trips(stored[0]) >= _LEAST:
+        long = max((v for v in (stored[0], *read) if v is not None), key=trips)
+        return stored[0] if trips(stored[0]) >= 16 else long
+    return None
+
+
+def turned_blocks(
+    group: TileGroup,
+    stage: GroupStage,
+    vector: Var | None,
+    loops: tuple[Var, ...],
+    registers: Registers,
+) -> dict[Var, int]:
+    """Square blocks along the vector loop and the one along which another access runs, both of
+    `loops`; of a reduction's accesses, which it does not hold at once, only its stores count."""
+    if len(stage.body) > 1 or vector not in loops or vector is None:
+        return {}
+    lanes = lanes_of(stage, registers)
+    stores = [a for targets in stage.stores for a in targets]
+    moving = _moving(group, stage) if stage.monoid is None else []
+    if max(len(moving), len(stores)) * lanes > registers.count:
+        return {}  # a square block of each would not fit the registers
+    for access in (*moving, *stores):
+        along = _along(stage, access) if access in stores else _runs(stage, access)
+        if along not in loops or along is vector or stride(access, vector) in (0, 1, None):
+            continue
+        if along is not None and trips(along) >= _LEAST:
+            return {v: max(1, min(trips(v), lanes)) for v in (along, vector)}
+    return {}
+
+
+def _moving(group: TileGroup, stage: GroupStage) -> list[Access]:
+    """The operands that are not constants."""
+    return [a for a in stage.accesses.values() if not group.buffers[a.buffer].constant]
+
+
+def _runs(stage: GroupStage, access: Access) -> Var | None:
+    """The loop along which an access runs through memory; loads that lanes leave are masked."""
+    found = [v for v in stage.iters if stride(access, v) == 1 and trips(v) > 1]
+    return found[-1] if found else None
+
+
+def _along(stage: GroupStage, access: Access) -> Var | None:
+    """The loop along which an access runs through memory, unchecked."""
+    found = _runs(stage, access)
+    return None if found is None or guarded(access, found) else found

@@ -1,0 +1,123 @@
+"""The vector loop of each stage: the one whose neighbours lie side by side."""
+
+from __future__ import annotations
+
+from tcc.ir.expr import extent
+from tcc.ir.index import Var, as_int
+from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.cpu.core import Registers
+from tcc.schedule.nest import (
+    all_accesses,
+    guarded,
+    of_bytes,
+    own_loops,
+    points,
+    product,
+    row_loop,
+    stride,
+    trips,
+    work,
+)
+
+# Trips that a loop of lanes loaded one by one must have.
+_LEAST = 16
+
+
+def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
+    """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
+    else one of its own.  Stages without a smooth loop have none.
+
+    Stages that exchange strips of rows share the channels: whichever has most work, a common loop
+    suits all of them, while vectors along a row would leave units of one channel."""
+    rows = row_loop(group)
+    common = tuple(v for v in group.common if v is not rows)
+    best = None if rows is None else _best_loop(group, stage, common)
+    best = best or _best_loop(group, stage, (*common, *_own(group, stage)))
+    if best is None and rows is None:
+        return {}
+    found = {
+        s: best if best in common and best in s.iters else _best_loop(group, s, _own(group, s))
+        for s in group.stages
+    }
+    return {s: v for s, v in found.items() if v is not None}
+
+
+def stored_vector(stage: GroupStage) -> Var | None:
+    """The loop along which a stage without a smooth loop stores: its arithmetic and its stores are
+    worth vectors although operands are loaded lane by lane."""
+    stores = [a for targets in stage.stores for a in targets]
+    if stage.monoid is not None or not stores:
+        return None
+    along = [v for v in stage.iters if all(stride(a, v) == 1 for a in stores)]
+    return max((v for v in along if trips(v) >= _LEAST), key=trips, default=None)
+
+
+def _own(group: TileGroup, stage: GroupStage) -> tuple[Var, ...]:
+    return (*own_loops(group, stage), *stage.reduce)
+
+
+def _best_loop(group: TileGroup, stage: GroupStage, loops: tuple[Var, ...]) -> Var | None:
+    scored = [(_smoothness(group, stage, v), n, v) for n, v in enumerate(loops)]
+    best = max(scored, default=None, key=lambda s: s[:2])
+    return best[2] if best is not None and best[0] > 0 else None
+
+
+def vector_block(var: Var, stage: GroupStage, registers: Registers) -> int:
+    """Up to four vectors; two for a contraction's accumulators where registers are few, and one
+    where a reduction carries several values."""
+    few = registers.count < 32 and product(stage) is not None
+    one = len(stage.body) > 1 or _lane_by_lane(stage, var)
+    full = (1 if one else 2 if few else 4) * lanes_of(stage, registers)
+    if registers.knobs.wide is not None:
+        full = min(full, registers.knobs.wide * lanes_of(stage, registers))
+    size = as_int(extent(var))
+    return full if size is None else max(1, min(size, full))
+
+
+def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
+    """Whether no operand's neighbours along `var` lie side by side, or are one."""
+    steps = [stride(a, var) for a in stage.accesses.values()]
+    return bool(steps) and all(s not in (0, 1) for s in steps)
+
+
+def lanes_of(stage: GroupStage, registers: Registers) -> int:
+    """Elements of the stage in a vector; types narrower than f32 are computed there."""
+    return max(1, registers.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
+
+
+def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
+    """How well blocks along `var` suit memory: one at best, weighed by how often each access runs.
+
+    A contraction's other operand is broadcast for free.
+    """
+    total = count = 0.0
+    for other in group.stages:
+        if other is not stage and (var not in group.common or var not in other.iters):
+            continue
+        broadcast = 1.0 if product(other) is not None and var in other.iters else 0.3
+        loads, stored = work(other), points(other.iters)
+        stores = frozenset(a for targets in other.stores for a in targets)
+        for access in all_accesses(other):
+            if group.buffers[access.buffer].constant:
+                continue
+            runs = stored if access in stores else loads
+            # Scratch puts the vector loop last.
+            step = 1 if var in access.along else stride(access, var)
+            smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
+            if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
+                smooth = -2.0  # constants lie in words, four steps of the sum in each
+            # Loads that lanes may leave are masked: slower, but far from one by one.
+            total += runs * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
+            count += runs
+    if total <= 0:
+        return 0.0
+    fill = min(trips(var), 16) / 16
+    if var not in stage.reduce:
+        return total / count * fill
+    # A reduction along the vector needs a horizontal step at its end, for every element of a
+    # contraction's block.
+    return total / count * fill * (0.8 if product(stage) is None else 0.4)
+
+
+def _has_constant(group: TileGroup, stage: GroupStage) -> bool:
+    return any(group.buffers[a.buffer].constant for a in stage.accesses.values())

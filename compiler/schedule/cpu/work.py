@@ -1,0 +1,249 @@
+"""What a tile group's stages do, counted once a group: operations, loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any, TypeAlias
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
+from tcc.ir.index import Index, Var, as_index, as_int, const, free_vars, maximum, minimum
+from tcc.ir.tile import Scope
+from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.schedule.cpu.machine import Machine
+from tcc.schedule.footprint import Step, Touch, place_of, touch
+from tcc.schedule.nest import EXPENSIVE, product, row_loop, trips
+
+# For so many points in a row an index is made once beside them.
+_MANY = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageWork:
+    """One stage.  For each vector of results and step of the reduction: `ops` simple vector
+    instructions and `heavy` cycles of functions; `flops` are per element and step."""
+
+    stage: GroupStage
+    lanes: int
+    ops: float
+    heavy: float
+    flops: int
+    touches: tuple[Touch, ...]
+
+
+def group_work(group: TileGroup, machine: Machine) -> tuple[StageWork, ...]:
+    """The work of each stage, in order."""
+    return tuple(_stage_work(group, n, stage, machine) for n, stage in enumerate(group.stages))
+
+
+def work_facts(group: TileGroup, sizes: Sequence[Var]) -> dict[str, Any]:
+    """What one launch does, as manifests have it: with open sizes that of typical ones, and the
+    three formulas of the kernel's `sizes`."""
+    found = {
+        "flops": group_flops(group),
+        "contraction_flops": contraction_flops(group),
+        "bytes": group_bytes(group),
+    }
+    loops = (v for stage in group.stages for v in (*stage.iters, *stage.reduce))
+    if all(as_int(extent(v)) is not None for v in loops):
+        return found
+    flops = (as_index(count(group, extent)) for count in (group_flops, contraction_flops))
+    formulas = [formula.key for formula in (*flops, _bytes_formula(group))]
+    return {**found, "sizes": [v.name for v in sizes], "formulas": formulas}
+
+
+def group_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
+    """Floating-point operations; a multiply-add is two, any function one.  Open sizes count as
+    `TYPICAL`; as themselves, in an `Index`, where `count` is `extent`."""
+    return sum(
+        _flops(stage) * prod(count(v) for v in (*stage.iters, *stage.reduce))
+        for stage in group.stages
+    )
+
+
+def contraction_flops(group: TileGroup, count: Callable[[Var], Any] = trips) -> Any:
+    """The multiply-adds among them, two each, of the stages that are sums of products."""
+    return sum(
+        2 * prod(count(v) for v in (*stage.iters, *stage.reduce))
+        for stage in group.stages
+        if product(stage)
+    )
+
+
+def group_bytes(group: TileGroup) -> int:
+    """Distinct bytes of operands and results: what must move however good the schedule."""
+    found: dict[int, float] = {}
+    for number, stage in enumerate(group.stages):
+        whole = {v: trips(v) for v in (*stage.iters, *stage.reduce)}
+        for source, item in _global_touches(group, number, stage):
+            found[source] = max(found.get(source, 0), item.bytes_in(whole, 1))
+    return round(sum(found.values()))
+
+
+def _bytes_formula(group: TileGroup) -> Index:
+    """`group_bytes` for all sizes; loops that step over one another's elements count as apart, up
+    to all that there are."""
+    found: dict[int, Index] = {}
+    for number, stage in enumerate(group.stages):
+        for source, item in _global_touches(group, number, stage):
+            own = prod((extent(v) for v in item.loops), start=const(item.times))
+            own = minimum(own, group.buffers[source].size) * item.size
+            found[source] = maximum(found.get(source, own), own)
+    return sum(found.values(), start=const(0))
+
+
+def _global_touches(
+    group: TileGroup, number: int, stage: GroupStage
+) -> Iterator[tuple[int, Touch]]:
+    for item in stage_touches(group, number, stage):
+        if isinstance(item.source, int) and _is_global(group, item.source):
+            yield item.source, item
+
+
+# ---- touches ------------------------------------------------------------------------------------
+
+
+def _is_global(group: TileGroup, buffer: int) -> bool:
+    return group.buffers[buffer].scope is not Scope.LOCAL
+
+
+def stage_touches(group: TileGroup, number: int, stage: GroupStage) -> tuple[Touch, ...]:
+    """What stage `number` reads and stores, of buffers and of other stages."""
+    found: list[Touch] = []
+    loads: dict[_Place, list[int]] = {}
+    for node in walk(*stage.body):
+        if not isinstance(node, Read):
+            continue
+        access = stage.accesses.get(node)
+        if access is not None:
+            place, base = _place(group, stage, access, node)
+            loads.setdefault(place, []).append(base)
+        elif isinstance(node.source, StageRef):
+            found.append(_of_block(stage, node, node.source))
+    stores: dict[_Place, list[int]] = {}
+    for component, targets in enumerate(stage.stores):
+        for access in targets:
+            if stage.strip is None or _is_global(group, access.buffer):
+                place, base = _place(group, stage, access)
+                stores.setdefault(place, []).append(base)
+        found.append(_of_result(stage, StageRef(number, component)))
+    found += (_of_place(group, place, bases, store=False) for place, bases in loads.items())
+    found += (_of_place(group, place, bases, store=True) for place, bases in stores.items())
+    return tuple(found)
+
+
+# What is touched, of how many bytes an element, and in which steps.
+_Place: TypeAlias = tuple[int | StageRef, int, tuple[Step, ...]]
+
+
+def _place(
+    group: TileGroup, stage: GroupStage, access: Access, node: Read | None = None
+) -> tuple[_Place, int]:
+    """Where an access starts, and the steps that it takes from there."""
+    loops = (*stage.iters, *stage.reduce)
+    steps, base = place_of(access.offset, loops)
+    if node is not None and isinstance(node.source, StageRef) and row_loop(group) is not None:
+        return (node.source, node.dtype.bytes, steps), base  # of the strip that waits in scratch
+    for _, scalar in () if node is None else node.indirect:
+        steps += tuple(Step(v, None) for v in _loops_of(scalar, loops))
+    return (access.buffer, group.buffers[access.buffer].dtype.bytes, steps), base
+
+
+def _of_place(group: TileGroup, place: _Place, bases: list[int], *, store: bool) -> Touch:
+    source, size, steps = place
+    if isinstance(source, StageRef):
+        return touch(source, steps, store=store, size=size, most=inf, bases=bases)
+    buffer = group.buffers[source]
+    count = as_int(buffer.size)
+    most = inf if count is None else count * size
+    return touch(
+        source, steps, store=store, size=size, most=most, constant=buffer.constant, bases=bases
+    )
+
+
+def _of_block(stage: GroupStage, node: Read, source: StageRef) -> Touch:
+    """A read of another stage: dense in the loops that it varies with."""
+    loops = (*stage.iters, *stage.reduce)
+    used = [v for v in loops if any(v in free_vars(i) for i in node.indices)]
+    return _dense(source, False, node.dtype.bytes, used)
+
+
+def _of_result(stage: GroupStage, source: StageRef) -> Touch:
+    return _dense(source, True, stage.body[source.component].dtype.bytes, stage.iters)
+
+
+def _dense(source: StageRef, store: bool, size: int, loops: Sequence[Var]) -> Touch:
+    steps = []
+    apart = 1
+    for var in reversed(loops):
+        steps.append(Step(var, apart))
+        apart *= trips(var)
+    return touch(source, steps, store=store, size=size, most=inf)
+
+
+def _loops_of(scalar: Scalar, loops: tuple[Var, ...]) -> list[Var]:
+    used: set[Var] = set()
+    for node in walk(scalar):
+        if isinstance(node, Read):
+            used.update(v for i in node.indices for v in free_vars(i))
+    return [v for v in loops if v in used]
+
+
+# ---- operations ---------------------------------------------------------------------------------
+
+
+def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machine) -> StageWork:
+    ops = heavy = 0.0
+    widest = 4
+    for scalar in _repeated(stage):
+        if not isinstance(scalar, Apply):
+            continue
+        widest = max(widest, scalar.dtype.bytes)
+        cycles = _cycles(scalar, machine)
+        heavy, ops = (heavy + cycles, ops) if cycles else (heavy, ops + 1)
+    if stage.monoid is not None:
+        # A sum of products is one instruction.
+        ops += 0 if product(stage) is not None else len(stage.body)
+    widest = max(widest, *(s.dtype.bytes for s in stage.body))
+    lanes = machine.width(widest)
+    touches = stage_touches(group, number, stage)
+    return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
+
+
+def _repeated(stage: GroupStage) -> list[Scalar]:
+    """The scalars of a stage but those of indices that data choose once for many points."""
+    loops = (*stage.iters, *stage.reduce)
+    found = dict.fromkeys(stage.body)
+    for scalar in list(found):
+        _collect(scalar, loops, found)
+    return list(found)
+
+
+def _collect(scalar: Scalar, loops: tuple[Var, ...], found: dict[Scalar, None]) -> None:
+    for child in children(scalar):
+        if isinstance(scalar, Read):
+            kept = _loops_of(child, loops)
+            if prod(trips(v) for v in loops if v not in kept) >= _MANY:
+                continue
+        if child not in found:
+            found[child] = None
+            _collect(child, loops, found)
+
+
+def _cycles(scalar: Apply, machine: Machine) -> float:
+    """Cycles of a function that is no single fast instruction, else 0."""
+    if not scalar.dtype.is_float:
+        return 0.0
+    listed = machine.functions.get(scalar.function)
+    if listed is not None:
+        return listed
+    return machine.call if scalar.function in EXPENSIVE else 0.0
+
+
+def _flops(stage: GroupStage) -> int:
+    found = sum(isinstance(s, Apply) and s.dtype.is_float for s in walk(*stage.body))
+    if stage.monoid is not None:
+        found += sum(s.dtype.is_float for s in stage.body)
+    return found

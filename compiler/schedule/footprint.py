@@ -1,0 +1,220 @@
+"""How far an access reaches: the bytes it touches while some of the loops around it run.
+
+An offset is taken apart into steps, `768*i + 64*k + j % 64 + 49152*(j // 64)` into
+
+    j  1 apart, for 64 elements    k  64 apart    i  768 apart    j  49152 apart, every 64th
+
+Accesses of one stage that differ by constants are one touch of several places: `x[i]`, `x[i + 64]`
+and `x[i + 128]` are 3 places 64 apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from tcc.ir.expr.scalar import StageRef
+from tcc.ir.index import (
+    Atom,
+    Index,
+    Monomial,
+    Quotient,
+    Remainder,
+    Var,
+    as_int,
+    free_vars,
+    linear_in,
+)
+from tcc.schedule.nest import TYPICAL, trips
+
+LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Along `var` every `every`-th element lies `size` elements further, `within` times at most;
+    `size` None: nobody knows where.  Without a loop `var` there are `within` places at once."""
+
+    var: Var | None
+    size: int | None
+    every: int = 1
+    within: int | None = None
+
+    def count(self, spans: Mapping[Var, int]) -> int:
+        """Distinct places while the loops run over `spans` elements."""
+        if self.var is None:
+            return self.within or 1
+        found = ceil(spans[self.var] / self.every)
+        return found if self.within is None else min(found, self.within)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Touch:
+    """A read or a `store` of elements of `size` bytes, `times` for each point of the loops.
+
+    `source` is a buffer's number, or a stage's component whose block waits in registers or in the
+    unit's scratch.  `steps` are in rising order, unknown ones last; `most` is the bytes there are.
+    """
+
+    source: int | StageRef
+    store: bool
+    size: int
+    steps: tuple[Step, ...]
+    most: float
+    constant: bool
+    loops: frozenset[Var]
+    times: int = 1
+    _known: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def step(self, var: Var | None) -> int | None:
+        """Elements between neighbours along `var`; 0 where it does not matter, None irregular."""
+        if var not in self.loops:
+            return 0
+        near = [s.size for s in self.steps if s.var is var and s.every == 1]
+        if None in near:
+            return None
+        return min((s for s in near if s is not None), default=0)
+
+    def reach(self, spans: Mapping[Var, int]) -> float:
+        """Bytes touched, in whole lines, while every loop runs over so many elements."""
+        key = tuple([spans[s.var] for s in self.steps if s.var is not None])
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.bytes_in(spans, LINE)
+        return found
+
+    def bytes_in(self, spans: Mapping[Var, int], line: int) -> float:
+        """Bytes touched, in whole lines of `line` bytes.
+
+        Loops that step over one another's elements (a window's and its positions) count once.
+        """
+        runs: list[tuple[int, int]] = []  # (elements apart, how many)
+        scattered = 1
+        for step in self.steps:
+            count = step.count(spans)
+            if count == 1 or step.size == 0:  # 0: of an array without elements
+                continue
+            if step.size is None:
+                scattered *= count
+            elif runs and step.size % runs[-1][0] == 0 and step.size // runs[-1][0] <= runs[-1][1]:
+                apart, run = runs[-1]
+                runs[-1] = apart, run + step.size // apart * (count - 1)
+            else:
+                runs.append((step.size, count))
+        apart, run = runs[0] if runs else (1, 1)
+        if apart == 1:
+            total = ceil(run * self.size / line) * line
+        else:
+            total = run * max(self.size, min(apart * self.size, line))
+        for _, run in runs[1:]:
+            total *= run
+        return min(total * scattered, self.most)
+
+
+def touch(
+    source: int | StageRef,
+    steps: Collection[Step],
+    *,
+    store: bool,
+    size: int,
+    most: float,
+    constant: bool = False,
+    bases: Collection[int] = (0,),
+) -> Touch:
+    """A touch of the elements at each of `bases`, with its steps in order."""
+    places = sorted(set(bases))
+    found = (*steps, *_progressions(places))
+    ordered = sorted(found, key=lambda s: (s.size is None, s.size or 0))
+    loops = frozenset(s.var for s in steps if s.var is not None)
+    return Touch(source, store, size, tuple(ordered), most, constant, loops, len(places))
+
+
+def _progressions(places: Sequence[int]) -> list[Step]:
+    """Rising places as equal steps, and equal steps of such runs; unknown where they are neither.
+
+    0 1 2 8 9 10 are 3 places 1 apart, twice 8 apart.
+    """
+    if len(places) < 2:
+        return []
+    apart = places[1] - places[0]
+    run = next((n for n, p in enumerate(places) if p != places[0] + n * apart), len(places))
+    firsts = places[::run]
+    if [first + n * apart for first in firsts for n in range(run)] != list(places):
+        return [Step(None, None, within=len(places))]
+    return [Step(None, apart, within=run), *_progressions(firsts)]
+
+
+def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Step, ...], int]:
+    """The steps of an offset along the loops it varies with, and the element where they start."""
+    steps: list[Step] = []
+    base = offset.const
+    for monomial, coeff in offset.terms:
+        if any(v in loops for a in monomial for v in _vars(a)):
+            steps += _of_term(monomial, coeff, loops)
+        else:
+            base += coeff * prod(map(_size, monomial))
+    return tuple(_joined(steps)), base
+
+
+def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Step]:
+    moving = [a for a in monomial if any(v in loops for v in _vars(a))]
+    if len(moving) != 1:
+        return [Step(v, None) for a in moving for v in _vars(a) if v in loops]
+    (atom,) = moving
+    size = abs(coeff)
+    for other in monomial:
+        if other is not atom:  # a row as long as an open size
+            size *= _size(other)
+    if isinstance(atom, Var):
+        return [Step(atom, size)]
+    used = [v for v in _vars(atom) if v in loops]
+    den = as_int(atom.den) if isinstance(atom, Quotient | Remainder) else None
+    if den is None or not isinstance(atom, Quotient | Remainder):
+        return [Step(v, None) for v in used]
+    parts = []
+    for var in used:
+        linear = linear_in(atom.num, var)
+        by = None if linear is None else as_int(linear[0])
+        part = None if by is None else _cut(isinstance(atom, Quotient), var, abs(by), den, size)
+        parts.append(part or Step(var, None))
+    return [p for p in parts if p.size != 0]
+
+
+def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Step | None:
+    """The step of `by*var // den` or `by*var % den`, times `size`; None where it is not plain."""
+    if by % den == 0:
+        return Step(var, size * by // den if quotient else 0)
+    if den % by:
+        return None
+    return Step(var, size, every=den // by) if quotient else Step(var, size * by, within=den // by)
+
+
+def _size(atom: Atom) -> int:
+    """What counts for an open size."""
+    return trips(atom) if isinstance(atom, Var) and atom.extent else TYPICAL
+
+
+def _vars(atom: Atom) -> tuple[Var, ...]:
+    if isinstance(atom, Var):
+        return (atom,)
+    if isinstance(atom, Quotient | Remainder):
+        return (*free_vars(atom.num), *free_vars(atom.den))
+    return (*free_vars(atom.a), *free_vars(atom.b))
+
+
+def _joined(steps: list[Step]) -> list[Step]:
+    """Plain steps along one loop are one step."""
+    found: list[Step] = []
+    for step in steps:
+        at = next((n for n, s in enumerate(found) if _plain(s, step)), None)
+        if at is None:
+            found.append(step)
+        else:
+            found[at] = Step(step.var, (found[at].size or 0) + (step.size or 0))
+    return found
+
+
+def _plain(a: Step, b: Step) -> bool:
+    plain = all(s.size is not None and s.every == 1 and s.within is None for s in (a, b))
+    return plain and a.var is b.var

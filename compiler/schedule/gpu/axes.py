@@ -1,0 +1,107 @@
+"""The axes that the loops of a group's stages make in block kernels, and how long they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import Apply, Cast, StageRef
+from tcc.ir.index import Var, as_int, bounds, free_vars, linear_in
+from tcc.ir.tile import Scope
+from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.ir.types import F32, FLOAT8, I8, I32
+from tcc.schedule.gpu.schedule import BlockSchedule
+from tcc.schedule.nest import Product, product
+
+
+def join(loops: Sequence[Var]) -> str:
+    """The name of the axis of `loops`."""
+    return "+".join(v.name for v in loops)
+
+
+def power(size: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def factors(stage: GroupStage) -> Product | None:
+    """The factors of a sum of products, where they are floats or bytes."""
+    found = product(stage)
+    return found if found and stage.body[0].dtype.is_float else _of_bytes(stage)
+
+
+def _of_bytes(stage: GroupStage) -> Product | None:
+    (body, *rest) = stage.body
+    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+        return None
+    kinds = {s.arg.dtype for s in body.args if isinstance(s, Cast)}
+    if not all(isinstance(s, Cast) for s in body.args) or len(kinds) != 1:
+        return None
+    (kind,) = kinds
+    exact = body.dtype is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
+    return Product(*body.args) if exact else None
+
+
+def of_bytes(stage: GroupStage) -> bool:
+    """Whether a stage sums products of signed bytes, or of floats of a byte."""
+    return _of_bytes(stage) is not None
+
+
+def most_positions(loops: Sequence[Var]) -> int | None:
+    """The most positions of an axis; None where they are open."""
+    tops = [bounds(extent(v))[1] for v in loops]
+    return None if any(t is None for t in tops) else prod(t for t in tops if t is not None)
+
+
+class Blocks:
+    """Blocks by axis, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, int] = {}
+
+    def add(self, loops: Sequence[Var], block: int) -> None:
+        if loops and block > 1:
+            self.found.setdefault(join(loops), block)
+
+    def schedule(self, parallel: Sequence[Sequence[Var]], warps: int, stages: int) -> BlockSchedule:
+        names = tuple(join(loops) for loops in parallel if loops)
+        return BlockSchedule(tuple(self.found.items()), names, warps, stages)
+
+
+def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
+    """A stage's loops that neither all stages nor a walk share, as what it holds lies."""
+    own = [v for v in stage.iters if v not in group.cut]
+    held = [
+        a
+        for targets in stage.stores
+        for a in targets
+        if group.buffers[a.buffer].scope is Scope.LOCAL
+    ]
+    return _along(own, held[:1])
+
+
+def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
+    """A stage's reduced loops but a walk's, as what it reads of other stages lies."""
+    loops = [v for v in stage.reduce if v not in group.cut]
+    held = [a for n, a in stage.accesses.items() if isinstance(n.source, StageRef)]
+    return _along(loops, held[:1])
+
+
+def reads_held(stage: GroupStage) -> bool:
+    """Whether a stage reduces what another one holds."""
+    return any(
+        isinstance(n.source, StageRef) and set(free_vars(a.offset)) & set(stage.reduce)
+        for n, a in stage.accesses.items()
+    )
+
+
+def _along(loops: list[Var], accesses: list[Access]) -> list[Var]:
+    if not accesses:
+        return loops
+
+    def step(var: Var) -> int:
+        linear = linear_in(accesses[0].offset, var)
+        return 0 if linear is None else -(as_int(linear[0]) or 0)
+
+    return sorted(loops, key=step)

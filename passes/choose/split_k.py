@@ -1,0 +1,133 @@
+"""Divides long sums among units where the results alone are too few for a device.
+
+    s[i, j] = sum(k: 4096) a[i, k] * b[k, j] ; y = f(s)          16 x 512 results, 132 processors
+      ->  kernel { p[q, i, j] = sum(r: 512) a[i, 512*q + r] * b[512*q + r, j] }        q: 0..8
+          kernel { s[i, j] = sum(q) p[q, i, j] ; y = f(s) }
+
+As many parts as cost least, if they do.  The order of sums depends on sizes and the device alone,
+and nothing is added up by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, prod
+from typing import TypeAlias
+
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr.scalar import (
+    IndexValue,
+    Read,
+    Scalar,
+    Source,
+    StageRef,
+    index_value,
+    read,
+    transform,
+)
+from tcc.ir.index import Index, Var, as_int, const, free_vars, iterator, of_atom, substitute
+from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
+from tcc.schedule.gpu.schedule import BlockProfile
+
+# Steps of a sum that a unit takes at once: every part is a multiple.
+_STEP = 64
+# What a second kernel must save.
+_WORTH = 0.95
+
+# The best price of a kernel; None where it is no block kernel.
+Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
+
+
+def divide_sums(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
+    """`expr` with its only total in parts, and the stage that makes them, behind which to cut;
+    None where that costs more, or sizes are open."""
+    totals = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
+    if len(totals) != 1 or len(expr.stages[totals[0]].body) != 1:
+        return None
+    (number,) = totals
+    stage = expr.stages[number]
+    sizes = [as_int(extent(v)) for v in (*stage.iters, *stage.reduce)]
+    if any(n is None or n < 1 for n in sizes) or any(n.indirect for n in reads(stage)):
+        return None
+    cut = max(stage.reduce, key=lambda v: _trips([v]))
+    counts = _counts(_trips([cut]))
+    whole = prices(expr) if counts else None
+    if whole is None or whole.units >= 2 * profile.processors or whole.seconds < 2 * LAUNCH:
+        return None
+    made = [(_with_parts(expr, number, cut, parts), parts) for parts in counts]
+    found = [(_seconds(*each, number, profile, prices), each[0]) for each in made]
+    seconds, best = min(found, key=lambda pair: pair[0])
+    return (best, number) if seconds < _WORTH * whole.seconds else None
+
+
+def _counts(trips: int) -> list[int]:
+    """In how many parts a loop can be cut."""
+    return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
+
+
+def _seconds(expr: Expr, parts: int, number: int, profile: BlockProfile, prices: Prices) -> float:
+    """The price of the parts and of their sums."""
+    first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
+    price = prices(canonical(first))
+    stage = expr.stages[number]
+    moved = 2 * _trips(stage.iters) * stage.body[0].dtype.bytes
+    return inf if price is None else price.seconds + streamed(profile, moved)
+
+
+def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
+    stages: list[Stage] = []
+    for n, old in enumerate(expr.stages):
+        moved = _later(old, number)
+        stages += _divided(moved, number, cut, parts) if n == number else [moved]
+    outputs = tuple(replace(o, stage=o.stage + (o.stage >= number)) for o in expr.outputs)
+    return canonical(Expr(expr.params, tuple(stages), outputs))
+
+
+def _divided(stage: Stage, number: int, cut: Var, parts: int) -> tuple[Stage, Stage]:
+    """The stage of parts, stage `number`, and that of their sums.
+
+    Parts take the place of a first loop of one trip, so that images of one batch stay images.
+    """
+    size = _trips([cut]) // parts
+    part, rest = iterator("part", parts), iterator(cut.name, size)
+    (first,), (last,) = free_vars(part), free_vars(rest)
+    moved = {cut: part * size + rest}
+    kept = stage.iters
+    if len(kept) > 1 and _trips(kept[:1]) == 1:
+        moved, kept = {**moved, kept[0]: const(0)}, kept[1:]
+
+    def leaf(node: Scalar) -> Scalar:
+        match node:
+            case Read():
+                at = tuple(substitute(i, moved) for i in node.indices)
+                return read(node.source, at, node.dtype, fill=node.fill)
+            case IndexValue():
+                return index_value(substitute(node.index, moved), node.dtype)
+            case _:
+                return node
+
+    reduce = tuple(last if v is cut else v for v in stage.reduce)
+    made = tuple(transform(s, leaf) for s in stage.body)
+    at: tuple[Index, ...] = (part, *map(of_atom, kept))
+    sums = read(StageRef(number, 0), at, stage.body[0].dtype)
+    return (
+        replace(stage, iters=(first, *kept), reduce=reduce, body=made),
+        replace(stage, reduce=(first,), body=(sums,)),
+    )
+
+
+def _later(stage: Stage, number: int) -> Stage:
+    """`stage` with the results of stage `number` and of later ones read one stage later."""
+
+    def moved(source: Source) -> Source:
+        if not isinstance(source, StageRef) or source.stage < number:
+            return source
+        return replace(source, stage=source.stage + 1)
+
+    return with_sources(stage, moved)
+
+
+def _trips(loops: Sequence[Var]) -> int:
+    return prod(as_int(extent(v)) or 0 for v in loops)

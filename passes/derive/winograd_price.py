@@ -1,0 +1,224 @@
+"""What a convolution takes directly and in a Winograd form, with what is computed around it.
+
+    region   max_pool -> conv -> add, relu -> max_pool     of the conv and what follows it
+    direct   one kernel                                    priced like the kernels of a model
+    F(4x4)   input transform, products, output transform
+
+A region is the graph of a few nodes, placed and scheduled like a whole model, and its price the sum
+of its kernels' prices: epilogues, halos, layouts and joined kernels count as they will be.  Where
+others make or read its values, a pool of one element stands for them, so that values are stored as
+between kernels; what pools take by themselves is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
+from tcc.ir.graph.rewrite import Inputs
+from tcc.ir.index import as_index
+from tcc.ir.types import F32, TensorType, tensor
+from tcc.ops import OPS
+from tcc.passes.derive.winograd_forms import (
+    Form,
+    Tiling,
+    input_transform,
+    output_transform,
+    products,
+)
+from tcc.passes.fuse.partition import Kind, classify
+from tcc.passes.layout.assign import Kernel
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.tile.plan import KernelPlanner
+
+# Nodes after a convolution that are taken for its epilogue.
+_MOST = 8
+# Where nodes of regions come from.
+_DIRECT, _POOL = "direct", "pool"
+
+Forms: TypeAlias = tuple[Form | None, ...]
+
+
+class Role(Enum):
+    """What a value is to a region that reads it."""
+
+    MADE = "made"
+    CONSTANT = "constant"
+    GIVEN = "given"  # an input of the graph, in the caller's layout
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Convolutions, and the nodes after them that may run in their kernels, in order.
+
+    `roles` are of the values they read and `shown` those that others read."""
+
+    nodes: tuple[Node, ...]
+    convolutions: tuple[Node, ...]
+    roles: Mapping[Value, Role]
+    shown: tuple[Value, ...]
+
+
+def region_of(
+    graph: Graph,
+    users: Mapping[Value, Sequence[Node]],
+    constants: Collection[Value],
+    convolutions: Sequence[Node],
+) -> Region:
+    """The region of some convolutions of `graph`; `users` are its values' readers, `constants` also
+    those of the graphs around it."""
+    chosen = dict.fromkeys(convolutions)
+    for convolution in convolutions:
+        chosen.update(dict.fromkeys(epilogue(users, convolution)))
+    nodes = tuple(n for n in graph.nodes if n in chosen)
+    outputs = dict.fromkeys(graph.outputs)
+    shown = tuple(
+        v
+        for n in nodes
+        for v in n.outputs
+        if v in outputs or any(u not in chosen for u in users.get(v, ())) or v not in users
+    )
+    roles = dict.fromkeys((v for n in nodes for v in n.inputs if v is not None), Role.OTHER)
+    roles |= {v: Role.GIVEN for v in graph.inputs if v in roles}
+    roles |= {v: Role.CONSTANT for v in roles if v in constants}
+    roles |= {v: Role.MADE for n in nodes for v in n.outputs if v in roles}
+    return Region(nodes, tuple(convolutions), roles, shown)
+
+
+def epilogue(users: Mapping[Value, Sequence[Node]], node: Node) -> list[Node]:
+    """Nodes after a convolution that change its result element by element."""
+    found = [node]
+    for seen in found:
+        if len(found) > _MOST:
+            break
+        after = [n for v in seen.outputs for n in users.get(v, ()) if n not in found]
+        found += [n for n in dict.fromkeys(after) if classify(n).kind is Kind.POINTWISE]
+    return found[1 : _MOST + 1]
+
+
+class RegionPrices:
+    """Prices regions as a planner would schedule their kernels, equal ones once.
+
+    `direct` is how many times the operations a direct convolution does in a cycle, in a narrower
+    type.
+    """
+
+    def __init__(self, planner: KernelPlanner, direct: float = 1.0) -> None:
+        self._planner, self._direct = planner, direct
+        self._known: dict[Any, float] = {}
+        self._pools: dict[Any, float] = {}
+
+    def seconds(self, region: Region, forms: Forms) -> float:
+        """Seconds of a region whose convolutions are computed in these forms; None: directly."""
+        key = _key(region)
+        if (key, forms) not in self._known:
+            direct = (None,) * len(forms)
+            if key not in self._pools:
+                parts = self._priced(_built(region, direct))
+                self._pools[key] = sum(seconds for loc, seconds in parts if loc.startswith(_POOL))
+                self._known[key, direct] = sum(s for _, s in parts) - self._pools[key]
+            if forms != direct:
+                parts = self._priced(_built(region, forms))
+                self._known[key, forms] = sum(s for _, s in parts) - self._pools[key]
+        return self._known[key, forms]
+
+    def _priced(self, graph: Graph) -> list[tuple[str, float]]:
+        """Where each kernel of a graph comes from, and its seconds."""
+        placed = place_graph(graph, registers=self._planner.registers)
+        constants = dict.fromkeys(graph.constants)
+        found = []
+        for kernel in (s.kernel for s in placed.steps if s.kernel is not None):
+            seconds = self._planner.seconds(kernel, placed.layouts, constants)
+            found.append((kernel.loc, seconds / (self._direct if _is_direct(kernel) else 1.0)))
+        return found
+
+
+def _is_direct(kernel: Kernel) -> bool:
+    return kernel.loc.startswith(_DIRECT)
+
+
+def _key(region: Region) -> tuple[Any, ...]:
+    """What a region computes, whatever its values are called."""
+    numbers: dict[Value, int] = {}
+    parts: list[Any] = []
+    for node in region.nodes:
+        operands = tuple(
+            v and (numbers.setdefault(v, len(numbers)), v.type, region.roles[v])
+            for v in node.inputs
+        )
+        results = tuple((numbers.setdefault(v, len(numbers)), v.type) for v in node.outputs)
+        parts.append((node.op.name, node.attrs, operands, results))
+    shown = tuple(numbers[v] for v in region.shown)
+    return (*parts, shown, tuple(region.nodes.index(n) for n in region.convolutions))
+
+
+# ---- graphs of regions --------------------------------------------------------------------------
+
+
+def _built(region: Region, forms: Forms) -> Graph:
+    b = GraphBuilder("region")
+    form_of = dict(zip(region.convolutions, forms, strict=True))
+    new = {v: _outside(b, v, role) for v, role in region.roles.items() if role is not Role.MADE}
+    for node in region.nodes:
+        inputs = tuple(None if v is None else new[v] for v in node.inputs)
+        form = form_of.get(node)
+        if form is None:
+            loc = _DIRECT if node in form_of else ""
+            results = b.add(node.op, inputs, node.attrs, loc=loc)
+        else:
+            results = with_form(b, node, inputs, _unread(b, filters_type(node, form)), form)
+        new.update(zip(node.outputs, results, strict=True))
+    return b.finish([_pool(b, new[v]) for v in region.shown])
+
+
+def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
+    if role is Role.CONSTANT:
+        return _unread(b, value.type)
+    given = b.input(value.name, value.type)
+    return given if role is Role.GIVEN else _pool(b, given)
+
+
+def _unread(b: GraphBuilder, type_: TensorType) -> Value:
+    """A constant of contents that no price depends on."""
+    name = b.fresh("constant")
+    return b.constant_handle(Handle(name), type_, name)
+
+
+def _pool(b: GraphBuilder, value: Value) -> Value:
+    """Another kernel's work on an image."""
+    if value.type.dtype is not F32 or value.type.rank != 4:
+        return value
+    zero = (as_index(0), as_index(0))
+    attrs = OPS["max_pool"].attrs((1, 1), (1, 1), zero, zero, (1, 1))
+    return b.add(OPS["max_pool"], [value], attrs, loc=_POOL)[0]
+
+
+def filters_type(node: Node, form: Form) -> TensorType:
+    """Of the transformed filters: points, channels, filters."""
+    weights = node.inputs[1]
+    assert weights is not None
+    filters, channels = weights.type.shape[:2]
+    return tensor(F32, form.points, channels, filters)
+
+
+def with_form(
+    b: GraphBuilder, node: Node, inputs: Inputs, filters: Value, form: Form
+) -> tuple[Value, ...]:
+    """Adds what computes the convolution `node` of `inputs` in `form`, with transformed filters."""
+    image = inputs[0]
+    assert image is not None
+    attrs, (result,) = node.attrs, node.outputs
+    before = (as_index(attrs.before[0]), as_index(attrs.before[1]))
+    high, wide = result.type.shape[2:]
+    tiling = Tiling(image.type, before, attrs.dilations, (high, wide))
+    op, form_of = OPS["expression"], OPS["expression"].attrs
+    (v,) = b.add(op, [image], form_of(input_transform(form, tiling)), loc=node.loc)
+    (m,) = b.add(op, [v, filters], form_of(products(v.type, filters.type)), loc=node.loc)
+    bias = inputs[2] if len(inputs) > 2 else None
+    shift = None if bias is None else bias.type
+    last = form_of(output_transform(form, tiling, m.type, shift))
+    return b.add(op, [m, bias], last, loc=node.loc)

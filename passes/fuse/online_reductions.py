@@ -1,0 +1,297 @@
+"""Derives the online form of chained reductions: all of them in one walk along a loop.
+
+    m = max(j) s[j]                        for runs of j:  m' = max(m, max(run) s)
+    l = sum(j) exp(s[j] - m)        ->       l' = l * exp(m - m') + sum(run) exp(s - m')
+    o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(run) exp(s - m') * v
+
+The chain may hold stages that make values for each j (scores, exponentials): a unit then holds
+those of a run only.  A sum may join if its terms depend on one earlier maximum or minimum of the
+walk in such a way that `rescale` finds a factor, or on none.
+
+While nothing has been seen, the state is its identity, an infinity; terms take 0 for it then, so
+that runs that are masked throughout leave zeros, as terms of -inf do beside a finite maximum.  What
+comes after the walk multiplies by the factor of no change: 1, or NaN where the final state is
+infinite, as in the split form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads
+from tcc.ir.expr.scalar import (
+    Read,
+    Scalar,
+    StageRef,
+    apply,
+    literal,
+    read,
+    rebuild,
+    substitute_indices,
+    transform,
+    walk,
+)
+from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
+from tcc.ir.tile.group import Rescale, Walk
+from tcc.passes.fuse.rescale import cleans, rescaling
+
+# The iterator that all stages of a walk share; no other has such a name.
+_LOOP = "walk"
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """An expression whose stages in `walk.stages` share the loop `walk.loop`."""
+
+    expr: Expr
+    walk: Walk
+
+
+@lru_cache(maxsize=256)
+def derive(expr: Expr) -> Walked | None:
+    """The online form of `expr`; None where its reductions do not allow it."""
+    for number, stage in enumerate(expr.stages):
+        if stage.monoid != "sum" or len(stage.reduce) != 1 or len(stage.body) != 1:
+            continue
+        for source in _states_read(expr, number):
+            loops = _unified(expr, number, source)
+            found = None if loops is None else _Derivation(expr, loops).run()
+            if found is not None:
+                return found
+    return None
+
+
+def _stage_refs(stage: Stage) -> list[Read]:
+    return [r for r in reads(stage) if isinstance(r.source, StageRef)]
+
+
+def source_of(node: Read) -> int:
+    """The stage that a read of a stage is of."""
+    assert isinstance(node.source, StageRef)
+    return node.source.stage
+
+
+def _above(expr: Expr, roots: Sequence[int]) -> set[int]:
+    """The stages that `roots` are made of, themselves included."""
+    found = set(roots)
+    for number in range(len(expr.stages) - 1, -1, -1):
+        if number in found:
+            found.update(map(source_of, _stage_refs(expr.stages[number])))
+    return found
+
+
+def _states_read(expr: Expr, number: int) -> list[int]:
+    """Earlier maxima and minima over a loop as long as that of the sum, which it is made of."""
+    (own,) = expr.stages[number].reduce
+    return [
+        n
+        for n in sorted(_above(expr, [number]) - {number})
+        if expr.stages[n].monoid in ("max", "min")
+        and len(expr.stages[n].reduce) == 1
+        and extent(expr.stages[n].reduce[0]) is extent(own)
+    ]
+
+
+def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
+    """For each stage that has it, the loop along which the reductions `seeds` run."""
+    loops = {n: expr.stages[n].reduce[0] for n in seeds}
+    pending = [*seeds]
+    while pending:
+        number = pending.pop()
+        for node in _stage_refs(expr.stages[number]):
+            source = source_of(node)
+            for own, index in zip(expr.stages[source].iters, node.indices, strict=True):
+                if loops[number] not in free_vars(index):
+                    continue
+                if var_of(index) is not loops[number] or loops.setdefault(source, own) is not own:
+                    return None
+                pending.append(source)
+        pending += [n for n in _readers(expr, number, loops) if n not in pending]
+    return loops
+
+
+def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
+    """Reductions that read a stage of the walk all along the loop; they come too."""
+    stage = expr.stages[number]
+    if loops[number] not in stage.iters:
+        return []
+    at = stage.iters.index(loops[number])
+    found = []
+    for later, reader in enumerate(expr.stages):
+        for node in _stage_refs(reader):
+            var = var_of(node.indices[at]) if source_of(node) == number else None
+            if var is not None and var in reader.reduce and later not in loops:
+                loops[later] = var
+                found.append(later)
+    return found
+
+
+class _Derivation:
+    """Checks that the stages with one of `loops` can be walked, and rewrites them."""
+
+    def __init__(self, expr: Expr, loops: Mapping[int, Var]) -> None:
+        self.expr, self.loops = expr, loops
+        self.totals = [n for n, v in loops.items() if v in expr.stages[n].reduce]
+        self.inside = sorted(loops)
+        self.found: dict[int, Rescale] = {}
+        self.clean: set[int] = set()  # sums that take 0 for NaN, where states are infinite too
+
+    def run(self) -> Walked | None:
+        if not self._is_chain() or not all(map(self._follows, self.totals)):
+            return None
+        if not self.found:
+            return None
+        before = sorted(_above(self.expr, self.inside) - set(self.inside))
+        loop = iterator(_LOOP, extent(self.loops[self.inside[0]]))
+        stages = [self._rewritten(n, s, loop) for n, s in enumerate(self.expr.stages)]
+        stages, outputs = self._finished(stages)
+        rescales = tuple(self.found[n] for n in sorted(self.found))
+        own = Walk(free_vars(loop)[0], tuple(before), tuple(self.inside), rescales)
+        return Walked(Expr(self.expr.params, tuple(stages), outputs), own)
+
+    def _is_chain(self) -> bool:
+        """Whether nothing but the walk needs values for each j, and nothing before needs totals."""
+        for n in self.inside:
+            stage = self.expr.stages[n]
+            if n in self.totals and (len(stage.reduce) != 1 or stage.monoid is None):
+                return False
+            if n not in self.totals and any(o.stage == n for o in self.expr.outputs):
+                return False
+        for n, stage in enumerate(self.expr.stages):
+            for node in _stage_refs(stage):
+                source = source_of(node)
+                if n not in self.loops and source in self.loops and source not in self.totals:
+                    return False
+        outside = _above(self.expr, self.inside) - set(self.inside)
+        return not any(
+            source_of(node) in self.loops
+            for n in outside
+            for node in _stage_refs(self.expr.stages[n])
+        )
+
+    def _terms(self, scalar: Scalar) -> Scalar:
+        """`scalar` with the pointwise stages of the walk it reads put in."""
+
+        def leaf(node: Scalar) -> Scalar:
+            if not isinstance(node, Read) or not isinstance(node.source, StageRef):
+                return node
+            stage = self.expr.stages[node.source.stage]
+            if node.source.stage not in self.loops or stage.monoid is not None:
+                return node
+            at = dict(zip(stage.iters, node.indices, strict=True))
+            return self._terms(substitute_indices(stage.body[node.source.component], at))
+
+        return transform(scalar, leaf)
+
+    def _follows(self, number: int) -> bool:
+        """Whether a reduction can go on when a total it depends on changes."""
+        stage = self.expr.stages[number]
+        bodies = [self._terms(s) for s in stage.body]
+        states = {n for s in bodies for n in walk(s) if self._is_total(n)}
+        inner = {n for s in bodies for n in walk(s) if self._hides_total(n)}
+        if inner:
+            return False
+        if not states:
+            return True
+        (state, *more) = states
+        assert isinstance(state, Read)
+        of = self.expr.stages[source_of(state)]
+        if more or stage.monoid != "sum" or len(bodies) != 1 or of.monoid not in ("max", "min"):
+            return False
+        factor = rescaling(bodies[0], state)
+        if factor is None or self._rescaled_itself(source_of(state)):
+            return False
+        self.found[number] = Rescale(number, state, factor)
+        if any(map(cleans, walk(bodies[0]))):
+            self.clean.add(number)
+        return True
+
+    def _rescaled_itself(self, number: int) -> bool:
+        return any(
+            self._is_total(node)
+            for body in self.expr.stages[number].body
+            for node in walk(self._terms(body))
+        )
+
+    def _is_total(self, node: Scalar) -> bool:
+        return isinstance(node, Read) and (
+            isinstance(node.source, StageRef) and node.source.stage in self.totals
+        )
+
+    def _hides_total(self, node: Scalar) -> bool:
+        """Whether a read is of a stage of the walk, with sums of its own, that reads totals."""
+        if not isinstance(node, Read) or not isinstance(node.source, StageRef):
+            return False
+        number = node.source.stage
+        if number not in self.loops or number in self.totals:
+            return False
+        return bool(_above(self.expr, [number]) & set(self.totals))
+
+    # ---- rewriting ----------------------------------------------------------------------------
+
+    def _rewritten(self, number: int, stage: Stage, loop: Index) -> Stage:
+        """The stage with the loop under its common name, and terms that take 0 for no state."""
+        if number not in self.loops:
+            return stage
+        own, (new,) = self.loops[number], free_vars(loop)
+        states = {r.state.source for r in self.found.values()}
+
+        def leaf(node: Scalar) -> Scalar:
+            if not isinstance(node, Read) or node.source not in states:
+                return node
+            assert isinstance(node.source, StageRef)
+            monoid = self.expr.stages[node.source.stage].monoid
+            assert monoid is not None
+            (none,) = MONOIDS[monoid].identity((node.dtype,))
+            return apply("select", apply("eq", node, none), literal(0, node.dtype), node)
+
+        body = (transform(substitute_indices(s, {own: loop}), leaf) for s in stage.body)
+        return replace(
+            stage,
+            iters=tuple(new if v is own else v for v in stage.iters),
+            reduce=tuple(new if v is own else v for v in stage.reduce),
+            body=tuple(body),
+        )
+
+    def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
+        """Results and readers after the walk see sums of infinite states as in the split form."""
+
+        def final(node: Read) -> Scalar:
+            return self._final(node) if isinstance(node.source, StageRef) else node
+
+        outputs = list(self.expr.outputs)
+        for number, stage in enumerate(stages):
+            if number not in self.loops:
+                stages[number] = with_reads(stage, final)
+        for n, ref in enumerate(outputs):
+            if ref.stage in self.found:
+                own = stages[ref.stage]
+                at = tuple(iterator(v.name, extent(v)) for v in own.iters)
+                value = self._final(read(ref, at, own.body[0].dtype))
+                stages.append(Stage(own.iters, (), None, (value,)))
+                outputs[n] = StageRef(len(stages) - 1)
+        return stages, tuple(outputs)
+
+    def _final(self, node: Read) -> Scalar:
+        """A sum after the walk times the factor of no change."""
+        assert isinstance(node.source, StageRef)
+        found = self.found.get(node.source.stage)
+        if found is None or node.source.stage in self.clean:
+            return node
+        own = self.expr.stages[node.source.stage]
+        at = dict(zip(own.iters, node.indices, strict=True))
+        indices = tuple(substitute(i, at) for i in found.state.indices)
+        state = read(found.state.source, indices, found.state.dtype)
+        return apply("mul", node, with_states(found.factor, state, state))
+
+
+def with_states(factor: Scalar, old: Scalar, new: Scalar) -> Scalar:
+    """A rescaling factor of two values of the state."""
+    args = {0: old, 1: new}
+    done: dict[Scalar, Scalar] = {}
+    for node in walk(factor):
+        number = getattr(node, "number", None)
+        done[node] = rebuild(node, done.__getitem__) if number is None else args[number]
+    return done[factor]

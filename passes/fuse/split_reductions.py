@@ -1,0 +1,93 @@
+"""Totals over whole tensors, in two steps, so that all threads take part.
+
+    s = sum(i, k) f(x[i, k])   ->   p[i] = sum(k) f(x[i, k]) ; s = sum(i) p[i]
+
+Says too where kernels that hold such totals are cut: where stages share no loop, one thread would
+do all of them.  The order of sums depends on sizes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr.scalar import Source, StageRef, read
+from tcc.ir.index import Var, as_int, of_atom
+from tcc.passes.fuse.compose import canonical, is_contraction
+from tcc.passes.fuse.sliding_window import shared_loops
+from tcc.passes.fuse.unify_iterators import linked_stages
+
+# Evaluations of a stage that are worth a second thread, and the fewest parts of a total.
+_LARGE = 1 << 17
+_PARTS = 8
+
+
+def in_parts(expr: Expr) -> Expr:
+    """`expr` with its large totals taken in two steps."""
+    if not any(_part(s) for s in expr.stages):
+        return expr
+    stages: list[Stage] = []
+    number: list[int] = []  # where each stage of `expr` is now
+    for stage in expr.stages:
+        moved = _renumbered(stage, number)
+        stages += _steps(moved, len(stages))
+        number.append(len(stages) - 1)
+    outputs = tuple(StageRef(number[o.stage], o.component) for o in expr.outputs)
+    return canonical(Expr(expr.params, tuple(stages), outputs))
+
+
+def alone(expr: Expr) -> int | None:
+    """The stage behind which to cut an expression whose stages share no loop, though one of them
+    has work for several threads."""
+    if len(expr.stages) == 1 or any(is_contraction(s) for s in expr.stages):
+        return None
+    if shared_loops(linked_stages(expr), expr).common:
+        return None
+    last = len(expr.stages) - 1
+    for number, stage in enumerate(expr.stages):
+        if stage.iters and _trips((*stage.iters, *stage.reduce)) >= _LARGE:
+            return number if number < last else max(_sources(stage), default=None)
+    return None
+
+
+def _part(stage: Stage) -> Var | None:
+    """The loop of a large total whose elements become parts."""
+    if stage.monoid is None or is_contraction(stage) or _trips(stage.iters) != 1:
+        return None
+    if len(stage.reduce) < 2 or _trips(stage.reduce) < _LARGE:
+        return None
+    return next((v for v in stage.reduce if _trips((v,)) >= _PARTS), None)
+
+
+def _steps(stage: Stage, number: int) -> tuple[Stage, ...]:
+    """A stage as it stands, or as two, the first of them stage `number`."""
+    part = _part(stage)
+    if part is None:
+        return (stage,)
+    rest = tuple(v for v in stage.reduce if v is not part)
+    parts = replace(stage, iters=(*stage.iters, part), reduce=rest)
+    at = tuple(map(of_atom, parts.iters))
+    held = (read(StageRef(number, n), at, s.dtype) for n, s in enumerate(stage.body))
+    return parts, replace(stage, reduce=(part,), body=tuple(held))
+
+
+def _renumbered(stage: Stage, number: Sequence[int]) -> Stage:
+    """`stage` with the results of earlier stages read where those are now."""
+
+    def moved(source: Source) -> Source:
+        if not isinstance(source, StageRef):
+            return source
+        return StageRef(number[source.stage], source.component)
+
+    return with_sources(stage, moved)
+
+
+def _sources(stage: Stage) -> Iterator[int]:
+    return (r.source.stage for r in reads(stage) if isinstance(r.source, StageRef))
+
+
+def _trips(loops: tuple[Var, ...]) -> int:
+    """Trips of all loops together; 0 where one is open."""
+    return prod(as_int(extent(v)) or 0 for v in loops)

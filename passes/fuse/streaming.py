@@ -1,0 +1,181 @@
+"""Whether a group walks along a loop a run at a time, because units cannot hold all of it.
+
+A unit that holds whole rows computes every reduction once (the split form).  Rows of open size, or
+of more bytes than a core's cache, are walked instead (the online form of `states`): nothing then
+grows with the length of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr.scalar import Apply, Read, Source, StageRef, read, read_from, transform, uncast
+from tcc.ir.index import Var, as_int, free_vars, iterator, linear_in
+from tcc.ir.tile.group import Rescale, Walk
+from tcc.ir.types import element_count
+from tcc.passes.fuse.online_reductions import Walked, derive, source_of
+from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, needs_memory
+
+# Bytes that the stages of a unit may hold: half of a second-level cache.
+ROOM = 1 << 19
+# Rows of a unit that multiplies: fewer use what they multiply by too seldom.
+_ROWS = 256
+# Rows of a product from which they fill a vector, if turned around.
+_FEW = 8
+# Operands of a row that several reductions read again from beyond the second-level cache.
+_ROW = 1 << 20
+
+
+@lru_cache(maxsize=512)
+def walked(expr: Expr) -> Walked | None:
+    """The online form of `expr`, where it is wanted and there is one."""
+    if len(expr.stages) == 1 or not _too_much(expr):
+        return None
+    found = derive(expr)
+    if found is None:
+        return None
+    found = _with_factors(found)
+    return found if _fits(found) else None
+
+
+def held_bytes(linked: Sequence[Shaped], number: int, cut: tuple[Var, ...]) -> int | None:
+    """Bytes of a stage for one point of the loops in `cut`; None where they are open."""
+    stage = linked[number].stage
+    count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in cut)))
+    return None if count is None else count * max(s.dtype.bytes for s in stage.body)
+
+
+def _too_much(expr: Expr) -> bool:
+    linked = linked_stages(expr)
+    common = common_loops(linked)
+    total = 0
+    for number in range(len(linked)):
+        away = needs_memory(linked, number, common)
+        if away or linked[number].stage.monoid is not None:
+            size = held_bytes(linked, number, common)
+            if size is None and away:
+                return True
+            total += size or 0
+    if common and any(map(_factors, expr.stages)):
+        total *= min(_ROWS, as_int(extent(common[-1])) or _ROWS)
+    return total > ROOM or _reads_long_rows(expr) or any(map(_multiplies_rows, expr.stages))
+
+
+def _reads_long_rows(expr: Expr) -> bool:
+    sizes = [
+        as_int(extent(stage.reduce[0]))
+        for stage in expr.stages
+        if len(stage.reduce) == 1 and any(isinstance(r.source, int) for r in reads(stage))
+    ]
+    return len(sizes) > 1 and any(s is not None and s * 4 > _ROW for s in sizes)
+
+
+def _multiplies_rows(stage: Stage) -> bool:
+    """Whether a product reads both factors along the sum: no loop of its result runs along memory,
+    and a unit that holds whole rows could not change that.  A few rows multiply as they lie, with
+    sums along the vectors."""
+    factors = _factors(stage)
+    if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
+        return False
+    return bool(factors) and all(_own_points(stage, f) >= _FEW for f in factors)
+
+
+def _own_points(stage: Stage, factor: Read) -> int:
+    """Elements of the result for each that the other factor gives alone."""
+    own = {v for index in factor.indices for v in free_vars(index)}
+    others = {
+        v for f in _factors(stage) if f is not factor for i in f.indices for v in free_vars(i)
+    }
+    alone = [v for v in stage.iters if v in own and v not in others]
+    return prod(as_int(extent(v)) or _FEW for v in alone)
+
+
+def _factors(stage: Stage) -> tuple[Read, ...]:
+    (body, *rest) = stage.body
+    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+        return ()
+    a, b = map(uncast, body.args)
+    return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
+
+
+# ---- factors that a unit turns around ----------------------------------------------------------
+
+
+def _with_factors(found: Walked) -> Walked:
+    """With a copy, made once a unit, of factors of products along the walk that lie along the sum:
+    rows of the copy then lie along the vectors, and the factor that is walked needs none."""
+    loop = found.walk.loop
+    for number in found.walk.stages:
+        stage = found.expr.stages[number]
+        factors = _factors(stage)
+        if loop in stage.iters and factors and _multiplies_rows(stage):
+            still = [f for f in factors if loop not in {v for i in f.indices for v in free_vars(i)}]
+            if len(still) == 1 and isinstance(still[0].source, int) and still[0].fill is None:
+                return _with_copy(found, number, still[0])
+    return found
+
+
+def _with_copy(found: Walked, number: int, factor: Read) -> Walked:
+    stage = found.expr.stages[number]
+    used = [
+        v for v in (*stage.iters, *stage.reduce) if any(v in free_vars(i) for i in factor.indices)
+    ]
+    copy = Stage(tuple(used), (), None, (factor,))
+    at = tuple(iterator(v.name, extent(v)) for v in used)
+    mine = read(StageRef(0), at, factor.dtype)
+
+    def later(source: Source) -> Source:
+        return replace(source, stage=source.stage + 1) if isinstance(source, StageRef) else source
+
+    stages = [with_sources(s, later) for s in found.expr.stages]
+    own = transform(stages[number].body[0], lambda node: mine if node is factor else node)
+    stages[number] = replace(stages[number], body=(own,))
+    outputs = tuple(replace(o, stage=o.stage + 1) for o in found.expr.outputs)
+    old = found.walk
+    rescales = [
+        Rescale(r.stage + 1, read_from(r.state, later(r.state.source)), r.factor)
+        for r in old.rescales
+    ]
+    walk = Walk(
+        old.loop,
+        (0, *(n + 1 for n in old.before)),
+        tuple(n + 1 for n in old.stages),
+        tuple(rescales),
+    )
+    return Walked(Expr(found.expr.params, (copy, *stages), outputs), walk)
+
+
+# ---- what the lowering relies on ---------------------------------------------------------------
+
+
+def _fits(found: Walked) -> bool:
+    """Whether states are rows of the common loops, and a run of the walk is of known size."""
+    loop = found.walk.loop
+    if any(_is_cut(stage, loop) for stage in found.expr.stages):
+        return False
+    linked = linked_stages(found.expr)
+    common = common_loops(linked)
+    for rescale in found.walk.rescales:
+        state = source_of(rescale.state)
+        if not set(linked[state].stage.iters) <= set(common):
+            return False
+        if needs_memory(linked, state, common):
+            return False
+    cut = (*common, loop)
+    held = [
+        held_bytes(linked, n, cut) for n in range(len(linked)) if needs_memory(linked, n, common)
+    ]
+    return all(size is not None and size <= ROOM for size in held)
+
+
+def _is_cut(stage: Stage, loop: Var) -> bool:
+    """Whether anything reads at a quotient or a power of the loop."""
+    return any(
+        loop in free_vars(index) and linear_in(index, loop) is None
+        for node in reads(stage)
+        for index in node.indices
+    )

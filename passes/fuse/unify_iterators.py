@@ -1,0 +1,333 @@
+"""Makes stages that read each other loop over the same iterators.
+
+    s[i] = sum(k) x[i, k]                            s[u, v] = sum(k) x[64*u + v, k]
+    y[u, v] = exp(s[64*u + v])            ->         y[u, v] = exp(s[u, v])
+
+Requires nothing of the stages.  What cannot be linked stays as it is: the value then goes through
+the unit's scratch (`tcc.passes.fuse.structure`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tcc.ir.expr import Expr, Stage, extent, reads
+from tcc.ir.expr.scalar import StageRef, substitute_indices
+from tcc.ir.index import (
+    Index,
+    Quotient,
+    Remainder,
+    Var,
+    as_int,
+    atoms,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+    substitute,
+    var_of,
+    within,
+)
+from tcc.ir.types import element_count
+from tcc.passes.fuse.unit_axes import read_inside
+from tcc.passes.fuse.unroll import unroll
+
+# An index that no iterator follows.
+_LOOSE = const(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A stage, and the logical index of its result as functions of its iterators.
+
+    They differ from the iterators themselves once an iterator was split.  An unrolled stage has an
+    index for each of its bodies in `places` too: all give elements of one result.  Where other
+    stages read it, `chosen` are the iterators of the result that its bodies are for the values of.
+    """
+
+    stage: Stage
+    logical: tuple[Index, ...]
+    places: tuple[tuple[Index, ...], ...] = ()
+    chosen: tuple[Var, ...] = ()
+
+    @property
+    def axes(self) -> tuple[Var, ...]:
+        """The iterators of the result."""
+        return (*self.chosen, *self.stage.iters)
+
+
+# The same composition is asked about by every rule that may refuse it, and then lowered.
+@lru_cache(maxsize=512)
+def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
+    """The stages with loops that run over the same things linked."""
+    stages = read_inside(expr)
+    sources = [node.source for stage in stages for node in reads(stage)]
+    inner = {s.stage for s in sources if isinstance(s, StageRef)}
+    return link_stages(
+        tuple(
+            _chosen_stage(stage) if number in inner else shaped_stage(stage, unrolled=True)
+            for number, stage in enumerate(stages)
+        )
+    )
+
+
+def _chosen_stage(stage: Stage) -> Shaped:
+    """A stage that others read, unrolled where its bodies are for the values of some iterators."""
+    shaped = shaped_stage(stage)
+    split = unroll(shaped.stage, shaped.logical)
+    if split is None:
+        return shaped
+    logical: list[Index] = []
+    chosen: list[Var] = []
+    for formula, places in zip(shaped.logical, zip(*split.places, strict=True), strict=True):
+        var = var_of(formula)
+        if all(p is places[0] for p in places):
+            logical.append(places[0])
+        elif var is not None and all(as_int(p) is not None for p in places):
+            logical.append(formula)
+            chosen.append(var)
+        else:
+            return shaped
+    return Shaped(split.stage, tuple(logical), split.places, tuple(chosen))
+
+
+def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
+    """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
+    at = tuple(iterator(v.name, extent(v)) for v in stage.iters)
+    unit = {v: const(0) for v in (*stage.iters, *stage.reduce) if as_int(extent(v)) == 1}
+    shaped = _substituted(Shaped(stage, at), unit, dict.fromkeys(unit, ()))
+    split = unroll(shaped.stage, shaped.logical) if unrolled else None
+    if split is None:
+        return shaped
+    rest = tuple(iterator(v.name, extent(v)) for v in split.stage.iters)
+    return Shaped(split.stage, rest, split.places)
+
+
+def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
+    """Makes readers and the stages they read loop over the same iterators, last stage first.
+
+    A reshape between them shows as quotients and remainders in the read; the loop they cut is then
+    split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.
+    """
+    linked: list[Shaped] = []
+    for shaped in stages:
+        linked.append(_split_alike(_split_own(shaped), linked))
+    for number in range(len(stages) - 1, -1, -1):
+        reader = _first_reader(linked, number)
+        if reader is None and number < len(stages) - 1:
+            reader = _beside(linked[number], linked[-1])
+        if reader is not None:
+            linked[number] = _follow(linked[number], reader)
+    return tuple(linked)
+
+
+def _beside(shaped: Shaped, last: Shaped) -> tuple[Index, ...] | None:
+    """A result that no stage reads loops as the last one does, where it has the same shape."""
+    sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
+    return last.logical if sizes[0] == sizes[1] else None
+
+
+def _first_reader(stages: Sequence[Shaped], number: int) -> tuple[Index, ...] | None:
+    """The first later read at iterators alone, else the first at all: a product that sums over one
+    axis still walks the others one to one.  Indices that a reduction runs over are left out."""
+    partial = None
+    for shaped in stages[number + 1 :]:
+        for node in reads(shaped.stage):
+            if isinstance(node.source, StageRef) and node.source.stage == number:
+                used = {v for i in node.indices for v in free_vars(i)}
+                if used <= set(shaped.stage.iters):
+                    return node.indices
+                if partial is None:
+                    own = set(shaped.stage.iters)
+                    partial = tuple(i if set(free_vars(i)) <= own else _LOOSE for i in node.indices)
+    return partial
+
+
+def _split_own(shaped: Shaped) -> Shaped:
+    """Splits loops of a stage that its reads cut into quotient and rest."""
+    while True:
+        cut = _find_cut(shaped.stage)
+        if cut is None:
+            return shaped
+        var, by = cut
+        shaped = _split(shaped, var, by)
+
+
+def _split_alike(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
+    """Splits loops of a stage that walk an axis of an earlier one whose own loop was cut, so that
+    both have one loop for each part: heads that share their keys, in groups."""
+    while True:
+        cut = _find_shared_cut(shaped.stage, earlier)
+        if cut is None:
+            return shaped
+        shaped = _split(shaped, *cut)
+
+
+def _find_shared_cut(stage: Stage, earlier: Sequence[Shaped]) -> tuple[Var, int] | None:
+    for node in reads(stage):
+        if not isinstance(node.source, StageRef):
+            continue
+        for index, formula in zip(node.indices, earlier[node.source.stage].logical, strict=True):
+            var, size = var_of(index), radix_size(formula)
+            if var not in stage.iters or extent(var) is not size or len(free_vars(formula)) < 2:
+                continue
+            digits = digits_of(formula, size)
+            by = None if digits is None else as_int(extent(digits[-1]))
+            if by is not None:
+                return var, by
+    return None
+
+
+def _find_cut(stage: Stage) -> tuple[Var, int] | None:
+    cuts: list[tuple[int, Var]] = []
+    loops = (*stage.iters, *stage.reduce)
+    for atom in (a for node in reads(stage) for i in node.indices for a in atoms(i)):
+        if isinstance(atom, Quotient | Remainder):
+            var, by = var_of(atom.num), as_int(atom.den)
+            if var is None or by is None or var not in loops:
+                continue
+            if as_int(extent(var) % by) == 0:
+                cuts.append((by, var))
+    if not cuts:
+        return None
+    by, var = min(cuts, key=lambda cut: (cut[0], cut[1].name))
+    return var, by
+
+
+def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
+    outer = iterator(f"{var.name}a", extent(var) // by)
+    inner = iterator(f"{var.name}b", by)
+    names = (free_vars(outer)[0], free_vars(inner)[0])
+    return _substituted(shaped, {var: outer * by + inner}, {var: names})
+
+
+def _substituted(
+    shaped: Shaped, mapping: Mapping[Var, Index], loops: Mapping[Var, tuple[Var, ...]]
+) -> Shaped:
+    stage = shaped.stage
+    iters = tuple(new for v in stage.iters for new in loops.get(v, (v,)))
+    reduce = tuple(new for v in stage.reduce for new in loops.get(v, (v,)))
+    body = tuple(substitute_indices(s, mapping) for s in stage.body)
+    logical = tuple(substitute(i, mapping) for i in shaped.logical)
+    places = tuple(tuple(substitute(i, mapping) for i in at) for at in shaped.places)
+    chosen = tuple(new for v in shaped.chosen for new in loops.get(v, (v,)))
+    return Shaped(replace(stage, iters=iters, reduce=reduce, body=body), logical, places, chosen)
+
+
+def _follow(shaped: Shaped, at: tuple[Index, ...]) -> Shaped:
+    """Gives a stage the iterators of the read `at`, where an index is a mixed-radix number of
+    iterators of the reader that no other index uses; other iterators stay its own."""
+    mapping: dict[Var, Index] = {}
+    loops: dict[Var, tuple[Var, ...]] = {}
+    taken: set[Var] = set()
+    for formula, index in zip(shaped.logical, at, strict=True):
+        own = free_vars(formula)
+        digits = digits_of(index, radix_size(formula)) if own else None
+        if digits is None or taken & set(digits):
+            continue
+        if len(own) == 1:
+            mapping[own[0]], loops[own[0]] = index, digits
+        elif tuple(map(extent, own)) == tuple(map(extent, digits)):
+            mapping.update(
+                {v: iterator(d.name, extent(d)) for v, d in zip(own, digits, strict=True)}
+            )
+            loops.update({v: (d,) for v, d in zip(own, digits, strict=True)})
+        else:
+            continue
+        taken.update(digits)
+    return _substituted(shaped, mapping, loops)
+
+
+def digits_of(index: Index, size: Index) -> tuple[Var, ...] | None:
+    """The variables of a mixed-radix number that takes every value below `size`, largest first."""
+    variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
+    step = const(1)
+    for var in reversed(variables):
+        if var.extent is None or coefficient(index, var) is not step:
+            return None
+        step = step * extent(var)
+    return tuple(variables) if step is size and not index.const and variables else None
+
+
+def coefficient(index: Index, var: Var) -> Index:
+    """What `var` is multiplied by in `index`; 0 where that is not linear."""
+    linear = linear_in(index, var)
+    return const(0) if linear is None else linear[0]
+
+
+def common_loops(stages: Sequence[Shaped]) -> tuple[Var, ...]:
+    """Iterators of every stage at which stages read each other one to one."""
+    shared = set(stages[0].stage.iters)
+    for shaped in stages[1:]:
+        shared &= set(shaped.stage.iters)
+    for shaped, at in stage_reads(stages):
+        values = dict(zip(shaped.stage.iters, loops_at(shaped, at), strict=True))
+        shared = {v for v in shared if values[v] is loop_index(v)}
+    return tuple(v for v in stages[-1].stage.iters if v in shared)
+
+
+def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, tuple[Index, ...]]]:
+    """The stages that later ones read, with the logical index of each such read."""
+    return [
+        (stages[node.source.stage], node.indices)
+        for shaped in stages
+        for node in reads(shaped.stage)
+        if isinstance(node.source, StageRef)
+    ]
+
+
+def loop_index(var: Var) -> Index:
+    """The iterator as an expression."""
+    return iterator(var.name, extent(var))
+
+
+def loops_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The values of a stage's iterators at a logical index of its result."""
+    found = _values_at(shaped, logical)
+    return tuple(found[v] for v in shaped.stage.iters)
+
+
+def axes_at(shaped: Shaped, logical: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The values of the iterators of a stage's result at a logical index of it."""
+    found = _values_at(shaped, logical)
+    return tuple(found[v] for v in shaped.axes)
+
+
+def _values_at(shaped: Shaped, logical: tuple[Index, ...]) -> Mapping[Var, Index]:
+    found: dict[Var, Index] = {}
+    for index, formula in zip(logical, shaped.logical, strict=True):
+        own = free_vars(formula)
+        if len(own) == 1:
+            found[own[0]] = index
+            continue
+        rest = index
+        for var in reversed(digits_of(formula, radix_size(formula)) or ()):
+            found[var] = rest % extent(var)
+            rest = rest // extent(var)
+    return found
+
+
+def radix_size(formula: Index) -> Index:
+    """How many values a mixed-radix number of iterators takes."""
+    return element_count(tuple(extent(v) for v in free_vars(formula)))
+
+
+def needs_memory(stages: Sequence[Shaped], number: int, common: tuple[Var, ...]) -> bool:
+    """Whether a later stage reads this one anywhere but at the point it was just computed."""
+    own = stages[number]
+    plain = tuple(map(loop_index, own.stage.iters))
+    read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
+    if not read_at:
+        return False
+    if own.chosen:  # no block holds what several bodies give
+        return True
+    away = any(loops_at(own, at) != plain or _outside(own, at) for at in read_at)
+    return away or set(own.stage.iters) != set(common)
+
+
+def _outside(shaped: Shaped, logical: tuple[Index, ...]) -> bool:
+    """Whether an index may lie beyond an axis of one element, which has no loop to tell."""
+    places = zip(logical, shaped.logical, strict=True)
+    return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

@@ -1,0 +1,108 @@
+"""Sizes that only a run knows are looked at before anything relies on them.
+
+    %y = pad(%x : f32[n], edge)    ->    require(max(n, 1), n) ; %y = pad(%x, edge)
+
+Establishes that sizes of results that could be negative are not, as behind a window larger than its
+image; that an axis has elements where a node repeats some of them or chooses among them; and that
+an operand is as long as the indices into it along the axes that they do not count along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tcc.errors import UserError
+from tcc.ir.graph import GraphBuilder, Node, bodies
+from tcc.ir.graph.rewrite import Inputs
+from tcc.ir.index import Index, as_int, const, maximum, minimum, nonnegative
+from tcc.ir.types import element_count
+from tcc.ops import OPS
+from tcc.ops.sizes import RequireAttrs
+
+_CHOOSING = frozenset({"arg_max", "arg_min"})
+
+
+def check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Adds what `node` demands of sizes; whether it demanded any.
+
+    Raises `UserError` where no run could meet a demand.
+    """
+    added = _check_results(b, node, inputs)
+    added |= _check_axes(b, node, inputs)
+    return added | _check_reach(b, node, inputs)
+
+
+def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str, loc: str) -> bool:
+    """Demands that an axis has the size it needs; whether only the run knows."""
+    if needed is extent:
+        return False
+    b.add(OPS["require"], [], RequireAttrs(needed, extent, reason), loc=loc)
+    return True
+
+
+def _check_results(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands sizes of results that no operand has yet to be none below zero, where that is not
+    certain; whether it demanded any."""
+    if bodies(node):  # these check their own
+        return False
+    had = {dim for v in inputs if v is not None for dim in v.type.shape}
+    made = dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had)
+    added = False
+    for dim in made:
+        if not nonnegative(dim):
+            added |= demand(b, maximum(dim, 0), dim, "no size is negative", node.loc)
+    return added
+
+
+def _check_axes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands elements of the axes that `node` takes some of; whether it demanded any."""
+    added = False
+    taking = "choose" if node.op.name in _CHOOSING else "repeat"
+    for extent, results in _taken(node, inputs):
+        needed = maximum(extent, minimum(results, 1))
+        if needed is not extent and as_int(needed - extent) is not None:
+            raise UserError(
+                f"an axis has no elements to {taking}",
+                where=node.loc,
+                why=f"{node.op.name} gives results for an axis of extent 0",
+            )
+        reason = f"an axis without elements has none to {taking}"
+        added |= demand(b, needed, extent, reason, node.loc)
+    return added
+
+
+def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
+    """The extent of each axis whose elements are repeated or chosen from, and how many results
+    need them."""
+    x = inputs[0] if inputs else None
+    if x is None:
+        return
+    match node.op.name:
+        case "arg_max" | "arg_min":
+            axis = node.attrs.axis
+            yield x.type.shape[axis], element_count(x.type.shape[:axis] + x.type.shape[axis + 1 :])
+        case "pad" if node.attrs.mode != "constant":
+            ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
+            for dim, before, after in ends:
+                kept = dim + minimum(before, 0) + minimum(after, 0)
+                yield kept, maximum(before, 0) + maximum(after, 0)
+        case "resize":
+            for dim, size in zip(x.type.shape, node.attrs.sizes, strict=True):
+                if dim is not size:
+                    yield dim, size
+        case "grid_sample" if node.attrs.padding_mode != "zeros":
+            yield from ((dim, const(1)) for dim in x.type.shape[2:])
+
+
+def _check_reach(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
+    """Demands an operand that is as long as its indices along the axes that they do not count
+    along; whether it demanded any."""
+    if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
+        return False
+    added = False
+    pairs = zip(inputs[0].type.shape, inputs[1].type.shape, strict=True)
+    for axis, (extent, count) in enumerate(pairs):
+        if axis != node.attrs.axis:
+            needed, reason = maximum(extent, count), "there are more indices than elements"
+            added |= demand(b, needed, extent, reason, node.loc)
+    return added

@@ -1,0 +1,68 @@
+"""Merges nodes that compute the same.
+
+    %a = exp(%x) ; %b = exp(%x) ; %c = add(%a, %b)        %a = exp(%x) ; %c = add(%a, %a)
+
+Two nodes are the same if their ops, attributes and inputs are; constants count as the same if their
+contents are.  Opaque nodes are left alone and each body is looked at by itself.  Requires nothing.
+Establishes that no two nodes of a graph that could be merged are left, except where both give
+outputs of the model, which have names of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from tcc.ir.graph import Graph, Node, Value, bodies
+from tcc.ir.graph.rewrite import map_bodies, substituted
+from tcc.ir.op import Trait
+
+
+def merge_equal_nodes(graph: Graph) -> Graph:
+    """`graph` with one node for all that are equal; itself if none are."""
+    return _merge(graph, set(graph.outputs), {})
+
+
+def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Graph:
+    """`named` are the values that must keep existing; `outer` is what merged around a body."""
+    first: dict[Hashable, Node] = {}
+    new: dict[Value, Value] = dict(outer)
+    kept: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        if bodies(node):
+            inner = replace(node, attrs=map_bodies(node.attrs, lambda g: _merge(g, set(), new)))
+            same = all(a is b for a, b in zip(bodies(inner), bodies(node), strict=True))
+            changed, node = changed or not same, node if same else inner
+        elif node.outputs and Trait.OPAQUE not in node.op.traits:
+            found = first.setdefault(_key(graph, node, new), node)
+            if found is not node and named.isdisjoint(node.outputs):
+                new.update(zip(node.outputs, found.outputs, strict=True))
+                continue
+        kept.append(node)
+    if len(new) == len(outer) and not changed:
+        return graph
+    return substituted(replace(graph, nodes=tuple(kept)), new)
+
+
+def _key(graph: Graph, node: Node, new: dict[Value, Value]) -> Hashable:
+    operands: list[Hashable] = []
+    for value in node.inputs:
+        handle = None if value is None else graph.constants.get(value)
+        operands.append(new.get(value, value) if handle is None and value else handle)
+    names = [f.name for f in fields(node.attrs)]
+    attrs = tuple(_exact(getattr(node.attrs, n)) for n in names)
+    return node.op.name, attrs, tuple(operands)
+
+
+def _exact(item: Any) -> Hashable:
+    """Equal only for attributes that mean the same: 0.0 and -0.0, 1 and True differ."""
+    if isinstance(item, float):
+        return "float", item.hex()
+    if isinstance(item, bool):
+        return "bool", item
+    if isinstance(item, tuple):
+        return tuple(map(_exact, item))
+    found: Hashable = item
+    return found

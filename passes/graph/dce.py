@@ -1,0 +1,56 @@
+"""Drops nodes and constants that nothing reads.
+
+    %a = exp(%x) ; %b = relu(%x) ; return %b        %b = relu(%x) ; return %b
+
+Requires nothing.  Establishes that every result is read, or bound to what stays: nodes without
+results and opaque nodes (control flow, ops that bind sizes) are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tcc.ir.graph import ConstantStore, Graph, Handle, bodies, walk_nodes
+from tcc.ir.graph.rewrite import map_bodies, without_dead
+
+
+def drop_dead_nodes(graph: Graph) -> Graph:
+    """`graph` without dead nodes, in bodies too; itself if there are none."""
+    pruned = without_dead(graph)
+    return graph if _size(pruned) == _size(graph) else pruned
+
+
+def _size(graph: Graph) -> tuple[int, int]:
+    graphs = list(_graphs(graph))
+    return sum(len(g.nodes) for g in graphs), sum(len(g.constants) for g in graphs)
+
+
+def _graphs(graph: Graph) -> Iterator[Graph]:
+    yield graph
+    for node in walk_nodes(graph):
+        yield from bodies(node)
+
+
+def drop_unread_arrays(graph: Graph) -> Graph:
+    """`graph` on a store with no array but those its constants name.
+
+    What folding replaced is then freed with the old store: weights are most of a compile's memory.
+    """
+    live: dict[Handle, None] = {}
+    for part in _graphs(graph):
+        live.update(dict.fromkeys(part.constants.values()))
+    if len(live) == sum(1 for _ in graph.store.handles()):
+        return graph
+    store = ConstantStore()
+    for handle in live:
+        store.adopt(handle, graph.store)
+    return _on_store(graph, store)
+
+
+def _on_store(graph: Graph, store: ConstantStore) -> Graph:
+    nodes = tuple(
+        replace(n, attrs=map_bodies(n.attrs, lambda g: _on_store(g, store))) if bodies(n) else n
+        for n in graph.nodes
+    )
+    return replace(graph, nodes=nodes, store=store)

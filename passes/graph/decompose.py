@@ -1,0 +1,306 @@
+"""Replaces ops by simpler ones.
+
+    %y = conv_transpose(%x, %w) {strides=(2, 2)}     %a = conv(%x, %w')      ; 4 channels for each
+                                                     %b, %c = reshape, transpose
+                                                     %y = reshape(%c)        ; one in every 2 x 2
+
+Row `decompose` of the op table says what an op becomes.  A transposed convolution with constant
+weights becomes convolutions without inserted zeros: with stride s each output o of an axis lies
+in the residue (o + before) mod s and depends on every s-th element of the kernel only, so a
+convolution computes residues as channels, and an index map interleaves them.  Where the stride does
+not divide the kernel, the first residues have an element more than the others: these are
+convolutions of their own, for zeros in their place would make NaN of infinities.  Where there is
+one and the first output is no residue 0, residues read windows shifted against each other:
+`phase_conv` says so, and computes no output that is cropped.  Requires folded constants.
+Establishes that no op with a `decompose` is left, nor a conv_transpose with constant weights and
+dilation 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.index import Index, as_int, bounds, const
+from tcc.ir.op import Array
+from tcc.ir.types import TensorType
+from tcc.ops import OPS
+from tcc.ops.algebra.phases import PhaseConvAttrs
+
+
+def decompose(graph: Graph) -> Graph:
+    """`graph` with every op replaced that its row decomposes."""
+    return rewritten(graph, _by_row)
+
+
+def _by_row(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    rule = node.op.decompose
+    if rule is None:
+        return None
+    values: Sequence[Value] = rule(b, inputs, node.attrs)
+    return values
+
+
+def decompose_transposed(graph: Graph, *, exact: bool = True) -> Graph:
+    """`graph` with transposed convolutions as convolutions, where weights are constant.
+
+    Unless `exact`, those of one channel multiply by zeros, NaN of infinities, where that is faster.
+    """
+    return rewritten(graph, partial(_transposed, exact=exact))
+
+
+# ---- transposed convolutions --------------------------------------------------------------------
+
+
+_MOST_FILTERS = 1 << 22  # elements of sub-kernels with their zeros
+
+
+class _Span(NamedTuple):
+    """Residues `first` up to `end`, each of `taps` inputs."""
+
+    first: int
+    end: int
+    taps: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One spatial axis.
+
+    Output o is element (o + skip) % stride of what position (o + skip) // stride computes from
+    `taps` inputs; `before` and `after` are the convolution's padding, which may be negative.
+    Where `filled`, zeros give all residues as many taps.
+    """
+
+    stride: int
+    kernel: int
+    taps: int
+    skip: int
+    before: int
+    after: int
+    filled: bool
+
+    @property
+    def spans(self) -> tuple[_Span, ...]:
+        """Neighbouring residues with as many taps each; none of residues without."""
+        rest = 0 if self.filled else self.kernel % self.stride
+        longer = _Span(0, rest or self.stride, self.taps)
+        if not rest or self.taps == 1:
+            return (longer,)
+        return longer, _Span(rest, self.stride, self.taps - 1)
+
+
+def _axis(kernel: int, stride: int, before: int, after: int, extra: int, filled: bool) -> _Axis:
+    taps = -(-kernel // stride)
+    first = before // stride
+    last = (extra + kernel - after - 1) // stride  # counted from one below the last input
+    return _Axis(stride, kernel, taps, before - first * stride, taps - 1 - first, last, filled)
+
+
+def _transposed(
+    b: GraphBuilder, node: Node, inputs: Inputs, *, exact: bool
+) -> Sequence[Value] | None:
+    if node.op.name != "conv_transpose" or set(node.attrs.dilations) != {1}:
+        return None
+    x, source = inputs[0], inputs[1]
+    assert x is not None
+    assert source is not None
+    weights = b.array(source)
+    attrs = node.attrs
+    ends = [(as_int(p), as_int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
+    if weights is None:
+        return None
+    filled = not exact and weights.shape[1] == 1  # for one channel, reading the image is all
+    axes = [
+        _axis(k, s, p, q, e, filled)
+        for k, s, (p, q), e in zip(
+            weights.shape[2:], attrs.strides, ends, attrs.output_padding, strict=True
+        )
+        if p is not None and q is not None
+    ]
+    filters = prod(weights.shape[:2]) * prod(a.taps * a.stride for a in axes)
+    if filters > max(_MOST_FILTERS, 8 * weights.size):  # strides far beyond the kernel
+        return None
+    (y,) = node.op.infer([None if v is None else v.type for v in inputs], attrs)
+    if len(axes) < len(ends) or 0 in (y.static_shape or ()):
+        return None
+    if any(a.skip for a in axes) and all(len(a.spans) == 1 for a in axes):
+        phases = _phases(b, inputs, weights, y, axes, attrs.group)
+        if phases is not None:
+            return b.add(OPS["phase_conv"], *phases, loc=node.loc)
+    bias = inputs[2] if len(inputs) > 2 else None
+    constant = None if bias is None or _thin(axes) else b.array(bias)
+    parts = _Parts(b, node, axes, _split_kernels(weights, axes, attrs.group), constant)
+    value = parts.residues(x, source)
+    if value is None:
+        return None
+    value = _interleave(b, value, y, axes, node.loc)
+    if bias is not None and constant is None:
+        column = OPS["reshape"].attrs((bias.type.shape[0], *[const(1)] * len(axes)))
+        (shift,) = b.add(OPS["reshape"], [bias], column, loc=node.loc)
+        (value,) = b.add(OPS["add"], [value, shift], loc=node.loc)
+    return (value,)
+
+
+def _thin(axes: Sequence[_Axis]) -> bool:
+    """Whether residues are left that no element of the kernel reaches."""
+    return any(a.spans[-1].end < a.stride for a in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The convolutions of one `node`: of the residues that have as many taps along every axis.
+
+    `kernels` are those of `_split_kernels`; `bias` is what the convolutions add, if anything.
+    """
+
+    b: GraphBuilder
+    node: Node
+    axes: Sequence[_Axis]
+    kernels: Array
+    bias: Array | None
+
+    def residues(self, x: Value, source: Value) -> Value | None:
+        """[n, group, residues..., channel, positions...]; None where no element may be left."""
+        found = [self._part(x, source, spans) for spans in product(*(a.spans for a in self.axes))]
+        parts = [v for v in found if v is not None]
+        if len(parts) < len(found):
+            return None
+        for at in range(len(self.axes) - 1, -1, -1):
+            count = len(self.axes[at].spans)
+            groups = (parts[n : n + count] for n in range(0, len(parts), count))
+            parts = [self._joined(group, at) for group in groups]
+        return parts[0]
+
+    def _joined(self, parts: list[Value], at: int) -> Value:
+        """All residues of axis `at`: zeros for those that the kernel does not reach."""
+        value, axis = parts[0], self.axes[at]
+        if len(parts) > 1:
+            (value,) = self.b.add(
+                OPS["concat"], parts, OPS["concat"].attrs(2 + at), loc=self.node.loc
+            )
+        missing = axis.stride - axis.spans[-1].end
+        if missing:
+            none = [const(0)] * value.type.rank
+            rest = [*none]
+            rest[2 + at] = const(missing)
+            attrs = OPS["pad"].attrs(tuple(none), tuple(rest), "constant")
+            (value,) = self.b.add(OPS["pad"], [value], attrs, loc=self.node.loc)
+        return value
+
+    def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
+        """[n, group, residues of the spans..., channel, positions...]."""
+        b, rank, group = self.b, len(self.axes), self.kernels.shape[0]
+        late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
+        axes = [replace(a, before=a.before - n) for a, n in zip(self.axes, late, strict=True)]
+        cropped = _crop(b, x, axes, self.node.loc)
+        if cropped is None:
+            return None
+        residues = [slice(s.first, s.end) for s in spans]
+        taps = [slice(n, None) for n in late]
+        own = self.kernels[(slice(None), *residues, slice(None), slice(None), *taps)]
+        array = np.ascontiguousarray(own).reshape(-1, *own.shape[rank + 2 :])
+        operands = [cropped, b.constant(array, source.name, source.type.dtype)]
+        if self.bias is not None:
+            count = int(np.prod(own.shape[1 : rank + 1]))
+            each = np.repeat(self.bias.reshape(group, 1, -1), count, axis=1)
+            operands.append(b.constant(each.reshape(-1), "bias", source.type.dtype))
+        conv = OPS["conv"].attrs(
+            (1,) * rank,
+            tuple(max(a.before, 0) for a in axes),
+            tuple(max(a.after, 0) for a in axes),
+            (1,) * rank,
+            group,
+        )
+        (value,) = b.add(OPS["conv"], operands, conv, loc=self.node.loc)
+        n, _, *image = value.type.shape
+        shape = (n, *map(const, own.shape[: rank + 2]), *image)
+        return b.add(OPS["reshape"], [value], OPS["reshape"].attrs(shape), loc=self.node.loc)[0]
+
+
+def _phases(
+    b: GraphBuilder,
+    inputs: Inputs,
+    weights: Array,
+    y: TensorType,
+    axes: Sequence[_Axis],
+    groups: int,
+) -> tuple[list[Value | None], PhaseConvAttrs] | None:
+    """Operands and attributes of a `phase_conv`; None where phases differ in their outputs."""
+    if any(n % a.stride is not const(0) for n, a in zip(y.shape[2:], axes, strict=True)):
+        return None
+    split = _split_kernels(weights, axes, groups)
+    for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
+        split = np.roll(split, -axis.skip, at)
+    rank, channels = len(axes), y.shape[1].const
+    order = (*range(1, rank + 1), 0, *range(rank + 1, split.ndim))
+    moved = split.transpose(order).reshape(
+        *split.shape[1 : rank + 1], channels, *split.shape[rank + 2 :]
+    )
+    source = inputs[1]
+    assert source is not None
+    filters = b.constant(np.ascontiguousarray(moved), source.name, source.type.dtype)
+    attrs = PhaseConvAttrs(
+        tuple(n // a.stride for n, a in zip(y.shape[2:], axes, strict=True)),
+        tuple(a.skip for a in axes),
+        tuple(a.before for a in axes),
+        groups,
+    )
+    return [inputs[0], filters, *inputs[2:]], attrs
+
+
+def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis], loc: str) -> Value | None:
+    """`x` without the elements that padding by a negative number drops.
+
+    None where no element may be left.
+    """
+    starts = [max(-a.before, 0) for a in axes]
+    ends = [max(-a.after, 0) for a in axes]
+    if not any((*starts, *ends)):
+        return x
+    image = [n - p - q for n, p, q in zip(x.type.shape[2:], starts, ends, strict=True)]
+    if any((bounds(n)[0] or 0) < 1 for n in image):
+        return None
+    attrs = OPS["slice"].attrs(
+        (const(0), const(0), *map(const, starts)),
+        (1,) * x.type.rank,
+        (*x.type.shape[:2], *image),
+    )
+    return b.add(OPS["slice"], [x], attrs, loc=loc)[0]
+
+
+def _split_kernels(weights: Array, axes: Sequence[_Axis], groups: int) -> Array:
+    """Filters [group, residues..., channel, inputs of a group, taps...] of kernels
+    [group * input, channel, kernel...]: sub-kernels are reversed, short ones begin with zeros."""
+    inputs, channels = weights.shape[0] // groups, weights.shape[1]
+    full = [(0, a.taps * a.stride - a.kernel) for a in axes]
+    padded = np.pad(weights, ((0, 0), (0, 0), *full))
+    split = padded.reshape(groups, inputs, channels, *(n for a in axes for n in (a.taps, a.stride)))
+    taps = tuple(range(3, split.ndim, 2))
+    residues = tuple(range(4, split.ndim, 2))
+    return np.flip(split, taps).transpose(0, *residues, 2, 1, *taps)
+
+
+def _interleave(
+    b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis], loc: str
+) -> Value:
+    """[n, group, residues..., channel, positions...] as [n, group * channel, outputs...]."""
+    rank, n = len(axes), value.type.shape[0]
+    image = value.type.shape[3 + rank :]
+    order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]
+    whole = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
+    perm = OPS["transpose"].attrs((0, 1, 2 + rank, *order))
+    (value,) = b.add(OPS["transpose"], [value], perm, loc=loc)
+    (value,) = b.add(OPS["reshape"], [value], OPS["reshape"].attrs(whole), loc=loc)
+    if whole == y.shape:
+        return value
+    starts: tuple[Index, ...] = (const(0), const(0), *(const(a.skip) for a in axes))
+    cut = OPS["slice"].attrs(starts, (1,) * y.rank, y.shape)
+    return b.add(OPS["slice"], [value], cut, loc=loc)[0]

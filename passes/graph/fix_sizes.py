@@ -1,0 +1,69 @@
+"""Gives symbols of a graph's inputs a size: the graph of one bucket.
+
+    graph(%x : f32[n,seq]) { ... }   with seq = 64   ->   graph(%x : f32[n,64]) { ... }
+
+Requires nothing.  Establishes a graph without these symbols, in bodies and attributes too; every
+type is inferred anew.  Constants are those of the same store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tcc.errors import InternalError, UserError
+from tcc.ir.graph import Graph
+from tcc.ir.graph.rewrite import with_sizes
+from tcc.ir.index import Index, Var, const, free_vars, var_of
+from tcc.passes.graph.settle_sizes import settle_sizes
+
+Sizes = Mapping[str, int]
+
+
+def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
+    """`graph` with each symbol named in `sizes` replaced by its size.
+
+    Raises UserError for a name that is no open size of an input, and for sizes that the model
+    excludes.
+    """
+    symbols = input_symbols(graph)
+    bound: dict[Var, Index] = {}
+    for name, size in sizes.items():
+        if name not in symbols:
+            raise UserError(
+                f"no input has an open size {name!r}",
+                where=f"--bucket {name}={size}",
+                hint=f"open sizes are: {', '.join(symbols) or 'none'}",
+            )
+        _check_size(symbols[name], size)
+        bound[symbols[name]] = const(size)
+    try:
+        return settle_sizes(with_sizes(graph, bound))
+    except InternalError as error:
+        if not isinstance(error.__cause__, ValueError):  # not of a node that refuses its operands
+            raise
+        equal = ", or those that have to be equal one name with --input" if len(sizes) > 1 else ""
+        raise UserError(
+            "the model does not take these sizes",
+            where=" ".join(f"--bucket {name}={size}" for name, size in sizes.items()),
+            why=f"{error.where}: {error.why}",
+            hint=f"give sizes that all nodes take{equal}",
+        ) from None
+
+
+def input_symbols(graph: Graph) -> dict[str, Var]:
+    """The symbols that are the size of a dimension of some input, by name."""
+    dims = (dim for value in graph.inputs for dim in value.type.shape)
+    alone = {var.name: var for dim in dims if (var := var_of(dim)) is not None}
+    used = (v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim))
+    return {v.name: v for v in used if v.name in alone}
+
+
+def _check_size(var: Var, size: int) -> None:
+    high = "" if var.hi is None else f" and at most {var.hi}"
+    if size < var.lo or (var.hi is not None and size > var.hi) or size % var.divisor:
+        raise UserError(
+            f"the model has no size {var.name} = {size}",
+            where=f"--bucket {var.name}={size}",
+            why=f"{var.name} is at least {var.lo}{high}"
+            + (f", a multiple of {var.divisor}" if var.divisor > 1 else ""),
+        )

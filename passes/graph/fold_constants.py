@@ -1,0 +1,133 @@
+"""Evaluates what does not depend on the inputs.
+
+    %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
+
+Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
+except opaque ones, ones that widen large constants of narrow types, ones whose results are much
+larger than their operands (a broadcast weight is cheaper to read than to store) or all together
+much larger than the model's constants, large ones whose reference is slow, ones of much work for
+few results (a pooling window of 2^30), and ones the reference refuses, which are left to the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier
+from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.index import Index, as_int, free_vars
+from tcc.ir.op import Array, OpSpec, Trait
+from tcc.ir.types import TensorType, element_count
+from tcc.ops.effort import FAST, is_laborious
+from tcc.passes.derive.winograd import constant_bytes
+
+# Results of at most this many bytes are always stored; larger ones if they grow by no more than
+# this factor over their operands (i8 weights become f32) and their reference is one of NumPy's
+# own loops.
+_SMALL = 1 << 20
+_GROWTH = 4
+# All results of more than _TINY bytes together take so many times what the constants do, and _SPARE
+# bytes: a chain of nodes that each grow a little grows without an end.
+_TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
+# Narrow constants of at least so many elements stay as they are.
+_LARGE = 1 << 14
+_SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
+# Ops that read nothing of their operand but its type.
+_SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """`graph` with every node evaluated that has constant operands."""
+    room = _SPARE + _TOTAL * constant_bytes(graph)
+
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+        nonlocal room
+        results = _folded(b, node, inputs, room)
+        size = _stored_bytes([value.type for value in results or ()])
+        room -= size if size is not None and size > _TINY else 0
+        return results
+
+    return rewritten(graph, visit)
+
+
+def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Sequence[Value] | None:
+    if not node.outputs or Trait.OPAQUE in node.op.traits or bodies(node):
+        return None
+    arrays = [None if v is None else _operand(b, node, v) for v in inputs]
+    if any(a is None and v is not None for a, v in zip(arrays, inputs, strict=True)):
+        return None
+    if _symbolic(node.attrs) or _widens(node, inputs):
+        return None
+    given = [None if v is None else v.type for v in inputs]
+    if is_laborious(node.op, given, node.attrs):
+        return None
+    types = node.op.infer(given, node.attrs)
+    results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays, room) else None
+    if results is None:
+        return None
+    sources = [s for v in inputs if v is not None for s in b.sources(v)]
+    return [
+        b.constant(carrier(np.asarray(a), t.dtype), v.name, t.dtype, sources)
+        for a, t, v in zip(results, types, node.outputs, strict=True)
+    ]
+
+
+def _widens(node: Node, inputs: Inputs) -> bool:
+    """Whether a large constant is narrow so as to be read as that."""
+    narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
+    kept = all(v.type.dtype.is_narrow for v in node.outputs)
+    return not kept and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
+
+
+def _evaluate(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array] | None:
+    """The results, or None where the reference refuses values (an index outside its axis) or needs
+    more memory than there is."""
+    try:
+        with np.errstate(all="ignore"):
+            return node.op.reference(arrays, node.attrs)
+    except (ValueError, IndexError, ArithmeticError, MemoryError):
+        return None
+
+
+def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
+    if node.op.name in _SHAPE_ONLY:
+        shape = value.type.static_shape
+        empty = np.zeros((), value.type.dtype.carrier)
+        return None if shape is None else np.broadcast_to(empty, shape)
+    return b.array(value)
+
+
+def _stored_bytes(types: Sequence[TensorType]) -> int | None:
+    """What arrays of these types take; None where a size is open."""
+    if any(t.static_shape is None for t in types):
+        return None
+    return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
+
+
+def _worth_storing(
+    op: OpSpec, types: Sequence[TensorType], arrays: Sequence[Array | None], room: int
+) -> bool:
+    """Whether the results' sizes are known and no burden."""
+    size = _stored_bytes(types)
+    if size is None or size > max(room, _TINY):
+        return False
+    if size <= _SMALL:
+        return True
+    fast = op.name == "matmul" or (bool(FAST & op.traits) and op.name not in _SLOW)
+    return fast and size <= _GROWTH * sum(a.nbytes for a in arrays if a is not None)
+
+
+def _symbolic(item: Any) -> bool:
+    """Whether a size symbol occurs in attributes."""
+    if isinstance(item, Index):
+        return bool(free_vars(item))
+    if isinstance(item, tuple):
+        return any(map(_symbolic, item))
+    if isinstance(item, TensorType):
+        return any(map(_symbolic, item.shape))
+    if is_dataclass(item) and not isinstance(item, type):
+        return any(_symbolic(getattr(item, f.name)) for f in fields(item))
+    return False

@@ -1,0 +1,56 @@
+"""Running sums and products of long lines.
+
+    y[i] = sum(k <= i) x[k]   ->   within its block of 64, and of all blocks before it
+
+Requires nothing.  Establishes that nothing is left that the function `running` computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast
+from tcc.ir.graph import GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs
+from tcc.ir.index import Index
+from tcc.ir.types import TensorType
+from tcc.ops import OPS
+from tcc.ops.algebra.cumulative import CumSumAttrs
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import wide
+from tcc.passes.graph.legalize_calls.prefix_sums import Combination, Totals
+
+_COMBINATIONS = {
+    "cum_sum": Combination("sum", "add", 0),
+    "cum_prod": Combination("prod", "mul", 1),
+}
+
+
+def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
+    """The running totals of operand 0 as an expression."""
+    (x,) = inputs
+    assert x is not None
+    attrs = ExpressionAttrs(_expr(x.type, node.attrs, _COMBINATIONS[node.op.name]))
+    return b.add(OPS["expression"], [x], attrs, loc=node.loc)
+
+
+def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
+    b = ExprBuilder(x)
+    axis, size = attrs.axis, x.shape[attrs.axis]
+    lines = (*x.shape[:axis], *x.shape[axis + 1 :])
+
+    def place(number: Index) -> Index:
+        """Where the element of a number lies."""
+        return size - 1 - number if attrs.reverse else number
+
+    def term(at: tuple[Index, ...], number: Index) -> Scalar:
+        where = (*at[:axis], place(number), *at[axis:])
+        return wide(b.read(0, *where, fill=combination.identity))
+
+    totals = Totals(b, lines, size, term, combination)
+    at = b.iters(*x.shape)
+    line = (*at[:axis], *at[axis + 1 :])
+    found = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
+    b.stage(at, cast(found, x.dtype))
+    return b.done()

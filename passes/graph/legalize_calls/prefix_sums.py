@@ -1,0 +1,104 @@
+"""Running totals by blocks, as stages: what stands before an element of a line.
+
+    x = 3 1 | 4 1 | 5     within = 3 4 | 4 5 | 5     before = 0 4 9     up to i: within + before
+
+Totals within blocks of 64 are made by brute force, those of whole blocks in the same way again: 64
+times the work of one walk along the line, but no element waits for the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
+from tcc.ir.index import Index, as_int, bounds, ceildiv
+from tcc.ir.types import I64
+from tcc.ops.formula import choose
+
+# Elements of a block, and of a line whose totals are made by brute force.
+BLOCK, DIRECT = 64, 512
+# A line of open length is cut into blocks, and these into blocks, as one of so many elements is.
+_TYPICAL = 1 << 20
+
+# The element of a line, by the line's place and the number in it; the identity beyond its end.
+Term = Callable[[tuple[Index, ...], Index], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A monoid of one component, its function, and its identity in the type of the elements."""
+
+    monoid: str
+    function: str
+    identity: int
+
+
+class Totals:
+    """Stages that give, for lines of `count` elements at places in `lines`, their totals."""
+
+    def __init__(
+        self,
+        b: ExprBuilder,
+        lines: Sequence[Index],
+        count: Index,
+        term: Term,
+        combination: Combination,
+    ) -> None:
+        self.b, self.lines, self.count = b, tuple(lines), count
+        self.combination = combination
+        self.within: StageRef | None = None
+        size = as_int(count)
+        if (_TYPICAL if size is None else size) <= DIRECT:
+            self.direct = self._direct(term)
+            return
+        blocks = ceildiv(count, BLOCK)
+        self.within = self._within(blocks, term)
+        self.outer = Totals(b, lines, blocks, self._whole, combination)
+
+    def before(self, at: tuple[Index, ...], number: Index) -> Scalar:
+        """The total of the elements before `number`, which is inside the line."""
+        fill = self.combination.identity
+        if self.within is None:
+            return self.b.read(self.direct, *at, number - 1, fill=fill)
+        inside = self.b.read(self.within, *at, number // BLOCK, number % BLOCK - 1, fill=fill)
+        return self._joined(self.outer.before(at, number // BLOCK), inside)
+
+    def up_to(self, at: tuple[Index, ...], number: Index) -> Scalar:
+        """The total of the elements up to `number` and of it."""
+        if self.within is None:
+            return self.b.read(self.direct, *at, number)
+        inside = self.b.read(self.within, *at, number // BLOCK, number % BLOCK)
+        return self._joined(self.outer.before(at, number // BLOCK), inside)
+
+    def _whole(self, at: tuple[Index, ...], number: Index) -> Scalar:
+        """The total of a block."""
+        assert self.within is not None
+        last, fill = BLOCK - 1, self.combination.identity
+        return self.b.read(self.within, *at, number, last, fill=fill)
+
+    def _direct(self, term: Term) -> StageRef:
+        (*at, number) = self.b.iters(*self.lines, self.count)
+        (k,) = self.b.iters(self.count)
+        body = self._masked(k, number, term(tuple(at), k))
+        return self.b.stage((*at, number), body, over=(k,), monoid=self.combination.monoid)
+
+    def _within(self, blocks: Index, term: Term) -> StageRef:
+        (*at, block, number) = self.b.iters(*self.lines, blocks, BLOCK)
+        (k,) = self.b.iters(BLOCK)
+        body = self._masked(k, number, term(tuple(at), block * BLOCK + k))
+        monoid = self.combination.monoid
+        return self.b.stage((*at, block, number), body, over=(k,), monoid=monoid)
+
+    def _masked(self, k: Index, number: Index, term: Scalar) -> Scalar:
+        counts = apply("le", index_value(k, I64), index_value(number, I64))
+        return choose(counts, term, self.combination.identity)
+
+    def _joined(self, before: Scalar, inside: Scalar) -> Scalar:
+        return apply(self.combination.function, before, inside)
+
+
+def is_open(size: Index) -> bool:
+    """Whether nothing bounds a size."""
+    return bounds(size)[1] is None

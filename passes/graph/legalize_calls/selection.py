@@ -1,0 +1,165 @@
+"""Elements that fulfil a condition, in order: how many stand before each says where it goes.
+
+    flag = 0 1 1 0 1     total = 3, read by the host: it is a size from here on
+    place[r] = the r-th one: the block with so many before it, then the element in the block
+
+Requires nothing.  Establishes that no `non_zero` and no `compress` is left, scalars aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, apply, cast, index_value, literal
+from tcc.ir.graph import GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs
+from tcc.ir.index import Index, as_int, ceildiv, const
+from tcc.ir.types import BOOL, I64, TensorType, element_count
+from tcc.ops import OPS
+from tcc.ops.algebra.movement import ReshapeAttrs
+from tcc.ops.data.data_dependent import BindSizeAttrs
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import choose
+from tcc.ops.operands import clamped, guard
+from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, Combination, Totals
+
+_COUNT = Combination("sum", "add", 0)
+
+
+def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    """The indices of elements of operand 0 that are not zero; None for a scalar."""
+    (x,) = inputs
+    assert x is not None
+    if x.type.rank == 0:
+        return None
+    places = _places(b, _flat(b, x, node), element_count(x.type.shape), node)
+    expr = _coordinates(places.type, x.type.shape)
+    return b.add(OPS["expression"], [places], ExpressionAttrs(expr), loc=node.loc)
+
+
+def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
+    """The slices of operand 0 for which operand 1 is true."""
+    x, condition = inputs
+    assert x is not None
+    assert condition is not None
+    axis = node.attrs.axis
+    if axis is None:
+        x, axis = _flat(b, x, node), 0
+    places = _places(b, condition, x.type.shape[axis], node)
+    expr = _slices(x.type, places.type, axis)
+    return b.add(OPS["expression"], [x, places], ExpressionAttrs(expr), loc=node.loc)
+
+
+def _flat(b: GraphBuilder, x: Value, node: Node) -> Value:
+    if x.type.rank == 1:
+        return x
+    attrs = ReshapeAttrs((element_count(x.type.shape),))
+    return b.add(OPS["reshape"], [x], attrs, loc=node.loc)[0]
+
+
+def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
+    """Where the first `count` elements of a vector are not zero; how many these are is bound to
+    the size that the node binds."""
+    counted = ExpressionAttrs(_counts(flags.type, count))
+    within, before, total = b.add(OPS["expression"], [flags], counted, loc=node.loc)
+    b.add(OPS["bind_size"], [total], BindSizeAttrs(node.attrs.size, 0), loc=node.loc)
+    found = ExpressionAttrs(_found(within.type, before.type, node.attrs.size))
+    return b.add(OPS["expression"], [within, before], found, loc=node.loc)[0]
+
+
+def _counts(flags: TensorType, count: Index) -> Expr:
+    """How many are set: up to each element within its block, before each block, and in all."""
+    b = ExprBuilder(flags)
+
+    def term(_at: tuple[Index, ...], number: Index) -> Scalar:
+        flag = b.read(0, number, fill=0)
+        found = flag if flag.dtype is BOOL else apply("ne", flag, literal(0, flag.dtype))
+        known, given = as_int(count), as_int(flags.shape[0])
+        if known is None or given is None or given > known:
+            inside = apply("lt", index_value(number, I64), index_value(count, I64))
+            found = apply("and", found, inside)
+        return cast(found, I64)
+
+    blocks = ceildiv(count, BLOCK)
+    block, number = b.iters(blocks, BLOCK)
+    (k,) = b.iters(BLOCK)
+    counts = apply("le", index_value(k, I64), index_value(number, I64))
+    body = choose(counts, term((), block * BLOCK + k), 0)
+    within = b.stage((block, number), body, over=(k,), monoid="sum")
+
+    def of_block(_at: tuple[Index, ...], number: Index) -> Scalar:
+        return b.read(within, number, BLOCK - 1, fill=0)
+
+    totals = Totals(b, (), blocks, of_block, _COUNT)
+    (block,) = b.iters(blocks)
+    before = b.stage((block,), totals.before((), block))
+    (one,) = b.iters(1)
+    (block,) = b.iters(blocks)
+    everything = b.stage((one,), of_block((), block), over=(block,), monoid="sum")
+    return b.done(within, before, everything)
+
+
+def _found(within: TensorType, before: TensorType, size: Index) -> Expr:
+    """The places of all that are set: `size` of them."""
+    b = ExprBuilder(within, before)
+    blocks = before.shape[0]
+
+    def many(condition: Scalar) -> Scalar:
+        return cast(condition, I64)
+
+    # blocks that begin before the one after it: the last of these holds it
+    (rank,) = b.iters(size)
+    (block,) = b.iters(blocks)
+    begun = apply("le", b.read(1, block), index_value(rank, I64))
+    begun_blocks = b.stage((rank,), many(begun), over=(block,), monoid="sum")
+
+    (rank,) = b.iters(size)
+    (each,) = b.iters(BLOCK)
+    held = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
+    at, binding = b.position(clamped(held, blocks), blocks)
+    fill = guard(blocks)
+    left = apply("sub", index_value(rank, I64), b.read(1, at, fill=fill, indirect=(binding,)))
+    passed = apply("le", b.read(0, at, each, fill=fill, indirect=(binding,)), left)
+    inside = b.stage((rank,), many(passed), over=(each,), monoid="sum")
+
+    (rank,) = b.iters(size)
+    first = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
+    place = apply("add", apply("mul", first, literal(BLOCK, I64)), b.read(inside, rank))
+    b.stage((rank,), place)
+    return b.done()
+
+
+def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
+    """Row-major places in `shape` as a column of indices each."""
+    b = ExprBuilder(places)
+    axis, each = b.iters(len(shape), places.shape[0])
+    place = b.read(0, each)
+    found: Scalar = place
+    stride = const(1)
+    parts: list[Scalar] = []
+    for size in reversed(shape):
+        part = place if stride is const(1) else apply("div", place, index_value(stride, I64))
+        parts.insert(0, part if len(parts) + 1 == len(shape) else _rest(part, size))
+        stride = stride * size
+    found = parts[-1]
+    for number in reversed(range(len(shape) - 1)):
+        here = apply("eq", index_value(axis, I64), literal(number, I64))
+        found = choose(here, parts[number], found)
+    b.stage((axis, each), found)
+    return b.done()
+
+
+def _rest(value: Scalar, size: Index) -> Scalar:
+    return apply("mod", value, index_value(size, I64))
+
+
+def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
+    b = ExprBuilder(x, places)
+    shape = (*x.shape[:axis], places.shape[0], *x.shape[axis + 1 :])
+    at = b.iters(*shape)
+    size = x.shape[axis]
+    where, binding = b.position(clamped(b.read(1, at[axis]), size), size)
+    source = (*at[:axis], where, *at[axis + 1 :])
+    b.stage(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))
+    return b.done()

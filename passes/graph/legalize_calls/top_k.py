@@ -1,0 +1,170 @@
+"""The best of a line in order without sorting it: a rank is how many elements stand before.
+
+    rank[i] = sum(j) (x[j] before x[i] ? 1 : 0)     place[r] = the i of rank r
+
+That is work of the square of the line.  Where few of many are wanted, the best of blocks are found
+first, and the best of these.  Equal elements keep their order; NaN is the largest of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
+from tcc.ir.graph import GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, minimum
+from tcc.ir.types import I32, I64, TensorType
+from tcc.ops import OPS
+from tcc.ops.data.data_dependent import TopKAttrs
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import choose
+from tcc.ops.operands import clamped
+from tcc.ops.sizes import RequireAttrs
+
+# Elements of a block, and how many times as many as are wanted of it make it pay.
+_BLOCK, _PAYS = 1024, 8
+
+
+def express_top_k(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
+    """The best elements of operand 0 along an axis, and where they stand."""
+    (x,) = inputs
+    assert x is not None
+    attrs: TopKAttrs = node.attrs
+    extent = x.type.shape[attrs.axis]
+    least, most = bounds(extent)[0], bounds(attrs.k)[1]
+    if most is None or least is None or least < most:
+        reason = "there are no more elements along the axis"
+        b.add(OPS["require"], [], RequireAttrs(minimum(attrs.k, extent), attrs.k, reason))
+    expr = _Ranking(x.type, attrs).expr()
+    return b.add(OPS["expression"], [x], ExpressionAttrs(expr), loc=node.loc)
+
+
+Where = tuple[Index, ...]
+Field = Callable[[Where, Index], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """What is ranked in every line: `count` elements.
+
+    `place` of a number is where its element stands along the operand's axis, `there` whether there
+    is one: numbers may lie beyond the count.
+    """
+
+    count: Index
+    place: Field
+    value: Field
+    there: Field
+
+
+class _Ranking:
+    def __init__(self, x: TensorType, attrs: TopKAttrs) -> None:
+        self.x, self.attrs, self.axis = x, attrs, attrs.axis
+        self.size = x.shape[self.axis]
+        self.lines = (*x.shape[: self.axis], *x.shape[self.axis + 1 :])
+        self.b = ExprBuilder(x)
+
+    def expr(self) -> Expr:
+        """The values, and their places."""
+        b, axis, k = self.b, self.axis, self.attrs.k
+        items = _Items(self.size, _number, self._given, self._inside)
+        while self._shrinks(items.count):
+            items = self._best_of_blocks(items)
+            if as_int(items.count) is None:
+                break
+        places = self._best(items, (), items.count, k)
+        shape = (*self.x.shape[:axis], k, *self.x.shape[axis + 1 :])
+        at = b.iters(*shape)
+        line = (*at[:axis], *at[axis + 1 :])
+        values = b.stage(at, self._at(line, b.read(places, *line, at[axis])))
+        at = b.iters(*shape)
+        return b.done(values, b.stage(at, b.read(places, *at[:axis], *at[axis + 1 :], at[axis])))
+
+    # ---- the operand ----------------------------------------------------------------------------
+
+    def _given(self, line: Where, number: Index) -> Scalar:
+        return self.b.read(0, *line[: self.axis], number, *line[self.axis :], fill=0)
+
+    def _inside(self, _line: Where, number: Index) -> Scalar:
+        return apply("lt", _number((), number), index_value(self.size, I64))
+
+    def _at(self, line: Where, place: Scalar) -> Scalar:
+        """The element at a place that data decide."""
+        at, binding = self.b.position(clamped(place, self.size), self.size)
+        where = (*line[: self.axis], at, *line[self.axis :])
+        return self.b.read(0, *where, fill=0, indirect=(binding,))
+
+    # ---- ranks ----------------------------------------------------------------------------------
+
+    def _shrinks(self, count: Index) -> bool:
+        """Whether the best of blocks are few beside all."""
+        known, k = as_int(count), as_int(self.attrs.k)
+        return k is not None and k * _PAYS <= _BLOCK and (known is None or known > 2 * _BLOCK)
+
+    def _best_of_blocks(self, items: _Items) -> _Items:
+        k, b = self.attrs.k, self.b
+        blocks = ceildiv(items.count, _BLOCK)
+        best = self._best(items, (blocks,), const(_BLOCK), k)
+        (*line, block, rank) = b.iters(*self.lines, blocks, k)
+        values = b.stage(
+            (*line, block, rank), self._at(tuple(line), b.read(best, *line, block, rank))
+        )
+
+        def of(stage: StageRef, fill: int) -> Field:
+            return lambda line, number: b.read(stage, *line, number // k, number % k, fill=fill)
+
+        place = of(best, -1)
+
+        def there(line: Where, number: Index) -> Scalar:
+            return apply("ge", place(line, number), literal(0, I64))
+
+        return _Items(blocks * k, place, of(values, 0), there)
+
+    def _best(self, items: _Items, blocks: Where, size: Index, k: Index) -> StageRef:
+        """The places of the best `k` of each line's `size` items, or of those of each of its
+        `blocks`, from the best on; negative where there are fewer."""
+        ranks = self._ranks(items, blocks, size)
+        b = self.b
+        (*at, rank) = b.iters(*self.lines, *blocks, k)
+        (each,) = b.iters(size)
+        line, number = self._numbered(tuple(at), blocks, each)
+        held = apply("eq", b.read(ranks, *at, each), index_value(rank, I32))
+        held = apply("and", held, items.there(line, number))
+        place = choose(held, items.place(line, number), -1)
+        return b.stage((*at, rank), place, over=(each,), monoid="max")
+
+    def _ranks(self, items: _Items, blocks: Where, size: Index) -> StageRef:
+        """How many stand before each."""
+        b = self.b
+        (*at, mine) = b.iters(*self.lines, *blocks, size)
+        (other,) = b.iters(size)
+        line, number = self._numbered(tuple(at), blocks, mine)
+        _, another = self._numbered(tuple(at), blocks, other)
+        earlier = apply("lt", index_value(other, I64), index_value(mine, I64))
+        before = self._before(items.value(line, another), items.value(line, number), earlier)
+        counts = apply("and", before, items.there(line, another))
+        return b.stage((*at, mine), cast(counts, I32), over=(other,), monoid="sum")
+
+    def _numbered(self, at: Where, blocks: Where, each: Index) -> tuple[Where, Index]:
+        """The line, and the number in it of an element of a block."""
+        if not blocks:
+            return at, each
+        return at[:-1], at[-1] * _BLOCK + each
+
+    def _before(self, one: Scalar, other: Scalar, earlier: Scalar) -> Scalar:
+        """Whether `one` stands before `other`: it is better, or equal and `earlier`."""
+        better = apply("gt" if self.attrs.largest else "lt", one, other)
+        equal = apply("eq", one, other)
+        if one.dtype.is_float:
+            odd, other_odd = apply("is_nan", one), apply("is_nan", other)
+            above, below = (odd, other_odd) if self.attrs.largest else (other_odd, odd)
+            better = apply("or", better, apply("and", above, apply("not", below)))
+            equal = apply("or", equal, apply("and", odd, other_odd))
+        return apply("or", better, apply("and", equal, earlier))
+
+
+def _number(_line: Where, number: Index) -> Scalar:
+    return index_value(number, I64)

@@ -1,0 +1,124 @@
+"""Products of the same few rows with several matrices become one product with all their columns.
+
+    %q = matmul(%x, %a[1024, 1024])              %y = matmul(%x, [%a %b])
+    %k = matmul(%x, %b[1024, 256])       ->      %q, %k = split(%y)
+
+What prepares the rows is then done for one kernel, one stream of weights keeps all cores busy, and
+the parts are index maps to those who read them.  With many rows a product fills the cores alone,
+and its readers rather find their part dense.  Products whose results meet element by element stay
+apart: the second to run finishes both.
+Requires nothing.  Establishes that such products read different rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.index import as_int
+from tcc.ir.types import TensorType, element_count
+from tcc.ops import OPS
+from tcc.ops.algebra.movement import SplitAttrs
+from tcc.passes.fuse.partition import Kind, classify
+from tcc.passes.fuse.recompute import ROWS
+
+
+def merge_products(graph: Graph) -> Graph:
+    """`graph` with products of the same few rows merged; itself where there are none."""
+    users = graph.users()
+    bundles: dict[Node, list[Node]] = {}
+    for nodes in _by_rows(graph, users).values():
+        apart = _apart(nodes, users)
+        bundles.update((n, apart) for n in apart if len(apart) > 1)
+    made: dict[Node, Value] = {}
+
+    def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+        if node not in bundles:
+            return None
+        if node not in made:
+            made.update(zip(bundles[node], _merged(b, graph, bundles[node], inputs), strict=True))
+        return [made[node]]
+
+    return rewritten(graph, visit) if bundles else graph
+
+
+def has_few_rows(graph: Graph) -> bool:
+    """Whether a product with a constant matrix has as few rows as products that are merged."""
+    return any(
+        node.op.name == "matmul"
+        and (x := node.inputs[0]) is not None
+        and node.inputs[1] in graph.constants
+        and _few(x.type)
+        for node in graph.nodes
+    )
+
+
+def _few(rows: TensorType) -> bool:
+    known = as_int(element_count(rows.shape[:-1]))
+    return known is not None and known <= ROWS
+
+
+def _by_rows(graph: Graph, users: dict[Value, list[Node]]) -> dict[tuple[Value, str], list[Node]]:
+    """Products of few rows and a matrix that nothing else reads, by rows and element type."""
+    found: dict[tuple[Value, str], list[Node]] = {}
+    kept = set(graph.outputs)
+    for node in graph.nodes:
+        if node.op.name != "matmul" or kept.intersection(node.outputs):
+            continue
+        x, matrix = node.inputs
+        if x is None or matrix is None or matrix not in graph.constants or x in graph.constants:
+            continue
+        if not _few(x.type) or len(matrix.type.shape) != 2 or len(x.type.shape) < 2:
+            continue
+        if len(users[matrix]) == 1:
+            found.setdefault((x, matrix.type.dtype.name), []).append(node)
+    return found
+
+
+def _apart(nodes: Sequence[Node], users: dict[Value, list[Node]]) -> list[Node]:
+    """The products whose results meet no other's element by element."""
+    reached = [_elementwise(n, users) for n in nodes]
+    return [
+        node
+        for number, node in enumerate(nodes)
+        if not any(reached[number] & other for n, other in enumerate(reached) if n != number)
+    ]
+
+
+def _elementwise(node: Node, users: dict[Value, list[Node]]) -> set[Node]:
+    """What computes values of the same shape from the node's result, point by point."""
+    found: set[Node] = set()
+    values = [*node.outputs]
+    shape = node.outputs[0].type.shape
+    for value in values:
+        for user in users.get(value, ()):
+            if user in found or classify(user).kind is not Kind.POINTWISE:
+                continue
+            if user.outputs[0].type.shape == shape:
+                found.add(user)
+                values += user.outputs
+    return found
+
+
+def _merged(
+    b: GraphBuilder, graph: Graph, nodes: Sequence[Node], inputs: Inputs
+) -> tuple[Value, ...]:
+    """One product for `nodes`, and their results as parts of its own."""
+    matrices = [n.inputs[1] for n in nodes]
+    arrays = [graph.constant(m) for m in matrices if m is not None]
+    first = matrices[0]
+    assert first is not None
+    whole = np.concatenate([a for a in arrays if a is not None], axis=1)
+    sources = [s for m in matrices if m is not None for s in _sources(graph, m)]
+    columns = b.constant(whole, first.name, first.type.dtype, sources)
+    loc = nodes[0].loc
+    (value,) = b.add(OPS["matmul"], [inputs[0], columns], nodes[0].attrs, loc=loc)
+    sizes = tuple(n.outputs[0].type.shape[-1] for n in nodes)
+    attrs = SplitAttrs(len(value.type.shape) - 1, sizes)
+    return tuple(b.add(OPS["split"], [value], attrs, loc=loc))
+
+
+def _sources(graph: Graph, matrix: Value) -> tuple[str, ...]:
+    return graph.store.sources(graph.constants[matrix])

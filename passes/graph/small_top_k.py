@@ -1,0 +1,76 @@
+"""The few largest elements of a row, without sorting it.
+
+    %v, %i = top_k(%x) {k=2}   ->   m0, i0 = argmax(j) x[j] ;  m1, i1 = argmax(j) x[j], j no i0
+
+Gates of experts take the best one to eight of few.  A target without the function of the host that
+sorts rows has these as reductions.  Requires nothing.  Establishes that no top_k of at most eight
+largest is left; equal elements keep their order, and NaN comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value, literal
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.index import Index, as_int
+from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops import OPS
+from tcc.ops.data.data_dependent import TopKAttrs
+from tcc.ops.expression import ExpressionAttrs
+from tcc.ops.formula import choose
+
+_FEW = 8
+
+
+def few_largest(graph: Graph) -> Graph:
+    """`graph` with reductions in place of `top_k` of a few; itself where there is none."""
+    return rewritten(graph, _visit)
+
+
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    attrs = node.attrs
+    if not isinstance(attrs, TopKAttrs) or not attrs.largest or inputs[0] is None:
+        return None
+    count, x = as_int(attrs.k), inputs[0].type
+    if count is None or not 1 <= count <= _FEW or x.dtype is BOOL:
+        return None
+    expr = _expr(x, attrs.axis, count)
+    return b.add(OPS["expression"], [inputs[0]], ExpressionAttrs(expr), loc=node.loc)
+
+
+def _expr(x: TensorType, axis: int, count: int) -> Expr:
+    b = ExprBuilder(x)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    none = MONOIDS["argmax"].identity((x.dtype, I64))
+    best: list[StageRef] = []
+    for _ in range(count):
+        at = b.iters(*before, *after)
+        (j,) = b.iters(x.shape[axis])
+        place = index_value(j, I64)
+        terms: list[Scalar] = [b.read(0, *at[:axis], j, *at[axis:]), place]
+        for earlier in best:
+            taken = apply("eq", place, b.read(_place(earlier), *at))
+            terms = [choose(taken, e, t) for e, t in zip(none, terms, strict=True)]
+        best.append(b.stage(at, *terms, over=(j,), monoid="argmax"))
+    at = b.iters(*before, count, *after)
+    values = b.stage(at, _chosen(b, best, at, axis))
+    at = b.iters(*before, count, *after)
+    places = b.stage(at, _chosen(b, [_place(s) for s in best], at, axis))
+    return b.done(values, places)
+
+
+def _place(best: StageRef) -> StageRef:
+    return StageRef(best.stage, 1)
+
+
+def _chosen(b: ExprBuilder, stages: Sequence[StageRef], at: tuple[Index, ...], axis: int) -> Scalar:
+    """What the stage of the number that the axis says has found."""
+    rest = (*at[:axis], *at[axis + 1 :])
+    found: Scalar = b.read(stages[-1], *rest)
+    for number in reversed(range(len(stages) - 1)):
+        here = apply("eq", index_value(at[axis], I64), literal(number, I64))
+        found = choose(here, b.read(stages[number], *rest), found)
+    return found

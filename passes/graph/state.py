@@ -1,0 +1,217 @@
+"""Marks outputs that are inputs updated in place: `--state PAST=PRESENT`.
+
+    graph(%past : f32[1,8,256,64]) { ... return %y, %present }        ... alias %present = %past ...
+
+    graph(%past : f32[p,64], %new : f32[1,64]) {       graph(%past : f32[p + 1,64], %new) {
+      %present = concat(%past, %new)                     %present = update_slice(%past, %new)
+      return %present }                                  return %present } alias %present = %past
+
+Requires nothing.  Establishes a must-alias for each pair: the run writes the new value to the
+caller's own array of the input.  Memory that is updated in place cannot grow, so both have one
+type.  Where the model's output is the input with rows appended, the input gets the output's type:
+the caller hands an array with room for the new rows, whose front holds the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, Node, Value, bodies, captures
+from tcc.ir.graph.rewrite import substituted, without_dead
+from tcc.ir.index import Index, const, nonnegative
+from tcc.ops import OPS
+from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
+from tcc.ops.data.indexing import UpdateSliceAttrs
+from tcc.passes.layout.assign import Placed, Step
+
+_UPDATES = ("scatter_elements", "scatter_nd", "update_slice")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A run writes `rows` behind the old rows of input `name`, along `axis`."""
+
+    name: str
+    axis: int
+    rows: Index
+
+
+def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
+    """`graph` with the aliases of `pairs` (input name, output name).
+
+    An input to which the model appends rows gets the type of the output.  Raises `UserError` for an
+    unknown name, one that is used twice, or types that differ otherwise.
+    """
+    for past, present in pairs:
+        source = _named(graph.inputs, past, f"{past}={present}", "input")
+        result = _named(graph.outputs, present, f"{past}={present}", "output")
+        _check_free(result, source, graph.aliases)
+        _check_types(result, source)
+        if result.type != source.type:
+            graph, source = _with_room(graph, source, result)
+        graph = replace(graph, aliases=(*graph.aliases, (result, source)))
+    return graph
+
+
+def appended_rows(graph: Graph) -> tuple[Appended, ...]:
+    """The states of a bound graph to which a run appends rows, in the order of the aliases."""
+    producers = graph.producers()
+    found = []
+    for result, source in graph.aliases:
+        node = producers.get(result)
+        if node is not None and node.op.name == "update_slice" and node.inputs[0] is source:
+            rows = source.type.shape[node.attrs.axis] - node.attrs.start
+            found.append(Appended(source.name, node.attrs.axis, rows))
+    return tuple(found)
+
+
+def _named(values: Sequence[Value], name: str, pair: str, kind: str) -> Value:
+    for value in values:
+        if value.name == name:
+            return value
+    raise UserError(
+        f"the model has no {kind} {name!r}",
+        where=f"--state {pair}",
+        hint=f"its {kind}s are {', '.join(v.name for v in values)}",
+    )
+
+
+def _check_free(result: Value, source: Value, aliases: Sequence[tuple[Value, Value]]) -> None:
+    for other, taken in aliases:
+        if other is result or taken is source:
+            raise UserError(
+                "a state is given twice",
+                where=f"--state {source.name}={result.name}",
+                why=f"{other.name} updates {taken.name} already",
+            )
+
+
+def _check_types(result: Value, source: Value) -> None:
+    if source.type.dtype.is_handle:
+        raise UserError(
+            "strings, sequences and optionals cannot be updated in place",
+            where=f"--state {source.name}={result.name}",
+        )
+    if result.type.dtype is source.type.dtype and result.type.rank == source.type.rank:
+        return
+    raise UserError(
+        "a state changes its type",
+        where=f"--state {source.name}={result.name}",
+        why=f"the input is {source.type!r}, the output {result.type!r}",
+    )
+
+
+# ---- states to which rows are appended ----------------------------------------------------------
+
+
+def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]:
+    """`graph` with an input in place of `past` that has room for `present`, and that input."""
+    concat = _appending(graph, past, present)
+    axis, size = concat.attrs.axis, past.type.shape
+    room = Value(past.name, present.type)
+    front = Value(_unused(graph, f"{past.name}.front"), past.type)
+    whole = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
+    nodes = [Node(OPS["slice"], whole, (room,), (front,), concat.loc)]
+    for node in substituted(graph, {past: front}).nodes:
+        if present not in node.outputs:
+            nodes.append(node)
+            continue
+        new = node.inputs[1]
+        if len(node.inputs) > 2:
+            joined = _joined(graph, node)
+            nodes.append(joined)
+            new = joined.outputs[0]
+        attrs = UpdateSliceAttrs(axis, size[axis])
+        nodes.append(Node(OPS["update_slice"], attrs, (room, new), (present,), node.loc))
+    inputs = tuple(room if v is past else v for v in graph.inputs)
+    return without_dead(replace(graph, inputs=inputs, nodes=tuple(nodes))), room
+
+
+def _appending(graph: Graph, past: Value, present: Value) -> Node:
+    """The concat that makes `present` of `past` and rows behind it."""
+    node = graph.producers().get(present)
+    if node is not None and node.op.name == "concat" and node.inputs[0] is past:
+        pairs = zip(past.type.shape, present.type.shape, strict=True)
+        if all(a == b for axis, (a, b) in enumerate(pairs) if axis != node.attrs.axis):
+            return node
+    raise UserError(
+        "a state must keep its size",
+        where=f"--state {past.name}={present.name}",
+        why=f"the input is {past.type!r}, the output {present.type!r}: memory that is updated in "
+        f"place cannot grow, unless {present.name} is a Concat of {past.name} and of rows behind "
+        "it, with nothing in between, and has its other sizes",
+        hint="export the model with such a Concat, or with a cache of fixed capacity that it "
+        "updates at a position (ScatterND, ScatterElements or Where), or fix equal sizes with "
+        "--input",
+    )
+
+
+def _joined(graph: Graph, concat: Node) -> Node:
+    """The operands of `concat` behind the first, as one value."""
+    inputs = concat.inputs[1:]
+    attrs = ConcatAttrs(concat.attrs.axis)
+    (form,) = concat.op.infer([None if v is None else v.type for v in inputs], attrs)
+    rows = Value(_unused(graph, f"{concat.outputs[0].name}.rows"), form)
+    return Node(concat.op, attrs, inputs, (rows,), concat.loc)
+
+
+def _unused(graph: Graph, name: str) -> str:
+    names = set(_names(graph))
+    while name in names:
+        name += "_"
+    return name
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    """The names of all values in the graph and its bodies."""
+    yield from (v.name for v in (*graph.inputs, *graph.constants))
+    for node in graph.nodes:
+        yield from (v.name for v in node.outputs)
+        for body in bodies(node):
+            yield from _names(body)
+
+
+# ---- updates without a copy ----------------------------------------------------------------------
+
+
+def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
+    """Whether `value` is an update of `past` after which nothing reads what it overwrote."""
+    if past in placed.graph.outputs:
+        return False
+    updated = False
+    for step in placed.steps:
+        if step.node is not None and value in step.node.outputs:
+            node = step.node
+            if node.op.name not in _UPDATES or node.inputs[0] is not past:
+                return False
+            if past in node.inputs[1:]:
+                return False
+            if _readers_stay_before(node, placed.graph.users()):
+                return True
+            updated = True
+        elif updated and past in _reads(step):
+            return False
+    return updated
+
+
+def _readers_stay_before(update: Node, users: Mapping[Value, Sequence[Node]]) -> bool:
+    """Whether the other readers of the updated value take nothing but rows before the update."""
+    past = update.inputs[0]
+    if update.op.name != "update_slice" or past is None:
+        return False
+    axis, start = update.attrs.axis, update.attrs.start
+    return all(
+        reader.op.name == "slice"
+        and reader.attrs.steps[axis] == 1
+        and nonnegative(start - reader.attrs.starts[axis] - reader.attrs.sizes[axis])
+        for reader in users[past]
+        if reader is not update
+    )
+
+
+def _reads(step: Step) -> tuple[Value | None, ...]:
+    if step.kernel is not None:
+        return step.kernel.operands
+    return () if step.node is None else (*step.node.inputs, *captures(step.node))

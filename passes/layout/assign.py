@@ -1,0 +1,477 @@
+"""Chooses the storage of every stored value, once, in the layout table.
+
+    conv -> relu -> conv          values [n, c, h, w] stored (n, h, w, c), the input of the second
+                                  convolution with a halo of zeros as wide as its padding
+
+Requires a partitioned graph.  Establishes a layout for each stored value: row-major for what the
+caller, the C functions or control flow see; channels last for what windows read and write, so that
+no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
+reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation
+without a kernel lie in parts of its result.  Planes that points touch together lie a line more than
+whole pages apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from tcc.ir.expr import Expr, ExprBuilder, extent, reads, with_reads
+from tcc.ir.expr.scalar import Read, Scalar, read
+from tcc.ir.graph import Graph, Node, Value, uses
+from tcc.ir.index import (
+    Index,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    linear_in,
+    substitute,
+    var_of,
+    within,
+)
+from tcc.ir.layout import Layout, part_of, permuted, row_major, set_apart, with_halo
+from tcc.ir.op import Trait
+from tcc.ir.types import TensorType
+from tcc.passes.fuse.compose import compose
+from tcc.passes.fuse.concat_in_place import Join, Part
+from tcc.passes.fuse.partition import Group, Kind, Lowers, classify
+from tcc.passes.fuse.split import Divides, split
+from tcc.passes.layout.pad_planes import LINE, crowded
+from tcc.passes.layout.weights import Rounded
+
+# The widest halo that is stored; wider padding is checked element by element.
+_WIDEST = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A group's expression with the values it reads and stores."""
+
+    expr: Expr
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    loc: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One thing to run: a kernel, or a node that is no kernel (a call, control flow).
+
+    A kernel with `every` only keeps every so manyth element of its operand along each dimension of
+    its storage; the operand is not read any more, and its result may lie over it.
+    """
+
+    kernel: Kernel | None
+    node: Node | None
+    every: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """The steps of a graph in order, and the layouts of the values they store.
+
+    `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
+    the constants that are stored as less than the model has them; `surface` the types that callers
+    see of inputs and outputs with packed elements, by name.
+    """
+
+    graph: Graph
+    steps: tuple[Step, ...]
+    layouts: Mapping[Value, Layout]
+    wholes: Mapping[Value, Value]
+    rounded: tuple[Rounded, ...] = ()
+    surface: Mapping[str, TensorType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Halo:
+    widths: tuple[tuple[int, int], ...]  # of each logical axis: before, after
+    fill: float
+
+
+def assign_layouts(
+    graph: Graph,
+    groups: Sequence[Group],
+    lowers: Lowers | None = None,
+    gaps: bool = True,
+    divides: Divides | None = None,
+) -> Placed:
+    """Layouts for all values that the groups of `graph` store; `lowers` and `divides` as of
+    `split`.
+
+    `gaps`: values may have halos, and planes may be set apart.
+    """
+    users = graph.users()
+    steps: list[Step] = []
+    windows: set[Value] = set()
+    joins: list[Join] = []
+    for group in groups:
+        if group.join is not None:
+            copies, join = _joined(group.join, _location(group))
+            steps += (Step(copy, None) for copy in copies)
+            joins.append(join)
+            continue
+        if classify(group.sink).kind is Kind.OPAQUE:
+            steps.append(Step(None, group.sink))
+            continue
+        expr, operands = compose(group.members, results := group.results(graph, users))
+        judge = None if lowers is None else partial(_alone, lowers)
+        pieces = split(expr, operands, results, judge, divides)
+        for part in pieces:
+            kernel = Kernel(part.expr, part.operands, part.results, _location(group))
+            steps.append(Step(kernel, None))
+        slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
+        shapes = [v.type.shape for n in slides for v in n.outputs]
+        windows.update(v for v in results if v.type.shape in shapes)
+        if divides is not None:  # parts of sums are images too
+            planes = [shape[1:] for shape in shapes]
+            made = [v for p in pieces for v in p.results]
+            windows.update(v for v in made if v.type.shape[1:] in planes)
+    wholes = {p.value: join for join in joins for p in join.parts}
+    pinned = _pinned(graph, steps)
+    for join in reversed(joins):  # parts of what others see lie as those see it
+        pinned.update(p.value for p in join.parts if join.whole in pinned)
+    last = _channels_last(steps, windows, pinned, joins)
+    halos = _of_wholes(_halos(graph, steps), joins, pinned) if gaps else {}
+    steps, padded = _pad_pinned(steps, pinned, halos)
+    last |= padded
+    layouts: dict[Value, Layout] = {}
+    for value in (*_stored(graph, steps), *(j.whole for j in joins)):
+        layouts[value] = _layout(value, value in last, halos.get(value), value in pinned)
+    for value in _crowded(steps, joins, pinned) if gaps else ():
+        if layouts[value].fill is None:
+            layouts[value] = set_apart(layouts[value], LINE // value.type.dtype.bytes)
+    for join in reversed(joins):
+        for p in join.parts:
+            shape = p.value.type.shape
+            layouts[p.value] = part_of(layouts[join.whole], shape, join.axis, p.start)
+    return Placed(graph, tuple(steps), layouts, {v: j.whole for v, j in wholes.items()})
+
+
+def _alone(lowers: Lowers, expr: Expr) -> bool:
+    return lowers(expr, tuple(False for _ in expr.params))
+
+
+def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:
+    shape = value.type.shape
+    if pinned:
+        return row_major(shape)
+    base = permuted(shape, _order(value)) if last or halo else row_major(shape)
+    return base if halo is None else _with_logical_halo(base, halo)
+
+
+def _crowded(
+    steps: Sequence[Step], joins: Sequence[Join], pinned: Collection[Value]
+) -> list[Value]:
+    """Values to set apart: others see neither them nor what they are parts of."""
+    kernels = [s.kernel for s in steps if s.kernel is not None]
+    made = {v for k in kernels for v in k.results}
+    kept = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
+    found = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
+    return [v for v in dict.fromkeys(found) if v in made and v not in kept]
+
+
+def _location(group: Group) -> str:
+    named = group.anchor or group.sink
+    others = len(group.members) - 1
+    return named.loc + (f" (+{others})" if others else "")
+
+
+def _order(value: Value) -> tuple[int, ...]:
+    rank = value.type.rank
+    return (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+
+
+def _stored(graph: Graph, steps: Sequence[Step]) -> list[Value]:
+    values: dict[Value, None] = dict.fromkeys(graph.inputs)
+    for step in steps:
+        if step.kernel is not None:
+            values.update(dict.fromkeys(step.kernel.results))
+        if step.node is not None:
+            values.update(dict.fromkeys(step.node.outputs))
+    return list(values)
+
+
+def pinned_values(placed: Placed) -> set[Value]:
+    """Values whose storage others define, and what is stored in or around such."""
+    found = _pinned(placed.graph, placed.steps)
+    found |= {whole for part, whole in placed.wholes.items() if part in found}
+    return found | {part for part, whole in placed.wholes.items() if whole in found}
+
+
+def _pinned(graph: Graph, steps: Sequence[Step]) -> set[Value]:
+    """Values whose storage others define: row-major."""
+    pinned = {*graph.inputs, *graph.outputs}
+    for step in steps:
+        if step.node is not None:
+            pinned.update((*uses(step.node), *step.node.outputs))
+    for a, b in graph.aliases:
+        pinned.update((a, b))
+    return pinned
+
+
+# ---- concatenations without a kernel ---------------------------------------------------------
+
+
+def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
+    """`join` with a copy for each part that is stored elsewhere, and the kernels of the copies."""
+    copies: list[Kernel] = []
+    parts: list[Part] = []
+    for number, old in enumerate(join.parts):
+        value = old.value
+        if not old.placed:
+            value = Value(f"{join.whole.name}.part{number}", old.value.type)
+            copies.append(_copy(old.value, value, f"{loc} (part {number})"))
+        parts.append(Part(value, old.start, True))
+    return copies, replace(join, parts=tuple(parts))
+
+
+def _of_wholes(
+    halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
+) -> dict[Value, _Halo]:
+    """Halos of parts become halos of what they are parts of; reads beyond a part along the joined
+    axis stay checked, for other elements lie there."""
+    found = dict(halos)
+    for join in joins:
+        if join.whole in pinned:
+            continue
+        own = [found.pop(p.value) for p in join.parts if p.value in found]
+        own = [
+            _Halo((*h.widths[: join.axis], (0, 0), *h.widths[join.axis + 1 :]), h.fill) for h in own
+        ]
+        own += [found.pop(join.whole)] if join.whole in found else []
+        if own and len({h.fill for h in own}) == 1:
+            found[join.whole] = _widest(own)
+    return found
+
+
+# ---- channels last --------------------------------------------------------------------------
+
+
+def _channels_last(
+    steps: Sequence[Step], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
+) -> set[Value]:
+    """Results of windows, what is computed from them point by point, and what joins such values."""
+    found: set[Value] = set()
+    wholes = {p.value: join.whole for join in joins for p in join.parts}
+    for step in steps:
+        if step.kernel is None:
+            continue
+        for value in step.kernel.results:
+            if value in pinned or value.type.rank < 3:
+                continue
+            if value in windows or _follows(step.kernel, found) or _blends(step.kernel, found):
+                found.add(value)
+                while value in wholes:
+                    value = wholes[value]
+                    found.add(value)
+    return found
+
+
+def _follows(kernel: Kernel, found: set[Value]) -> bool:
+    """Whether a result walks an operand of `found` axis by axis."""
+    for stage in kernel.expr.stages:
+        for node in reads(stage):
+            if not isinstance(node.source, int) or kernel.operands[node.source] not in found:
+                continue
+            if len(node.indices) == len(stage.iters) and all(
+                set(free_vars(i)) <= {v, *stage.reduce}
+                for i, v in zip(node.indices, stage.iters, strict=True)
+            ):
+                return True
+    return False
+
+
+def _blends(kernel: Kernel, found: set[Value]) -> bool:
+    """Whether a result is computed from an operand, or gathered from what a unit holds, whose
+    neighbours in storage are its channels."""
+    for stage in kernel.expr.stages:
+        if stage.monoid is not None or len(stage.iters) < 3:
+            continue
+        if all(isinstance(s, Read) for s in stage.body):
+            continue
+        for node in reads(stage):
+            if len(node.indices) < 3:
+                continue
+            last = var_of(node.indices[-1]) is stage.iters[1]
+            if isinstance(node.source, int):
+                other = kernel.operands[node.source] not in found
+            else:
+                sizes = map(extent, kernel.expr.stages[node.source.stage].iters)
+                fixed = zip(node.indices, sizes, strict=True)
+                other = any(as_int(i) is not None and as_int(n) != 1 for i, n in fixed)
+            if last and other:
+                return True
+    return False
+
+
+# ---- halos ------------------------------------------------------------------------------------
+
+
+def _halos(graph: Graph, steps: Sequence[Step]) -> dict[Value, _Halo]:
+    """The halo each value needs so that its padded reads stay in storage; none where readers
+    disagree about what padding holds."""
+    wanted: dict[Value, list[_Halo]] = {}
+    for step in steps:
+        for value, node in _padded_reads(step):
+            if value in graph.constants:
+                continue
+            widths = tuple(
+                _reach(i, n) for i, n in zip(node.indices, value.type.shape, strict=True)
+            )
+            known = tuple(w for w in widths if w is not None)
+            # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
+            fill = None if node.fill is None else float(node.fill)
+            if fill is None or fill != node.fill:
+                continue
+            if len(known) == len(widths) and any(map(any, known)):
+                wanted.setdefault(value, []).append(_Halo(known, fill))
+    agreed: dict[Value, _Halo] = {}
+    for value, halos in wanted.items():
+        if len({h.fill for h in halos}) == 1:
+            agreed[value] = _widest(halos)
+    return agreed
+
+
+def _widest(halos: Sequence[_Halo]) -> _Halo:
+    """The halo that holds all of `halos`, which have one fill."""
+    axes = zip(*(h.widths for h in halos), strict=True)
+    widths = tuple((max(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
+    return _Halo(widths, halos[0].fill)
+
+
+def _padded_reads(step: Step) -> list[tuple[Value, Read]]:
+    """Reads with a fill of what is looked at several times: by reductions, or at several places."""
+    if step.kernel is None:
+        return []
+    found: list[tuple[Value, Read]] = []
+    for stage in step.kernel.expr.stages:
+        sources = [node.source for node in reads(stage)]
+        for node in reads(stage):
+            if not isinstance(node.source, int) or node.fill is None or node.indirect:
+                continue
+            if stage.monoid is not None or sources.count(node.source) > 1:
+                found.append((step.kernel.operands[node.source], node))
+    return found
+
+
+def _reach(index: Index, size: Index) -> tuple[int, int] | None:
+    """How far `index` goes below zero and beyond `size`; None if unknown or too far."""
+    first = last = index
+    for var in free_vars(index):
+        linear = linear_in(index, var)
+        if linear is None or var.extent is None:  # left to the bounds of what it is part of
+            continue
+        step = as_int(linear[0])
+        if step is None:
+            return None
+        end = extent(var) - 1
+        first = substitute(first, {var: const(0) if step > 0 else end})
+        last = substitute(last, {var: end if step > 0 else const(0)})
+    low, high = bounds(first)[0], bounds(last - size + 1)[1]
+    if low is None or high is None:
+        return None
+    before, after = max(0, -low), max(0, high)
+    return (before, after) if max(before, after) <= _WIDEST else None
+
+
+def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
+    """`base` (a permutation) with the halo of each logical axis on its storage dimension."""
+    widths = []
+    for index in base.indices:
+        (axis,) = (n for n, v in enumerate(base.axes) if v in free_vars(index))
+        widths.append(halo.widths[axis])
+    return with_halo(base, tuple(widths), halo.fill)
+
+
+def _pad_pinned(
+    steps: list[Step], pinned: set[Value], halos: Mapping[Value, _Halo]
+) -> tuple[list[Step], set[Value]]:
+    """Steps that read padded copies of values that need a halo but whose storage is not ours to
+    shape, and the copies.  A copy holds its padding as elements: one kernel writes all of it."""
+    copies = {
+        v: Value(f"{v.name}.padded", replace(v.type, shape=_padded_shape(v, h)))
+        for v, h in halos.items()
+        if v in pinned
+    }
+    result: list[Step] = []
+    made: set[Value] = set()
+    for step in steps:
+        kernel = step.kernel
+        sources = {v for v, _ in _padded_reads(step) if v in copies}
+        if kernel is not None:
+            sources = {v for v in sources if _agrees(kernel, v, halos[v].fill)}
+        if kernel is None or not sources:
+            result.append(step)
+            continue
+        for value in kernel.operands:
+            if value in sources and value not in made:
+                made.add(value)
+                loc = f"{kernel.loc} (padding)"
+                result.append(Step(_padding(value, copies[value], halos[value], loc), None))
+        result.append(Step(_read_padded(kernel, {v: copies[v] for v in sources}, halos), None))
+    return result, {copies[v] for v in made}
+
+
+def _padded_shape(value: Value, halo: _Halo) -> tuple[Index, ...]:
+    return tuple(
+        size + before + after
+        for size, (before, after) in zip(value.type.shape, halo.widths, strict=True)
+    )
+
+
+def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
+    """Whether all reads of `value` see `fill` where they look beyond it."""
+    return all(
+        node.fill is None or node.fill == fill
+        for stage in kernel.expr.stages
+        for node in reads(stage)
+        if isinstance(node.source, int) and kernel.operands[node.source] is value
+    )
+
+
+def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
+    builder = ExprBuilder(source.type)
+    at = builder.iters(*target.type.shape)
+    inside = (i - before for i, (before, _) in zip(at, halo.widths, strict=True))
+    fill = source.type.dtype.carrier.type(halo.fill).item()
+    builder.stage(at, builder.read(0, *inside, fill=fill))
+    return Kernel(builder.done(), (source,), (target,), loc)
+
+
+def _read_padded(
+    kernel: Kernel, copies: Mapping[Value, Value], halos: Mapping[Value, _Halo]
+) -> Kernel:
+    """`kernel` on `copies` in place of the values they are of."""
+
+    def moved(node: Read) -> Scalar:
+        if not isinstance(node.source, int):
+            return node
+        old = kernel.operands[node.source]
+        if old not in copies:
+            return node
+        new = copies[old]
+        widths = halos[old].widths
+        at = tuple(i + before for i, (before, _) in zip(node.indices, widths, strict=True))
+        inside = all(within(i, size) for i, size in zip(at, new.type.shape, strict=True))
+        fill = None if inside else node.fill
+        return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)
+
+    stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
+    operands = tuple(copies.get(v, v) for v in kernel.operands)
+    params = tuple(
+        copies[v].type if v in copies else t
+        for v, t in zip(kernel.operands, kernel.expr.params, strict=True)
+    )
+    return replace(
+        kernel, expr=replace(kernel.expr, params=params, stages=stages), operands=operands
+    )
+
+
+def _copy(source: Value, target: Value, loc: str) -> Kernel:
+    builder = ExprBuilder(source.type)
+    at = builder.iters(*source.type.shape)
+    builder.stage(at, builder.read(0, *at))
+    return Kernel(builder.done(), (source,), (target,), loc)

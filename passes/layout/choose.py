@@ -1,0 +1,259 @@
+"""Chooses among storage orders of the values between kernels by what their kernels would take.
+
+    conv -> conv of one filter     the rule: channels last; row-major, vectors run along rows
+    k = x @ w ; q[i, d] * k[j, d]  the rule: row-major; d outside, vectors run along j
+
+Proposed are row-major and each axis innermost that a kernel may run its vectors along; kernels are
+priced as they are scheduled on them.
+Requires layouts (`assign`), which are the first alternative everywhere: another one has
+to save more than prices err by.  Establishes other orders of the same storage dimensions, halos
+included, for values that only kernels see.  What is computed from a value point by point lies as it
+does, and parts lie as their wholes: such a class of values has one order.  A class costs what the
+kernels take that touch it; classes that share kernels are chosen together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import combinations
+from math import inf
+from operator import or_
+from typing import TypeAlias
+
+from tcc.ir.expr import reads
+from tcc.ir.graph import Value
+from tcc.ir.index import Index, as_int, free_vars, var_of
+from tcc.ir.layout import Layout
+from tcc.passes.choose.beam import Link, Option, cheapest
+from tcc.passes.layout.assign import Kernel, Placed, pinned_values
+from tcc.passes.tile.plan import KernelPlanner
+
+# By how much of its kernels' price another order counts as dearer: prices err.
+_MARGIN = 0.1
+# Seconds of a class's kernels below which nothing is tried.
+_LEAST = 1e-5
+# Kernels of a graph that are priced with other orders than the rule's.
+BUDGET = 256
+# Bits of an element that was not rounded: what was counts on its neighbours in storage.
+_WHOLE = 32
+
+# The logical axes of a value, outermost in storage first.
+Order: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Class:
+    """Values that have one order, the rule's first, and the kernels that touch them."""
+
+    values: tuple[Value, ...]
+    orders: tuple[Order, ...]
+    kernels: tuple[Kernel, ...]
+
+
+def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection[Value]) -> Placed:
+    """`placed` with the orders that its kernels are predicted to be fastest with; without prices,
+    `placed` itself.  `constants` are those of the graph and the graphs around it."""
+    if planner.pricer is None:
+        return placed
+    prices = _Prices(placed, planner, constants)
+    classes = [c for c in _classes(placed) if len(c.orders) > 1]
+    rule = {c: prices.total(c.kernels) for c in classes}
+    classes = [c for c in classes if rule[c] >= _LEAST]
+    # The largest classes are priced before the budget ends.
+    options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
+    links = dict(_links(classes, prices))
+    picks = cheapest([options[c] for c in classes], links, 0.0)
+    taken = [(found, pick) for found, pick in zip(classes, picks, strict=True) if pick]
+    touched = dict.fromkeys(k for found, _ in taken for k in found.kernels)
+    # Links know pairs; a kernel may touch three classes.
+    if prices.total(touched, *taken) >= prices.total(touched):
+        return placed
+    changed = (_moved(found, pick, placed.layouts) for found, pick in taken)
+    return replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
+
+
+# ---- prices -------------------------------------------------------------------------------------
+
+
+class _Prices:
+    """What kernels take under the rule's layouts and with some classes moved."""
+
+    def __init__(
+        self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
+    ) -> None:
+        self._layouts, self._planner, self._constants = placed.layouts, planner, constants
+        self.total(s.kernel for s in placed.steps if s.kernel is not None)
+        self._first = planner.estimates
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is used up."""
+        return self._planner.estimates - self._first >= BUDGET
+
+    def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
+        """Seconds of `kernels` with each class of `moved` in its order of that number."""
+        layouts = dict(self._layouts)
+        for found, pick in moved:
+            layouts |= _moved(found, pick, self._layouts)
+        return sum(self._planner.seconds(k, layouts, self._constants) for k in kernels)
+
+    def options(self, found: _Class) -> tuple[Option, ...]:
+        """The orders of a class, and by how much its kernels' time grows."""
+        rule = self.total(found.kernels)
+        costs = [0.0]
+        for n in range(1, len(found.orders)):
+            moved = inf if self.spent else self.total(found.kernels, (found, n))
+            costs.append(moved - rule + _MARGIN * rule)
+        return tuple(map(Option, costs))
+
+
+def _links(classes: Sequence[_Class], prices: _Prices) -> Iterator[tuple[tuple[int, int], Link]]:
+    for (a, first), (b, second) in combinations(enumerate(classes), 2):
+        shared = [k for k in first.kernels if k in second.kernels]
+        if shared:
+            yield (a, b), _link(first, second, shared, prices)
+
+
+def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
+    """What two moved classes take together beyond what each takes alone."""
+    known: dict[tuple[int, int], float] = {}
+
+    def beyond(a: int, b: int) -> float:
+        if not a or not b:
+            return 0.0
+        if prices.spent and (a, b) not in known:
+            return inf
+        if (a, b) not in known:
+            both = prices.total(shared, (first, a), (second, b))
+            alone = prices.total(shared, (first, a)) + prices.total(shared, (second, b))
+            known[a, b] = both - alone + prices.total(shared)
+        return known[a, b]
+
+    return beyond
+
+
+# ---- classes ------------------------------------------------------------------------------------
+
+
+def _classes(placed: Placed) -> list[_Class]:
+    """The values whose order is ours to choose, in the order in which kernels store them."""
+    kernels = [s.kernel for s in placed.steps if s.kernel is not None]
+    fixed = pinned_values(placed)
+    made = dict.fromkeys((*(v for k in kernels for v in k.results), *placed.wholes.values()))
+    orders = {v: _order_of(v, placed.layouts[v]) for v in made if v not in fixed}
+    heads: dict[Value, Value] = {v: v for v in made}
+    for a, b in (*placed.wholes.items(), *_followers(kernels, orders)):
+        heads[_head(heads, b)] = _head(heads, a)
+    classes: dict[Value, list[Value]] = {}
+    for value in made:
+        classes.setdefault(_head(heads, value), []).append(value)
+    found = []
+    for values in classes.values():
+        order = orders.get(values[0])
+        if order is not None and all(orders.get(v) == order for v in values):
+            touching = tuple(k for k in kernels if not {*k.operands, *k.results}.isdisjoint(values))
+            proposed = _proposed(values, touching, placed.layouts)
+            found.append(_Class(tuple(values), proposed, touching))
+    return found
+
+
+def _head(heads: Mapping[Value, Value], value: Value) -> Value:
+    while heads[value] is not value:
+        value = heads[value]
+    return value
+
+
+def _order_of(value: Value, where: Layout) -> Order | None:
+    """The order of a value's axes in storage; None where its dimensions are not its axes."""
+    if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
+        return None
+    axes = [[n for n, v in enumerate(where.axes) if v in free_vars(i)] for i in where.indices]
+    return tuple(a[0] for a in axes) if all(len(a) == 1 for a in axes) else None
+
+
+def _followers(
+    kernels: Sequence[Kernel], orders: Mapping[Value, Order | None]
+) -> Iterator[tuple[Value, Value]]:
+    """Values of equal shape and order of which a kernel computes one from the other point by
+    point."""
+    for kernel in kernels:
+        for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):
+            stage = kernel.expr.stages[out.stage]
+            for node in reads(stage):
+                if not isinstance(node.source, int):
+                    continue
+                operand = kernel.operands[node.source]
+                same = operand.type.shape == result.type.shape
+                order = orders.get(operand)
+                if not same or order is None or order != orders.get(result):
+                    continue
+                if all(var_of(i) is v for i, v in zip(node.indices, stage.iters, strict=True)):
+                    yield operand, result
+
+
+def _proposed(
+    values: Sequence[Value], kernels: Sequence[Kernel], layouts: Mapping[Value, Layout]
+) -> tuple[Order, ...]:
+    """Orders for a class: the rule's; row-major; and, if neither has it there, each axis innermost
+    along which one of the kernels may run vectors.  Axes of one element lie anywhere."""
+    shape = values[0].type.shape
+    rule = _order_of(values[0], layouts[values[0]])
+    assert rule is not None
+    wanted = {axis for k in kernels for axis in _vector_axes(k, values, layouts)}
+    inner = [(*(n for n in rule if n != axis), axis) for axis in sorted(wanted)]
+    distinct: dict[Order, Order] = {}
+    for order in (rule, tuple(range(len(rule)))):
+        distinct.setdefault(_moving(shape, order), order)
+    for order in inner:
+        moving = _moving(shape, order)
+        if all(moving[-1:] != known[-1:] for known in distinct):
+            distinct[moving] = order
+    return tuple(distinct.values())
+
+
+def _moving(shape: Sequence[Index], order: Order) -> Order:
+    """`order` without the axes of one element."""
+    return tuple(n for n in order if as_int(shape[n]) != 1)
+
+
+def _vector_axes(
+    kernel: Kernel, values: Sequence[Value], layouts: Mapping[Value, Layout]
+) -> set[int]:
+    """The axes of `values` that a stage's last loop walks, or a loop along which neighbours of
+    another value of the kernel lie."""
+    stages = kernel.expr.stages
+    touched = [
+        (kernel.operands[node.source], [set(free_vars(i)) for i in node.indices])
+        for stage in stages
+        for node in reads(stage)
+        if isinstance(node.source, int)
+    ]
+    made = zip(kernel.results, kernel.expr.outputs, strict=True)
+    touched += [(v, [{i} for i in stages[out.stage].iters]) for v, out in made]
+    along = {stage.iters[-1] for stage in stages if stage.iters}
+    for value, places in touched:
+        order = _order_of(value, layouts[value]) if value in layouts else None
+        inner = _moving(value.type.shape, order or ())
+        if value not in values and inner:
+            along |= places[inner[-1]]
+    own = (places for value, places in touched if value in values)
+    return {axis for places in own for axis, loops in enumerate(places) if loops & along}
+
+
+def _moved(found: _Class, pick: int, layouts: Mapping[Value, Layout]) -> dict[Value, Layout]:
+    """The layouts of a class in its order number `pick`."""
+    return {v: _ordered(v, layouts[v], found.orders[pick]) for v in found.values}
+
+
+def _ordered(value: Value, where: Layout, order: Order) -> Layout:
+    """`where` with its dimensions in another order, each with its halo."""
+    before = _order_of(value, where)
+    assert before is not None
+    dims = [before.index(axis) for axis in order]
+    return replace(
+        where,
+        sizes=tuple(where.sizes[d] for d in dims),
+        indices=tuple(where.indices[d] for d in dims),
+    )

@@ -1,0 +1,123 @@
+"""Elements of less than a byte: packed where callers see them, a byte each inside the program.
+
+    %x : i4[n,6]   ->   %x : u8[(n*6 + 1)//2] ; %x.elements = reshape(unpack(%x)) : i4[n,6]
+
+Inputs and large constants are unpacked and outputs packed by ordinary nodes, which fuse like
+others: constants stay packed in the artifact.  Requires a graph that is ready to be partitioned.
+Establishes that no input and no output has elements of less than a byte; what callers see of them
+is kept beside the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, Node, Value, walk_nodes
+from tcc.ir.graph.rewrite import substituted
+from tcc.ir.index import Index, as_int
+from tcc.ir.narrow import encode, pack
+from tcc.ir.types import U8, TensorType, element_count, tensor
+from tcc.ops import OPS
+from tcc.ops.algebra.movement import ReshapeAttrs
+from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
+
+_LARGE = 64  # elements: smaller constants have a byte for each
+
+
+def packed_surface(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
+    """`graph` with packed inputs, outputs and constants, and the types that callers see of those
+    inputs and outputs by name; the graph itself where there are none.
+
+    Raises UserError for a state of such elements.
+    """
+    outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
+    constants = [v for v in graph.constants if _is_large(v.type) and v not in outside]
+    if not outside and not constants:
+        return graph, {}
+    for output, state in graph.aliases:
+        if output.type.dtype.is_packed:
+            raise UserError(
+                "a state of elements of less than a byte is not supported",
+                where=state.name,
+                why=f"its element type is {state.type.dtype.name}",
+            )
+    return _Surface(graph).packed(outside, constants)
+
+
+def _is_large(type: TensorType) -> bool:
+    count = as_int(element_count(type.shape))
+    return type.dtype.is_packed and count is not None and count >= _LARGE
+
+
+class _Surface:
+    """A graph's values, and the nodes before and after it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._names = {v.name for node in walk_nodes(graph) for v in node.outputs}
+        self._names |= {v.name for v in (*graph.inputs, *graph.constants)}
+        self._before: list[Node] = []
+        self._after: list[Node] = []
+
+    def packed(
+        self, outside: list[Value], constants: list[Value]
+    ) -> tuple[Graph, Mapping[str, TensorType]]:
+        graph = self._graph
+        elements = {v: Value(self._fresh(v.name), v.type) for v in (*outside, *constants)}
+        inner = substituted(graph, elements)
+        handles = {v: h for v, h in inner.constants.items() if v not in elements.values()}
+        arrived: dict[Value, Value] = {}
+        for value in (*(v for v in graph.inputs if v in elements), *constants):
+            arrived[value] = self._unpacked(value, elements[value])
+        for value in constants:
+            array = graph.store.get(graph.constants[value])
+            data = pack(encode(array, value.type.dtype), value.type.dtype)
+            sources = graph.store.sources(graph.constants[value])
+            handles[arrived[value]] = graph.store.put(data, U8, sources)
+        for value in (v for v in outside if v in graph.constants):  # an output that is a constant
+            handles[elements[value]] = graph.constants[value]
+        left = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}
+        result = replace(
+            inner,
+            inputs=tuple(arrived.get(v, v) for v in graph.inputs),
+            outputs=tuple(left.get(v, v) for v in graph.outputs),
+            nodes=(*self._before, *inner.nodes, *self._after),
+            constants=handles,
+        )
+        return result, {v.name: v.type for v in outside}
+
+    def _unpacked(self, value: Value, elements: Value) -> Value:
+        """What `value` is as bytes; nodes make `elements` of it."""
+        count, dtype = element_count(value.type.shape), value.type.dtype
+        data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
+        flat = Value(self._fresh(value.name), tensor(dtype, count))
+        attrs = UnpackAttrs(dtype, count)
+        self._before.append(Node(OPS["unpack"], attrs, (data,), (flat,), value.name))
+        shaped = ReshapeAttrs(elements.type.shape)
+        self._before.append(Node(OPS["reshape"], shaped, (flat,), (elements,), value.name))
+        return data
+
+    def _packed(self, value: Value, elements: Value) -> Value:
+        """The bytes of `elements`, under the name of the output `value`."""
+        count, dtype = element_count(value.type.shape), value.type.dtype
+        flat = Value(self._fresh(value.name), tensor(dtype, count))
+        data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
+        shaped = ReshapeAttrs((count,))
+        self._after.append(Node(OPS["reshape"], shaped, (elements,), (flat,), value.name))
+        attrs = PackAttrs(dtype.bits)
+        self._after.append(Node(OPS["pack"], attrs, (flat,), (data,), value.name))
+        return data
+
+    def _fresh(self, stem: str) -> str:
+        number = 0
+        while (name := f"{stem}.elements{number or ''}") in self._names:
+            number += 1
+        self._names.add(name)
+        return name
+
+
+def _bytes(count: Index, bits: int) -> Index:
+    share = 8 // bits
+    return (count + share - 1) // share

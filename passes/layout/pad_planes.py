@@ -1,0 +1,63 @@
+"""Finds values whose planes a kernel touches together and that would lie in the same cache sets.
+
+    y[4*u + k] = f(k; m[0, u], ..., m[35, u])      planes m[p] of 16 KiB: all 36 elements of a point
+                                                   lie in one set of a cache with 12 places for them
+
+A cache chooses the set of an address by bits above the line and, in the first level, below a page:
+elements that lie a multiple of a page apart push each other out, and loads wait for stores that
+only look like theirs.  A line more between the planes spreads them over neighbouring sets.
+Requires stages whose results lie with the first axis outermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tcc.ir.expr import Expr, reads
+from tcc.ir.expr.scalar import StageRef
+from tcc.ir.graph import Value
+from tcc.ir.index import Index, as_int
+from tcc.ir.types import TensorType, element_count
+from tcc.passes.fuse.unify_iterators import shaped_stage
+
+# Bytes after which the sets of the first-level cache start anew.
+PAGE = 4096
+# Bytes by which planes are set apart: a line.
+LINE = 64
+# So many elements of a set at least do not stay beside what else is there.
+_MANY = 8
+
+
+def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> Iterator[Value]:
+    """The operands and results of which one point touches elements in many planes a multiple of a
+    page apart."""
+    for number, stage in enumerate(expr.stages):
+        at: dict[int, list[tuple[Index, ...]]] = {}
+        for node in reads(stage):
+            if isinstance(node.source, int):
+                at.setdefault(node.source, []).append(node.indices)
+        for source, places in at.items():
+            if _aligned(operands[source].type) and _spread(places):
+                yield operands[source]
+        made = zip(results, expr.outputs, strict=True)
+        for value in (v for v, out in made if out == StageRef(number, 0) and _aligned(v.type)):
+            if _spread(shaped_stage(stage, unrolled=True).places):
+                yield value
+
+
+def _aligned(type_: TensorType) -> bool:
+    """Whether there are many planes, of whole pages each."""
+    count, plane = (as_int(element_count(part)) for part in (type_.shape[:1], type_.shape[1:]))
+    if count is None or plane is None or count < _MANY or type_.dtype.bits % 8:
+        return False
+    return plane * type_.dtype.bytes % PAGE == 0 and plane > 0
+
+
+def _spread(places: Sequence[tuple[Index, ...]]) -> bool:
+    """Whether many of `places` differ in the first index only."""
+    planes: dict[tuple[Index, ...], set[int]] = {}
+    for first, *rest in places:
+        known = as_int(first)
+        if known is not None:
+            planes.setdefault(tuple(rest), set()).add(known)
+    return any(len(found) >= _MANY for found in planes.values())

@@ -1,0 +1,180 @@
+"""The weight section: every constant in every layout that a kernel wants, once.
+
+Packing a weight is evaluating its layout.  Layouts whose storage dimensions are each an axis, its
+quotient or its remainder (all that `plan_kernels` makes) pack by reshaping; others by indexing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tcc.errors import InternalError
+from tcc.ir.graph import ConstantStore, Handle
+from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
+from tcc.ir.layout import Layout
+from tcc.ir.narrow import encode
+from tcc.ir.op import Array
+from tcc.ir.types import BF16, DType, element_count
+
+# Alignment of each weight within the section: that of a vector, and for a large one that of the
+# page which the processor's prefetchers stay in.  Hints ask for a line of each of several pages
+# (`tcc.passes.tile.cpu.prefetch`), and streams that cross pages half way read 8 to 12 % slower.
+_ALIGN = 64
+_PAGE = 4096
+_LARGE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A constant stored in fewer bits: the names of those of the source model it was made of (none
+    where they are not known), and the type: `bf16`, `f16`, `int8` or `int4`."""
+
+    sources: tuple[str, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    handle: Handle
+    layout: Layout
+    dtype: DType
+
+
+class WeightTable:
+    """Assigns offsets; `parts` produces the section's bytes one weight at a time; `rounded` says
+    of which of the model's constants it holds less."""
+
+    def __init__(self, store: ConstantStore) -> None:
+        self._store = store
+        self.rounded: dict[Rounded, None] = {}
+        self._offsets: dict[_Entry, int] = {}
+        self.size = 0
+
+    def place(self, handle: Handle, dtype: DType, layout: Layout) -> tuple[int, int]:
+        """Offset and size in bytes of a constant in `layout`."""
+        entry = _Entry(handle, layout, dtype)
+        size = _count(layout) * dtype.bytes
+        if entry not in self._offsets:
+            align = _PAGE if size >= _LARGE else _ALIGN
+            self._offsets[entry] = -(-self.size // align) * align
+            self.size = -(-(self._offsets[entry] + size) // _ALIGN) * _ALIGN
+        return self._offsets[entry], size
+
+    def adopt(self, other: WeightTable) -> dict[int, int]:
+        """Places the constants of `other` too; gives their offsets here, by those there."""
+        moved: dict[int, int] = {}
+        for entry, offset in other._offsets.items():
+            self._store.adopt(entry.handle, other._store)
+            here, size = self.place(entry.handle, entry.dtype, entry.layout)
+            if size or offset not in moved:
+                moved[offset] = here
+        self.rounded.update(other.rounded)
+        return moved
+
+    def same_as(self, other: WeightTable) -> bool:
+        """Whether both have the same constants, stored alike, at the same places."""
+        return list(self._offsets.items()) == list(other._offsets.items())
+
+    def parts(self) -> Iterator[Callable[[], Array]]:
+        """Functions that give the section's arrays of bytes, in order.
+
+        The zeros between weights are parts of their own: to append them would copy the weight.
+        """
+        ends = [*self._offsets.values(), self.size][1:]
+        for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
+            yield partial(self._bytes, entry)
+            padding = end - start - _count(entry.layout) * entry.dtype.bytes
+            if padding:
+                yield partial(np.zeros, padding, np.uint8)
+
+    def _bytes(self, entry: _Entry) -> Array:
+        return stored_bytes(pack(self._store.get(entry.handle), entry.layout), entry.dtype)
+
+
+def stored_bytes(array: Array, dtype: DType) -> Array:
+    """The bytes of `array` in memory order as `dtype` is stored (bf16 as its upper halves, narrow
+    types as a byte with their code)."""
+    if dtype.is_narrow:
+        return encode(array, dtype).reshape(-1)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if dtype is BF16:
+        flat = (flat.view(np.uint32) >> 16).astype(np.uint16)
+    return flat.view(np.uint8)
+
+
+def _count(layout: Layout) -> int:
+    known = as_int(element_count(layout.sizes))
+    if known is None:
+        raise InternalError("a constant's layout has a symbolic size")
+    return known
+
+
+def pack(array: Array, layout: Layout) -> Array:
+    """`array` as storage: an array of `layout.sizes`."""
+    sizes = tuple(as_int(s) or 0 for s in layout.sizes)
+    quick = _by_reshaping(array, layout, sizes)
+    return _by_indexing(array, layout, sizes) if quick is None else quick
+
+
+def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
+    grid: Any = np.indices(array.shape, sparse=True)
+    env: dict[str, Any] = {var.name: g for var, g in zip(layout.axes, grid, strict=True)}
+    at = tuple(np.asarray(evaluate(index, env)) for index in layout.indices)
+    out = np.full(sizes, layout.fill or 0, array.dtype)
+    out[at] = array
+    return out
+
+
+def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array | None:
+    """Pads, cuts each axis into (quotient, remainder), and permutes the pieces."""
+    pieces: list[tuple[int, str, int]] = []  # of each storage dimension: axis, part, divisor
+    for index in layout.indices:
+        piece = _piece(index, layout)
+        if piece is None:
+            return None
+        pieces.append(piece)
+    shape: list[int] = []
+    position: dict[tuple[int, str], int] = {}
+    widths = []
+    for axis, size in enumerate(array.shape):
+        parts = sorted((part, by) for a, part, by in pieces if a == axis)
+        names = [part for part, _ in parts]
+        if names == ["quotient", "remainder"]:
+            by = parts[1][1]
+            count = -(-size // by)
+            position[axis, "quotient"], position[axis, "remainder"] = len(shape), len(shape) + 1
+            shape += [count, by]
+            widths.append((0, count * by - size))
+        elif names == ["whole"]:
+            position[axis, "whole"] = len(shape)
+            shape.append(size)
+            widths.append((0, 0))
+        else:
+            return None
+    if any(b for _, b in widths):
+        array = np.pad(array, widths, constant_values=layout.fill or 0)
+    order = [position[axis, part] for axis, part, _ in pieces]
+    packed = array.reshape(shape).transpose(order)
+    return np.ascontiguousarray(packed) if packed.shape == sizes else None
+
+
+def _piece(index: Index, layout: Layout) -> tuple[int, str, int] | None:
+    var = var_of(index)
+    if var in layout.axes:
+        return layout.axes.index(var), "whole", 1
+    if len(index.terms) != 1 or index.const:
+        return None
+    ((monomial, coeff),) = index.terms
+    if coeff != 1 or len(monomial) != 1:
+        return None
+    (atom,) = monomial
+    if isinstance(atom, Quotient | Remainder):
+        inner, by = var_of(atom.num), as_int(atom.den)
+        if inner in layout.axes and by is not None:
+            part = "quotient" if isinstance(atom, Quotient) else "remainder"
+            return layout.axes.index(inner), part, by
+    return None

@@ -1,0 +1,175 @@
+"""Rows ordered by the matrix that data choose for them, as tensor expressions.
+
+    matrix of each row    2 0 2 1 0 2        tiles of 2 rows     | 1 4 | 3 . | 0 2 | 5 . | . . |
+                                             matrix of each tile    0     1     2     2     2
+
+A counting sort without writes to places that data choose: rows count the earlier rows of their
+group, groups begin at a tile of their own, and a place finds its row by the counts.  Rows keep
+their order inside a group, so results are the same bits on every device.  Counts of many rows are
+made a chunk at a time, so that no row looks at all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, minimum
+from tcc.ir.types import I32, TensorType, element_count
+from tcc.ops.algebra.movement import delinearise, linearise
+from tcc.ops.formula import aligned, choose, fn
+from tcc.ops.operands import clamped, wrapped
+
+# Rows that are compared with each other at once, where there are more than so many.
+_CHUNK, _MANY = 256, 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """The elements of an `index` choose among `matrices`; tiles are of `tile` rows of one group."""
+
+    index: TensorType
+    matrices: Index
+    tile: int
+
+    @property
+    def rows(self) -> Index:
+        return element_count(self.index.shape)
+
+    @property
+    def tiles(self) -> Index:
+        """As many as are needed at worst: each group that has rows may leave its last one open."""
+        groups = minimum(self.matrices, self.rows)
+        return (self.rows + groups * (self.tile - 1)) // self.tile
+
+    @property
+    def places(self) -> Index:
+        return self.tiles * self.tile
+
+    @property
+    def chunk(self) -> Index:
+        """Rows that are compared with each other."""
+        most = bounds(self.rows)[1]
+        return self.rows if most is not None and most <= _MANY else const(_CHUNK)
+
+    @property
+    def chunks(self) -> Index:
+        return ceildiv(self.rows, self.chunk)
+
+
+def places(grouping: Grouping) -> Expr:
+    """Of the index tensor as a vector: the place of each row, the matrix of each tile, the first
+    tile of each group, and the rows `[chunks, matrices]` of a group through the end of a chunk.
+
+    All are i32.  Rows of a group are in order.
+    """
+    g = grouping
+    b = ExprBuilder(TensorType(g.index.dtype, (g.rows,)))
+    (r,) = b.iters(g.rows)
+    group = b.stage((r,), cast(clamped(wrapped(b.read(0, r), g.matrices), g.matrices), I32))
+
+    c, e, j = b.iters(g.chunks, g.matrices, g.chunk)
+    here = fn("eq", b.read(group, c * g.chunk + j, fill=-1), index_value(e, I32))
+    through = b.stage((c, e), _one_if(here), over=(j,), monoid="sum")
+    if as_int(g.chunks) != 1:
+        c, e, other = b.iters(g.chunks, g.matrices, g.chunks)
+        earlier = choose(_less(other, c + 1), b.read(through, other, e), 0)
+        through = b.stage((c, e), earlier, over=(other,), monoid="sum")
+
+    e, other = b.iters(g.matrices, g.matrices)
+    filled = fn("div", fn("add", b.read(through, g.chunks - 1, other), g.tile - 1), g.tile)
+    upto = choose(_less(other, e), filled, 0)
+    first = b.stage((e,), upto, over=(other,), monoid="sum")
+    t, e = b.iters(g.tiles, g.matrices)
+    begun = fn("le", b.read(first, e), index_value(t, I32))
+    begun = apply("and", begun, fn("gt", b.read(through, g.chunks - 1, e), 0))
+    matrix = b.stage((t,), choose(begun, index_value(e, I32), 0), over=(e,), monoid="max")
+
+    r, j = b.iters(g.rows, g.chunk)
+    other = r // g.chunk * g.chunk + j
+    same = fn("eq", b.read(group, other, fill=-1), b.read(group, r))
+    ahead = apply("and", _less(other, r), same)
+    rank = b.stage((r,), _one_if(ahead), over=(j,), monoid="sum")
+    (r,) = b.iters(g.rows)
+    start = fn("mul", _of(b, g, first, b.read(group, r)), g.tile)
+    place = fn("add", start, b.read(rank, r))
+    if as_int(g.chunks) != 1:
+        before = _of(b, g, through, b.read(group, r), r // g.chunk - 1)
+        place = fn("add", place, before)
+    return b.done(b.stage((r,), place), matrix, first, through)
+
+
+def rows(grouping: Grouping) -> Expr:
+    """The row of each place, i32, of what `places` gives; a place without one names some row."""
+    g = grouping
+    b = ExprBuilder(
+        TensorType(I32, (g.rows,)),
+        TensorType(I32, (g.tiles,)),
+        TensorType(I32, (g.matrices,)),
+        TensorType(I32, (g.chunks, g.matrices)),
+    )
+    if as_int(g.chunks) == 1:
+        p, r = b.iters(g.places, g.rows)
+        found = fn("eq", b.read(0, r), index_value(p, I32))
+        b.stage((p,), choose(found, index_value(r, I32), 0), over=(r,), monoid="max")
+        return b.done()
+    p, c = b.iters(g.places, g.chunks)
+    matrix = b.read(1, p // g.tile)
+    number = fn("sub", index_value(p, I32), fn("mul", _of(b, g, 2, matrix), g.tile))
+    passed = _one_if(fn("le", _of(b, g, 3, matrix, c), number))
+    chunk = b.stage((p,), passed, over=(c,), monoid="sum")
+    p, j = b.iters(g.places, g.chunk)
+    at = fn("min", b.read(chunk, p), index_value(g.chunks - 1, I32))
+    position, binding = b.position(at, g.chunks)
+    place = b.read(0, position * g.chunk + j, fill=-1, indirect=(binding,))
+    row = fn("add", fn("mul", at, index_value(g.chunk, I32)), index_value(j, I32))
+    found = choose(fn("eq", place, index_value(p, I32)), row, 0)
+    b.stage((p,), found, over=(j,), monoid="max")
+    return b.done()
+
+
+def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
+    """What is known of a group; nothing before the first chunk."""
+    at, binding = b.position(matrix, g.matrices)
+    return b.read(source, *before, at, fill=0, indirect=(binding,))
+
+
+def _less(a: Index, b: Index) -> Scalar:
+    return fn("lt", index_value(a, I32), index_value(b, I32))
+
+
+def _one_if(condition: Scalar) -> Scalar:
+    return choose(condition, literal(1, I32), 0)
+
+
+def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Expr:
+    """`[tiles, tile, n]` of the row each place names: operands (rows, row of each place).
+
+    `rows` is of shape `[*lead, ..., n]` with axes of extent one between, and `lead` broadcasts to
+    the shape of the index tensor.
+    """
+    b = ExprBuilder(rows, TensorType(I32, (grouping.tiles * grouping.tile,)))
+    depth = element_count(rows.shape[len(lead) :])
+    t, i, n = b.iters(grouping.tiles, grouping.tile, depth)
+    row, binding = b.position(b.read(1, t * grouping.tile + i), grouping.rows)
+    at = aligned(lead, delinearise(row, grouping.index.shape))
+    inner = delinearise(n, rows.shape[len(lead) :])
+    b.stage((t, i, n), b.read(0, *at, *inner, indirect=(binding,)))
+    return b.done()
+
+
+def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) -> Expr:
+    """A tensor of `shape` of the rows in tiles, one after the other: operands (tiles `[tiles, tile,
+    n]`, place of each row)."""
+    b = ExprBuilder(tiles, TensorType(I32, (grouping.rows,)))
+    at = b.iters(*shape)
+    linear, depth = linearise(at, shape), tiles.shape[2]
+    places = grouping.tiles * grouping.tile
+    place, binding = b.position(b.read(1, linear // depth), places)
+    found = b.read(
+        0, place // grouping.tile, place % grouping.tile, linear % depth, indirect=(binding,)
+    )
+    b.stage(at, found)
+    return b.done()

@@ -1,0 +1,103 @@
+"""What a product of rows takes whose matrices data choose: row by row, and by tiles of rows.
+
+    row by row    a kernel that reads a matrix for each row
+    by tiles      a kernel that reads one for each tile, and those that order rows and move them
+
+Each way is a graph of its own, placed like a whole model, and its price the sum of its kernels'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Value
+from tcc.ir.index import const, free_vars, substitute
+from tcc.ir.types import TensorType
+from tcc.ops import OPS
+from tcc.ops.algebra.movement import TransposeAttrs
+from tcc.ops.shapes import AxisAttrs
+from tcc.passes.moe.forms import Grouping
+from tcc.passes.moe.grouped_gemm import (
+    Product,
+    ordered,
+    rows_of_tiles,
+    rows_to_tiles,
+    tiled_product,
+)
+from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.nest import TYPICAL
+
+
+@dataclass(slots=True)
+class GroupPrices:
+    """The cheapest tile of a product among `tiles`, equal ones priced once.  By tiles has to be
+    cheaper by `margin`."""
+
+    planner: KernelPlanner
+    tiles: tuple[int, ...]
+    margin: float = 0.2
+    _known: dict[Product, int | None] = field(default_factory=dict)
+
+    def tile_of(self, product: Product) -> int | None:
+        """The rows of a tile; None where a product had better stay as it is."""
+        product = _typical(product)
+        if product not in self._known:
+            plain = self._seconds(_row_by_row(product))
+            priced = [(self._seconds(_by_tiles(product, tile)), tile) for tile in self.tiles]
+            least, tile = min(priced)
+            self._known[product] = tile if least < plain * (1 - self.margin) else None
+        return self._known[product]
+
+    def _seconds(self, graph: Graph) -> float:
+        planner = self.planner
+        placed = place_graph(
+            graph,
+            registers=planner.registers,
+            lowers=planner.lowers,
+            gaps=planner.gaps,
+            divides=planner.divides,
+        )
+        constants = dict.fromkeys(graph.constants)
+        kernels = (s.kernel for s in placed.steps if s.kernel is not None)
+        return sum(planner.seconds(k, placed.layouts, constants) for k in kernels)
+
+
+def _typical(product: Product) -> Product:
+    """`product` with open sizes as they are priced."""
+
+    def closed(type_: TensorType) -> TensorType:
+        sizes = {v: const(min(TYPICAL, v.hi or TYPICAL)) for d in type_.shape for v in free_vars(d)}
+        return TensorType(type_.dtype, tuple(substitute(d, sizes) for d in type_.shape))
+
+    rows, matrices, index = map(closed, (product.rows, product.matrices, product.index))
+    return Product(rows, matrices, index, product.swapped)
+
+
+def _row_by_row(product: Product) -> Graph:
+    b = GraphBuilder("rows")
+    rows, matrices, index = _operands(b, product)
+    (own,) = b.add(OPS["gather"], [matrices, index], AxisAttrs(0))
+    if product.swapped:
+        rank = product.index.rank
+        perm = (*range(rank), rank + 1, rank)
+        (own,) = b.add(OPS["transpose"], [own], TransposeAttrs(perm))
+    return b.finish(b.add(OPS["matmul"], [rows, own]))
+
+
+def _by_tiles(product: Product, tile: int) -> Graph:
+    b = GraphBuilder("tiles")
+    rows, matrices, index = _operands(b, product)
+    grouping = Grouping(product.index, product.matrices.shape[0], tile)
+    order = ordered(b, index, grouping, "")
+    tiles = rows_to_tiles(b, order, rows, product.lead, "")
+    made = tiled_product(b, order, tiles, matrices, product.swapped, "")
+    shape = (*product.index.shape, made.type.shape[2])
+    return b.finish([rows_of_tiles(b, order, made, shape, "")])
+
+
+def _operands(b: GraphBuilder, product: Product) -> tuple[Value, Value, Value]:
+    """Rows, matrices of contents that no price depends on, and an index tensor."""
+    handle, kind = Handle("matrices"), product.matrices
+    matrices = b.constant_handle(handle, TensorType(kind.dtype, kind.shape), "matrices")
+    return b.input("rows", product.rows), matrices, b.input("index", product.index)

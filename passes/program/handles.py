@@ -1,0 +1,153 @@
+"""Strings and lists become words that name them.
+
+    %y = where(%c, %a, %b) : string[n]        %y = where(%c, %a, %b) : u64[n]
+    %k = const : string[2]                    %k = string_decode(%bytes, %ends) : u64[2]
+
+A run keeps strings and lists in a heap; in programs there are handles, one word each.  Equal
+strings have equal handles and 0 is the empty string, so what moves, chooses, pads or compares them
+are plain kernels.  Requires a graph that is ready to be partitioned; establishes that no value of
+it is a string or a list.  Ops on these keep their attributes, which say what the words are;
+inference knows only the types from before, so this is the last pass over the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value, bodies, walk_nodes
+from tcc.ir.graph.rewrite import map_bodies
+from tcc.ir.lists import ListType
+from tcc.ir.program import Port, Program
+from tcc.ir.types import U64, TensorType
+from tcc.ops import OPS
+from tcc.ops.data.strings import StringDecodeAttrs, pack_strings
+
+
+def has_handles(graph: Graph) -> bool:
+    """Whether a value of the graph or its bodies is strings or a list."""
+    return next(_handles(graph), None) is not None
+
+
+def check_without_handles(graph: Graph, kind: str) -> None:
+    """Raises `UserError` where the graph has strings or lists: a target `kind` without them."""
+    found = next(_handles(graph), None)
+    if found is not None:
+        what = "a sequence or an optional" if isinstance(found.type.dtype, ListType) else "strings"
+        raise UserError(
+            f"{kind} has no strings, sequences and optionals",
+            where=f"%{found.name[:200]}",
+            why=f"this value is {what} when the model runs ({found.type!r})",
+            hint="compile for the CPU, or cut this part off the model",
+        )
+
+
+def _handles(graph: Graph) -> Iterator[Value]:
+    graphs = [graph, *(body for node in walk_nodes(graph) for body in bodies(node))]
+    for part in graphs:
+        results = (v for node in part.nodes for v in node.outputs)
+        for value in (*part.inputs, *part.constants, *results):
+            if value.type.dtype.is_handle:
+                yield value
+
+
+def erase_handles(graph: Graph) -> Graph:
+    """`graph` with handles in place of strings and lists; itself if it has none."""
+    if not has_handles(graph):
+        return graph
+    builder = GraphBuilder(graph.name, graph.store)
+    for value in _names(graph):
+        builder.fresh(value)
+    eraser = _Eraser(builder)
+    erased = eraser.graph(graph)
+    made = builder.finish(eraser.decoded.values())
+    return replace(
+        erased,
+        nodes=(*map(eraser.node, made.nodes), *erased.nodes),
+        constants={**made.constants, **erased.constants},
+    )
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    graphs = [graph, *(body for node in walk_nodes(graph) for body in bodies(node))]
+    for part in graphs:
+        results = (v for node in part.nodes for v in node.outputs)
+        yield from (value.name for value in (*part.inputs, *part.constants, *results))
+
+
+class _Eraser:
+    """One sweep: new values of old ones, and the strings of constants, made once at the front."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._builder = builder
+        self._new: dict[Value, Value] = {}
+        self.decoded: dict[Handle, Value] = {}
+
+    def value(self, value: Value) -> Value:
+        if not value.type.dtype.is_handle:
+            return value
+        return self._new.setdefault(value, Value(value.name, _word(value.type)))
+
+    def graph(self, graph: Graph) -> Graph:
+        for value, handle in graph.constants.items():
+            if value.type.dtype.is_handle:
+                self._new[value] = self.value(self._decoded(graph, value, handle))
+        kept = {v: h for v, h in graph.constants.items() if not v.type.dtype.is_handle}
+        return replace(
+            graph,
+            inputs=tuple(map(self.value, graph.inputs)),
+            nodes=tuple(map(self.node, graph.nodes)),
+            outputs=tuple(map(self.value, graph.outputs)),
+            constants=kept,
+            aliases=tuple((self.value(a), self.value(b)) for a, b in graph.aliases),
+        )
+
+    def node(self, node: Node) -> Node:
+        return replace(
+            node,
+            attrs=_word_types(map_bodies(node.attrs, self.graph)) if bodies(node) else node.attrs,
+            inputs=tuple(None if v is None else self.value(v) for v in node.inputs),
+            outputs=tuple(map(self.value, node.outputs)),
+        )
+
+    def _decoded(self, graph: Graph, value: Value, handle: Handle) -> Value:
+        if handle not in self.decoded:
+            packed = pack_strings(graph.store.get(handle))
+            operands = [self._builder.constant(a, f"{value.name}.text") for a in packed]
+            attrs = StringDecodeAttrs(value.type.shape)
+            (self.decoded[handle],) = self._builder.add(
+                OPS["string_decode"], operands, attrs, names=(value.name,)
+            )
+        return self.decoded[handle]
+
+
+def _word(type: TensorType) -> TensorType:
+    return TensorType(U64, type.shape) if type.dtype.is_handle else type
+
+
+def _word_types(attrs: Any) -> Any:
+    """The attributes of control flow with the new types of its results."""
+    if "types" not in (f.name for f in fields(attrs)):
+        return attrs
+    return replace(attrs, types=tuple(map(_word, attrs.types)))
+
+
+def with_ports(program: Program, graph: Graph) -> Program:
+    """`program` with ports that say what callers see: the strings and lists of `graph`."""
+    return replace(
+        program,
+        inputs=_described(program.inputs, graph.inputs),
+        outputs=_described(program.outputs, graph.outputs),
+    )
+
+
+def _described(ports: Sequence[Port], values: Sequence[Value]) -> tuple[Port, ...]:
+    found = []
+    for port, value in zip(ports, values, strict=True):
+        dtype = value.type.dtype
+        text = dtype.name if isinstance(dtype, ListType) else port.text
+        own = replace(port, name=value.name, dtype=dtype, text=text)
+        found.append(own if dtype.is_handle else port)
+    return tuple(found)

@@ -1,0 +1,296 @@
+"""Programs for single sizes and the general one become one, which chooses at the start of a run.
+
+    general(seq), special(seq = 64)   ->   entry of general ; what the arena of special needs
+                                           r = seq is 64
+                                           branch r { special } else { general }
+
+Requires programs of one model whose memory is planned, of which the specials fix sizes of inputs.
+Establishes one program with the ports of the general one: all sizes are checked first, weights that
+are stored alike lie there once, and the arena suits the largest need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from tcc.ir.program import (
+    Allocate,
+    Arena,
+    Branch,
+    Buffer,
+    BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Loop,
+    Output,
+    Place,
+    Program,
+    ReadInt,
+    Register,
+    TensorRef,
+    View,
+    Weight,
+    constant_registers,
+    prologue_length,
+)
+from tcc.passes.program.lower_graph import KernelTable
+from tcc.passes.program.lower_model import Lowered
+
+
+def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
+    """One program that runs the first of `specials` whose sizes are those of the run, or `general`.
+
+    The kernels of all are in one table, those of equal structure once.
+    """
+    if not specials:
+        return general
+    joined = _Joined(general)
+    for special in specials:
+        joined.add(special)
+    return joined.lowered()
+
+
+class _Joined:
+    """The general program, and what others add to it."""
+
+    def __init__(self, general: Lowered) -> None:
+        program = general.program
+        length = prologue_length(program)
+        self._general, self._program = general, program
+        self._weights = general.weights
+        self._entry, self._rest = list(program.body[:length]), program.body[length:]
+        self._fixed = {i.target for i in self._entry if isinstance(i, Let | ReadInt)}
+        self._constants = constant_registers(program)
+        self._registers, self._arena = program.registers, program.arena
+        self._buffers = list(program.buffers)
+        self._known = {b.place: n for n, b in enumerate(self._buffers) if _is_shared(b.place)}
+        self._table = KernelTable(
+            list(general.table.bounds), dict(general.table.numbers), list(general.table.locs)
+        )
+        self._kernels, self._alignments = list(general.kernels), list(general.alignments)
+        self._sides: list[tuple[Register, tuple[Instr, ...]]] = []
+
+    def add(self, special: Lowered) -> None:
+        """Takes `special` over: its numbers become those of here."""
+        program = special.program
+        moved = _Moved(
+            self._registers,
+            self._place_buffers(special),
+            [self._kernel(special, n) for n in range(len(special.kernels))],
+            self._late_sizes(program),
+        )
+        self._registers += program.registers
+        length = prologue_length(program)
+        early = _needed(program)
+        entry = [(n in early, moved.instr(i)) for n, i in enumerate(program.body[:length])]
+        self._entry += [i for first, i in entry if first]
+        self._arena = self._let(IntOp.MAX, self._arena, moved.register(program.arena))
+        late = [i for first, i in entry if not first]
+        body = (*late, *moved.body(program.body[length:]))
+        self._sides.append((self._asked(program), body))
+
+    def lowered(self) -> Lowered:
+        """All as one."""
+        body = self._rest
+        for asked, side in reversed(self._sides):
+            body = (Branch(-1, side, body, asked),)
+        program = replace(
+            self._program,
+            registers=self._registers,
+            buffers=tuple(self._buffers),
+            arena=self._arena,
+            body=(*self._entry, *body),
+        )
+        return replace(
+            self._general,
+            program=program,
+            kernels=tuple(self._kernels),
+            table=self._table,
+            alignments=tuple(self._alignments),
+        )
+
+    # ---- what a special brings ----------------------------------------------------------------
+
+    def _place_buffers(self, special: Lowered) -> list[BufferId]:
+        """Its buffers by number; the caller's arrays and equal weights are those that are there."""
+        offsets = self._weights.adopt(special.weights)
+        return [self._buffer(b, offsets) for b in special.program.buffers]
+
+    def _buffer(self, buffer: Buffer, offsets: Mapping[int, int]) -> BufferId:
+        place = buffer.place
+        if isinstance(place, Weight):
+            place = Weight(offsets[place.offset], place.size)
+        elif isinstance(place, Arena):
+            place = Arena(place.offset + self._registers, place.size + self._registers)
+        if place in self._known:
+            return self._known[place]
+        self._buffers.append(replace(buffer, place=place))
+        if _is_shared(place):
+            self._known[place] = len(self._buffers) - 1
+        return len(self._buffers) - 1
+
+    def _kernel(self, special: Lowered, number: int) -> int:
+        bound, loc = special.table.bounds[number], special.table.locs[number]
+        found = self._table.numbers.setdefault(bound, len(self._kernels))
+        if found == len(self._kernels):
+            self._table.bounds.append(bound)
+            self._table.locs.append(loc)
+            self._kernels.append(special.kernels[number])
+            self._alignments += special.alignments[number : number + 1]
+        return found
+
+    def _late_sizes(self, program: Program) -> dict[BufferId, list[tuple[Register, Register]]]:
+        """Sizes of outputs that only the body knows: registers here, and those of `program`."""
+        found: dict[BufferId, list[tuple[Register, Register]]] = {}
+        for number, buffer in enumerate(program.buffers):
+            if isinstance(buffer.place, Output):
+                port = buffer.place.port
+                pairs = zip(
+                    self._program.outputs[port].dims, program.outputs[port].dims, strict=True
+                )
+                found[number] = [(here, there) for here, there in pairs if here not in self._fixed]
+        return found
+
+    def _asked(self, program: Program) -> Register:
+        """A register that is not 0 where the run's inputs have the sizes that `program` fixes."""
+        sizes = constant_registers(program)
+        pairs: dict[Register, int] = {}
+        for port, fixed in zip(self._program.inputs, program.inputs, strict=True):
+            for given, size in zip(port.dims, fixed.dims, strict=True):
+                if given not in self._constants and size in sizes:
+                    pairs[given] = sizes[size]
+        apart = self._let(IntOp.CONST, 0)
+        for given, size in pairs.items():
+            due = self._let(IntOp.CONST, size)
+            more, less = self._let(IntOp.SUB, given, due), self._let(IntOp.SUB, due, given)
+            apart = self._let(IntOp.ADD, apart, self._let(IntOp.MAX, more, less))
+        one = self._let(IntOp.CONST, 1)
+        return self._let(IntOp.SUB, one, self._let(IntOp.MIN, one, apart))
+
+    def _let(self, op: IntOp, a: int, b: int = 0) -> Register:
+        self._registers += 1
+        self._entry.append(Let(self._registers - 1, op, a, b))
+        return self._registers - 1
+
+
+def _is_shared(place: Place) -> bool:
+    """Whether buffers of equal place are one and the same."""
+    return isinstance(place, Input | Output | Weight)
+
+
+def _needed(program: Program) -> set[int]:
+    """Which instructions of the prologue compute what the arena needs."""
+    wanted = {program.arena}
+    for buffer in program.buffers:
+        if isinstance(buffer.place, Arena):
+            wanted |= {buffer.place.offset, buffer.place.size}
+    found: set[int] = set()
+    for number in reversed(range(prologue_length(program))):
+        instr = program.body[number]
+        if isinstance(instr, Let | ReadInt) and instr.target in wanted:
+            found.add(number)
+            if isinstance(instr, Let) and instr.op not in (IntOp.CONST, IntOp.DIM):
+                wanted |= {instr.a, instr.b}
+    return found
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Rewrites instructions: registers by an offset, buffers and kernels by tables.
+
+    `late` are copies of sizes, by the number of the output's buffer, due before its `Allocate`.
+    """
+
+    offset: int
+    buffers: Sequence[BufferId]
+    kernels: Sequence[int]
+    late: Mapping[BufferId, Sequence[tuple[Register, Register]]]
+
+    def register(self, register: Register) -> Register:
+        return register + self.offset
+
+    def registers(self, registers: Iterable[Register]) -> tuple[Register, ...]:
+        return tuple(map(self.register, registers))
+
+    def body(self, body: Iterable[Instr]) -> tuple[Instr, ...]:
+        return tuple(new for instr in body for new in (*self._sizes(instr), self.instr(instr)))
+
+    def _sizes(self, instr: Instr) -> Iterable[Instr]:
+        """An output's sizes as the caller will see them."""
+        if isinstance(instr, Allocate):
+            for here, there in self.late.get(instr.buffer, ()):
+                yield Let(here, IntOp.MAX, self.register(there), self.register(there))
+
+    def instr(self, instr: Instr) -> Instr:
+        """`instr` with the numbers of the joined program."""
+        match instr:
+            case Let() | ReadInt() | Check():
+                return self._integer(instr)
+            case Launch(kernel, grid, buffers, ints, least):
+                moved = tuple(self.buffers[b] for b in buffers)
+                grid, ints = self.register(grid), self.registers(ints)
+                return Launch(self.kernels[kernel], grid, moved, ints, least)
+            case CallOp():
+                return replace(
+                    instr,
+                    inputs=tuple(map(self._tensor, instr.inputs)),
+                    outputs=tuple(map(self._tensor, instr.outputs)),
+                    results=self.registers(instr.results),
+                )
+            case Branch() | Loop():
+                return self._nested(instr)
+            case Allocate() | View() | Copy():
+                return self._memory(instr)
+            case _:
+                assert_never(instr)
+
+    def _integer(self, instr: Let | ReadInt | Check) -> Instr:
+        match instr:
+            case Let(target, op, a, b):
+                if op not in (IntOp.CONST, IntOp.DIM):
+                    a, b = self.register(a), self.register(b)
+                return Let(self.register(target), op, a, b)
+            case ReadInt():
+                target, buffer = self.register(instr.target), self.buffers[instr.buffer]
+                return replace(instr, target=target, buffer=buffer)
+            case Check():
+                return replace(instr, a=self.register(instr.a), b=self.register(instr.b))
+            case _:
+                assert_never(instr)
+
+    def _memory(self, instr: Allocate | View | Copy) -> Instr:
+        match instr:
+            case Allocate(buffer, size, keep):
+                return Allocate(self.buffers[buffer], self.register(size), keep)
+            case View(buffer, base, offset):
+                return View(self.buffers[buffer], self.buffers[base], self.register(offset))
+            case Copy(target, source, size):
+                return Copy(self.buffers[target], self.buffers[source], self.register(size))
+            case _:
+                assert_never(instr)
+
+    def _nested(self, instr: Branch | Loop) -> Instr:
+        condition = self.buffers[instr.condition] if instr.condition >= 0 else -1
+        match instr:
+            case Branch(_, then, otherwise, when):
+                asked = self.register(when) if when >= 0 else -1
+                return Branch(condition, self.body(then), self.body(otherwise), asked)
+            case Loop(trips, _, counter, body):
+                trips, counter = self.register(trips), self.register(counter)
+                return Loop(trips, condition, counter, self.body(body))
+            case _:
+                assert_never(instr)
+
+    def _tensor(self, ref: TensorRef) -> TensorRef:
+        return TensorRef(self.buffers[ref.buffer], ref.dtype, self.registers(ref.dims))

@@ -1,0 +1,276 @@
+"""If, Loop and Scan become branches and loops of the program.
+
+    %y = scan(%h0, %x){body}       copy h <- h0 ; loop t < n { x_t = view x + t*size ; body ;
+                                                              copy y[t] <- h' ; copy h <- h' }
+
+Bodies are lowered like graphs, into the instruction list of their branch or loop.  A carried value
+has one buffer for all trips; slices of scanned operands are views, not copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.errors import UserError
+from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.index import Index, const, free_vars, var_of
+from tcc.ir.program import (
+    Alias,
+    Allocate,
+    Branch,
+    BufferId,
+    Check,
+    Dynamic,
+    IntOp,
+    Let,
+    Loop,
+    ReadInt,
+    Register,
+    Relation,
+    View,
+)
+from tcc.ir.types import BOOL, I64, TensorType
+from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs
+from tcc.passes.program.loop_carried import (
+    Carried,
+    begin_trip,
+    byte_count,
+    carry,
+    define_carried,
+    fill_rows,
+    joined,
+    next_trip,
+    store_rows,
+    trip_index,
+    trip_name,
+)
+from tcc.passes.program.lower_graph import Frame
+
+_FOREVER = (1 << 63) - 1
+
+
+def lower_if(frame: Frame, node: Node) -> None:
+    """Both branches write their results to the same buffers; sizes that differ are bound in
+    each."""
+    attrs: IfAttrs = node.attrs
+    condition = node.inputs[0]
+    assert condition is not None
+    late = [v for v in node.outputs if _fresh_sizes(frame, v.type)]
+    registers = _new_sizes(frame, node.outputs)
+    targets = {}
+    for value in node.outputs:
+        if value in late:
+            targets[value] = frame.new_buffer(Dynamic(), value.name)
+        else:
+            targets[value] = frame.temporary(byte_count(value.type), value.name)
+    branches = []
+    for body in (attrs.then, attrs.otherwise):
+        inner = frame.child(body)
+        inner.steps()
+        for result, value in zip(body.outputs, node.outputs, strict=True):
+            _bind_branch_sizes(inner, registers, value.type, result.type)
+            if value in late:
+                size = inner.size(byte_count(result.type))
+                inner.out.append(Allocate(targets[value], size))
+            inner.copy(targets[value], inner.read(result), result.type)
+        branches.append(tuple(inner.out))
+    frame.out.append(Branch(frame.read(condition), branches[0], branches[1]))
+    _bind_late(frame, registers)
+    frame.buffers.update(targets)
+
+
+def _fresh_sizes(frame: Frame, type_: TensorType) -> list[str]:
+    names = (v.name for dim in type_.shape for v in free_vars(dim))
+    return [n for n in dict.fromkeys(names) if not frame.registers.bound(n)]
+
+
+def _new_sizes(frame: Frame, values: Sequence[Value]) -> dict[str, Register]:
+    names = dict.fromkeys(n for v in values for n in _fresh_sizes(frame, v.type))
+    return {name: frame.registers.fresh() for name in names}
+
+
+def _bind_late(frame: Frame, registers: dict[str, Register]) -> None:
+    for name, register in registers.items():
+        frame.registers.bind(name, register, late=True)
+
+
+def _bind_branch_sizes(
+    inner: Frame, registers: dict[str, Register], outer: TensorType, result: TensorType
+) -> None:
+    """Sets the sizes that only the node's results have to what this branch produced."""
+    for dim, actual in zip(outer.shape, result.shape, strict=True):
+        var = var_of(dim)
+        if var is not None and var.name in registers:
+            zero = inner.size(const(0))
+            inner.out.append(Let(registers[var.name], IntOp.ADD, inner.size(actual), zero))
+
+
+# ---- loop ---------------------------------------------------------------------------------------
+
+
+def lower_loop(frame: Frame, node: Node) -> None:
+    """ONNX Loop: a trip count, a condition, carried values, and rows stacked from every trip."""
+    attrs: LoopAttrs = node.attrs
+    body = attrs.body
+    trips_value, start, *initial = node.inputs
+    trips = frame.size(const(_FOREVER))
+    if trips_value is not None:
+        trips = frame.registers.fresh()
+        frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.type.dtype))
+    known = [v for v in initial if v is not None]
+    count = len(known)
+    results = body.outputs[1 : 1 + count]
+    carried = carry(frame, known, body, 2, results)
+    condition = _condition(frame, body, start)
+    row_values = node.outputs[count:]
+    stacks = [frame.new_buffer(Dynamic(), v.name) for v in row_values]
+    late = _row_sizes(frame, row_values)
+    counter = frame.registers.fresh()
+    inner = _inside(frame, body, carried)
+    inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
+    _bind_counter(inner, body.inputs[0], counter)
+    begin_trip(inner, results, carried, counter)
+    inner.steps()
+    for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
+        _same_row(inner, row, value, late, counter, node)
+        _append_row(inner, row, stack, counter)
+    if condition >= 0:  # one more value that is handed on
+        flag = Carried((body.inputs[1],), (condition,))
+        next_trip(inner, body.outputs[: 1 + count], joined(flag, carried))
+    else:
+        next_trip(inner, results, carried)
+    frame.out.append(Loop(trips, condition, counter, tuple(inner.out)))
+    define_carried(frame, node.outputs[:count], carried, counter)
+    _bind_late(frame, late)
+    for value, stack in zip(row_values, stacks, strict=True):
+        frame.buffers[value] = stack
+        first = var_of(value.type.shape[0])
+        if first is not None and not frame.registers.bound(first.name):
+            frame.registers.bind(first.name, counter, late=True)
+        # A loop without trips has empty, but allocated, rows.
+        frame.out.append(Allocate(stack, frame.size(byte_count(value.type)), keep=True))
+
+
+def _condition(frame: Frame, body: Graph, start: Value | None) -> BufferId:
+    """A buffer with the condition of the first trip; -1 where it is always true."""
+    if start is None and _always_true(body):
+        return -1
+    condition = frame.temporary(const(BOOL.bytes), "condition")
+    source = frame.true() if start is None else frame.read(start)
+    frame.copy(condition, source, TensorType(BOOL, ()))
+    return condition
+
+
+def _inside(frame: Frame, body: Graph, carried: Carried) -> Frame:
+    inner = frame.child(body)
+    inner.buffers.update(zip(carried.values, carried.buffers, strict=True))
+    for name, register in carried.sizes.items():
+        inner.registers.bind(name, register, late=True)
+    return inner
+
+
+def _row_sizes(frame: Frame, values: Sequence[Value]) -> dict[str, Register]:
+    """Registers of the rows' sizes that only the trips know; zero where there is no trip."""
+    names = dict.fromkeys(
+        var.name
+        for dim in (dim for value in values for dim in value.type.shape[1:])
+        if (var := var_of(dim)) is not None and not frame.registers.bound(var.name)
+    )
+    registers = {name: frame.registers.fresh() for name in names}
+    for register in registers.values():
+        frame.out.append(Let(register, IntOp.CONST, 0))
+    return registers
+
+
+def _same_row(
+    inner: Frame, row: Value, value: Value, late: dict[str, Register], trip: Register, node: Node
+) -> None:
+    """Rows are as large in every trip as in the first, which sets the sizes that are `late`."""
+    for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
+        var = var_of(dim)
+        if var is not None and var.name in late:
+            known, found = late[var.name], inner.size(actual)
+            apart, wrong = inner.registers.fresh(), inner.registers.fresh()
+            inner.out.append(Let(apart, IntOp.SUB, known, found))
+            inner.out.append(Let(wrong, IntOp.MUL, apart, trip))
+            message = f"{node.loc}: a loop stacks rows of different sizes"
+            zero = inner.size(const(0))
+            inner.out.append(Check(Relation.EQ, wrong, zero, message))
+            inner.out.append(Let(known, IntOp.ADD, found, zero))
+        elif dim is not actual:
+            raise UserError(
+                "a loop stacks rows of different sizes",
+                where=node.loc,
+                why=f"rows are {row.type!r}, the result is {value.type!r}",
+            )
+
+
+def _always_true(body: Graph) -> bool:
+    """Whether the condition that a body computes is the constant true, or handed through."""
+    array = body.constant(body.outputs[0])
+    return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
+
+
+def _bind_counter(inner: Frame, value: Value, counter: Register) -> None:
+    inner.registers.bind(trip_name(counter), counter, late=True)
+    buffer = inner.temporary(const(I64.bytes), value.name)
+    inner.store_size(trip_index(counter), buffer)
+    inner.buffers[value] = buffer
+
+
+def _append_row(inner: Frame, row: Value, stack: BufferId, counter: Register) -> None:
+    size = inner.size(byte_count(row.type))
+    offset = inner.registers.fresh()
+    end = inner.registers.fresh()
+    inner.out.append(Let(offset, IntOp.MUL, counter, size))
+    inner.out.append(Let(end, IntOp.ADD, offset, size))
+    inner.out.append(Allocate(stack, end, keep=True))
+    view = inner.new_buffer(Alias(), f"{row.name}.row")
+    inner.out.append(View(view, stack, offset))
+    inner.copy(view, inner.read(row), row.type)
+
+
+# ---- scan ---------------------------------------------------------------------------------------
+
+
+def lower_scan(frame: Frame, node: Node) -> None:
+    """ONNX Scan over leading axes (the importer transposes others)."""
+    attrs: ScanAttrs = node.attrs
+    body = attrs.body
+    inputs = [v for v in node.inputs if v is not None]
+    states = len(inputs) - attrs.num_scan_inputs
+    if any((*attrs.input_axes, *attrs.output_axes)):
+        raise UserError("a scan along an axis other than the first", where=node.loc)
+    results, rows = body.outputs[:states], body.outputs[states:]
+    carried = carry(frame, inputs[:states], body, 0, results)
+    length = inputs[states].type.shape[0]
+    trips = frame.size(length)
+    stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
+    counter = frame.registers.fresh()
+    inner = _inside(frame, body, carried)
+    inner.registers.bind(trip_name(counter), counter, late=True)
+    trip = trip_index(counter)
+    for value, sequence, back in zip(
+        body.inputs[states:], inputs[states:], attrs.input_reverse, strict=True
+    ):
+        at = length - 1 - trip if back else trip
+        inner.buffers[value] = _slice(inner, value, frame.read(sequence), at)
+    begin_trip(inner, results, carried, counter)
+    places = [
+        _slice(inner, row, stack, length - 1 - trip if back else trip)
+        for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True)
+    ]
+    stored = store_rows(inner, rows, places)
+    inner.steps()
+    fill_rows(inner, stored, places)
+    next_trip(inner, results, carried)
+    frame.out.append(Loop(trips, -1, counter, tuple(inner.out)))
+    define_carried(frame, node.outputs[:states], carried, counter)
+    frame.buffers.update(zip(node.outputs[states:], stacks, strict=True))
+
+
+def _slice(inner: Frame, value: Value, base: BufferId, at: Index) -> BufferId:
+    """A view of element `at` of a stack of values like `value`."""
+    view = inner.new_buffer(Alias(), f"{value.name}.slice")
+    inner.out.append(View(view, base, inner.size(at * byte_count(value.type))))
+    return view

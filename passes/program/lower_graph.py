@@ -1,0 +1,590 @@
+"""A graph whose kernels are planned becomes a program for the host.
+
+    %y = relu(%x) : f32[n,64]      r1 = 64 ; check dim 1 of x == r1 ; ... ; launch k0(x, y)(n)
+
+Every stored value gets a buffer; buffers inside the run are `Arena` places whose offsets
+`plan_memory` sets.  Control flow is in `lower_control`, calls of C functions in `lower_calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from tcc.errors import InternalError, UserError
+from tcc.ir.expr import ExprBuilder, extent
+from tcc.ir.expr.scalar import index_value
+from tcc.ir.graph import Graph, Handle, Value
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    const,
+    free_vars,
+    linear_in,
+    maximum,
+    nonnegative,
+    symbol,
+    var_of,
+)
+from tcc.ir.layout import Layout, place, row_major
+from tcc.ir.op import Array
+from tcc.ir.program import (
+    Allocate,
+    Arena,
+    Buffer,
+    BufferId,
+    CallOp,
+    Check,
+    Copy,
+    Dynamic,
+    Input,
+    Instr,
+    IntOp,
+    Launch,
+    Let,
+    Output,
+    Place,
+    Port,
+    Program,
+    Register,
+    Relation,
+    TensorRef,
+    Weight,
+)
+from tcc.ir.types import I64, TensorType, dtype_of, element_count
+from tcc.passes.fuse.horizontal_fusion import unite
+from tcc.passes.fuse.partition import Lowers, partition
+from tcc.passes.fuse.split import Divides
+from tcc.passes.graph.state import updates_in_place
+from tcc.passes.layout.assign import Kernel, Placed, Step, assign_layouts
+from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.layout.weights import WeightTable, stored_bytes
+from tcc.passes.program.lower_sizes import Registers
+from tcc.passes.quantize.precision import FULL, Precision, narrowed
+from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel, least_units
+from tcc.schedule.cpu.core import TYPICAL_CORE
+from tcc.schedule.cpu.core import Registers as CoreRegisters
+
+
+@dataclass(slots=True)
+class KernelTable:
+    """The kernels of an artifact: each structure once, in order of first launch."""
+
+    bounds: list[Bound] = field(default_factory=list)
+    numbers: dict[Bound, int] = field(default_factory=dict)
+    locs: list[str] = field(default_factory=list)
+
+    def number(self, planned: PlannedKernel) -> int:
+        found = self.numbers.setdefault(planned.bound, len(self.bounds))
+        if found == len(self.bounds):
+            self.bounds.append(planned.bound)
+            self.locs.append(planned.loc)
+        return found
+
+
+@dataclass(slots=True)
+class Context:
+    """What lowering of a graph and its bodies share."""
+
+    planner: KernelPlanner
+    kernels: KernelTable
+    weights: WeightTable
+    lower_node: Callable[[Frame, Step], None]
+    precision: Precision
+    buffers: list[Buffer] = field(default_factory=list)
+    constants: dict[tuple[str, Layout], BufferId] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Frame:
+    """Lowering state of one graph or body: where its values are and what was emitted."""
+
+    context: Context
+    placed: Placed
+    registers: Registers
+    buffers: dict[Value, BufferId]
+    layouts: dict[Value, Layout]
+    # Constants of this graph and the graphs around it.
+    constants: dict[Value, Graph]
+    # Values computed straight into a buffer that someone else owns.
+    targets: dict[Value, BufferId] = field(default_factory=dict)
+    out: list[Instr] = field(default_factory=list)
+    top: Frame | None = None
+
+    # ---- sizes ---------------------------------------------------------------------------
+
+    def size(self, index: Index) -> Register:
+        return self.registers.load(index, self.out)
+
+    def bytes_of(self, value: Value) -> Register:
+        return self.size(storage_count(self.layout(value)) * value.type.dtype.bytes)
+
+    def layout(self, value: Value) -> Layout:
+        found = self.layouts.get(value)
+        return row_major(value.type.shape) if found is None else found
+
+    def seen(self, value: Value) -> TensorType:
+        """The type of an input or output of the model, as callers see it."""
+        return self.placed.surface.get(value.name, value.type)
+
+    # ---- buffers --------------------------------------------------------------------------
+
+    def new_buffer(self, where: Place, label: str) -> BufferId:
+        self.context.buffers.append(Buffer(where, label))
+        return len(self.context.buffers) - 1
+
+    def temporary(self, size: Index, label: str) -> BufferId:
+        """A buffer of `size` bytes: in the arena, or from the pool if data decides the size."""
+        if self.registers.is_late(size):
+            buffer = self.new_buffer(Dynamic(), label)
+            self.out.append(Allocate(buffer, self.size(size)))
+            return buffer
+        # The plan needs the sizes of bodies' buffers at entry too, before the checks of the body.
+        top = self if self.top is None else self.top
+        bytes_ = size if nonnegative(size) else maximum(size, 0)
+        return self.new_buffer(Arena(-1, top.size(bytes_)), label)
+
+    def define(self, value: Value) -> BufferId:
+        """The buffer that `value` is about to be written to; its halo is filled.
+
+        What is a part of another value lies in that value's buffer.
+        """
+        whole = self.placed.wholes.get(value)
+        if whole is not None:
+            self.buffers[value] = (
+                self.buffers[whole] if whole in self.buffers else self.define(whole)
+            )
+            return self.buffers[value]
+        buffer = self.targets.get(value)
+        if buffer is None:
+            size = storage_count(self.layout(value)) * value.type.dtype.bytes
+            buffer = self.temporary(size, value.name)
+        elif isinstance(self.context.buffers[buffer].place, Output):
+            for dim in self.seen(value).shape:  # the runtime shows them to the caller's allocator
+                self.size(dim)
+            self.out.append(Allocate(buffer, self.bytes_of(value)))
+        self.buffers[value] = buffer
+        where = self.layout(value)
+        if where.fill is not None and as_int(element_count(value.type.shape)) != 0:
+            self.fill_halo(value, where, buffer)
+        return buffer
+
+    def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
+        """The buffer that holds `value`; constants in `layout_` (row-major if not given)."""
+        graph = self.constants.get(value)
+        if graph is None:
+            if value not in self.buffers:
+                raise InternalError(f"{value!r} is read before it is computed")
+            return self.buffers[value]
+        handle = graph.constants[value]
+        wanted = layout_ or row_major(value.type.shape)
+        key = (handle.digest, wanted)
+        if key not in self.context.constants:
+            offset, size = self.context.weights.place(handle, value.type.dtype, wanted)
+            self.context.buffers.append(Buffer(Weight(offset, size), value.name))
+            self.context.constants[key] = len(self.context.buffers) - 1
+        return self.context.constants[key]
+
+    def literal(self, array: Array) -> BufferId:
+        """A weight buffer that holds `array`."""
+        handle = self.placed.graph.store.put(array)
+        where = row_major(tuple(map(const, array.shape)))
+        key = (handle.digest, where)
+        if key not in self.context.constants:
+            offset, size = self.context.weights.place(handle, dtype_of(array), where)
+            self.context.constants[key] = self.new_buffer(Weight(offset, size), "literal")
+        return self.context.constants[key]
+
+    def true(self) -> BufferId:
+        """A buffer that holds the bool true."""
+        return self.literal(np.asarray(True))
+
+    def tensor(self, value: Value, buffer: BufferId | None = None) -> TensorRef:
+        """`value` for a C function."""
+        at = self.read(value) if buffer is None else buffer
+        dims = tuple(self.size(d) for d in value.type.shape)
+        return TensorRef(at, value.type.dtype.stored, dims)
+
+    def copy(self, target: BufferId, source: BufferId, type_: TensorType) -> None:
+        size = self.size(element_count(type_.shape) * type_.dtype.bytes)
+        self.out.append(Copy(target, source, size))
+
+    # ---- launches ----------------------------------------------------------------------------
+
+    def launch(self, planned: PlannedKernel) -> None:
+        """Runs a kernel."""
+        if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
+            for value, _ in planned.results:
+                self.define(value)
+            return
+        reads = tuple(self.read(v, where) for v, where in planned.operands)
+        writes = tuple(self.define(v) for v, _ in planned.results)
+        self.run(planned, (*reads, *writes))
+
+    def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
+        kernel = planned.bound.kernel
+        number = self.context.kernels.number(planned)
+        grid = const(1)
+        for axis in kernel.axes:
+            grid = grid * extent(axis)
+        ints = tuple(self.size(_var_index(v)) for v in kernel.sizes)
+        least = least_units(planned.bound)
+        self.out.append(Launch(number, self.size(grid), buffers, ints, least))
+
+    def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
+        """Writes the fill to storage around the elements."""
+        dtype = value.type.dtype
+        bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
+        storage = TensorRef(buffer, dtype.stored, tuple(self.size(n) for n in where.sizes))
+        ints = (int.from_bytes(bits, "little"), *halo_widths(value, where))
+        self.out.append(CallOp("fill_halo", (), (storage,), ints))
+
+    def thin(self, kernel: Kernel, every: tuple[int, ...]) -> None:
+        """Keeps every so manyth element of a value along each dimension of its storage."""
+        (source,), (target,) = kernel.operands, kernel.results
+        stored = [(source, self.read(source)), (target, self.define(target))]
+        x, y = (
+            TensorRef(at, v.type.dtype.stored, tuple(self.size(n) for n in self.layout(v).sizes))
+            for v, at in stored
+        )
+        self.out.append(CallOp("thin", (x,), (y,), every))
+
+    def store_size(self, register_symbol: Index, target: BufferId) -> None:
+        """Writes a size as one i64 to `target` (what bodies see of a loop's counter)."""
+        builder = ExprBuilder()
+        builder.stage((), index_value(register_symbol, I64))
+        result = Value("size", TensorType(I64, ()))
+        kernel = Kernel(builder.done(), (), (result,), "size")
+        self.run(self.context.planner.plan(kernel, {}, {}), (target,))
+
+    # ---- bodies ----------------------------------------------------------------------------
+
+    def child(self, graph: Graph) -> Frame:
+        """A frame for a body: it sees the buffers of the graphs around it."""
+        planner = self.context.planner
+        placed = place_graph(
+            graph,
+            self.context.precision,
+            self.constants,
+            planner.registers,
+            planner.lowers,
+            planner.gaps,
+            planner.divides,
+        )
+        constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
+        placed = choose_layouts(placed, planner, constants)
+        return Frame(
+            self.context,
+            placed,
+            self.registers.inner(),
+            dict(self.buffers),
+            {**self.layouts, **placed.layouts},
+            constants,
+            top=self if self.top is None else self.top,
+        )
+
+    @property
+    def handles(self) -> dict[Value, Handle]:
+        """The constants in sight."""
+        return {value: graph.constants[value] for value, graph in self.constants.items()}
+
+    def steps(self) -> None:
+        """Emits every step of the frame's graph."""
+        self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
+        handles = self.handles
+        for step in self.placed.steps:
+            if step.kernel is None:
+                self.context.lower_node(self, step)
+            elif step.every:
+                self.thin(step.kernel, step.every)
+            else:
+                self.launch(self.context.planner.plan(step.kernel, self.layouts, handles))
+
+
+def place_graph(
+    graph: Graph,
+    precision: Precision = FULL,
+    outer: Mapping[Value, Graph] | None = None,
+    registers: CoreRegisters = TYPICAL_CORE,
+    lowers: Lowers | None = None,
+    gaps: bool = True,
+    divides: Divides | None = None,
+) -> Placed:
+    """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
+    graphs around it, each with its graph.  `lowers` judges kernels, see `partition`; `gaps` and
+    `divides` are as of `assign_layouts`."""
+    constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
+    groups = partition(graph, registers, lowers)
+    if outer is not None:
+        groups = unite(graph, groups, constants, registers, lowers)
+    return narrowed(assign_layouts(graph, groups, lowers, gaps, divides), precision, constants)
+
+
+def storage_count(where: Layout) -> Index:
+    return element_count(where.sizes)
+
+
+def _var_index(var: Var) -> Index:
+    return symbol(var.name, var.lo, var.hi, var.divisor)
+
+
+# ---- halos --------------------------------------------------------------------------------------
+
+
+def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
+    """The storage before and after the elements, for each storage dimension in turn."""
+    first = place(where, tuple(const(0) for _ in value.type.shape))
+    last = place(where, tuple(n - 1 for n in value.type.shape))
+    widths: list[int] = []
+    for a, b, size in zip(first, last, where.sizes, strict=True):
+        before, after = as_int(a), as_int(size - 1 - b)
+        if before is None or after is None:
+            raise InternalError(f"the halo of {value!r} has no fixed width")
+        widths += (before, after)
+    return tuple(widths)
+
+
+# ---- programs -----------------------------------------------------------------------------------
+
+
+def lower_program(
+    placed: Placed,
+    planner: KernelPlanner,
+    lower_node: Callable[[Frame, Step], None],
+    precision: Precision = FULL,
+) -> tuple[Program, KernelTable, WeightTable]:
+    """The program of a model from its placed graph; arena offsets are not planned yet.
+
+    `lower_node` lowers steps that are no kernels; `precision` is that of `placed`, for bodies too.
+    """
+    graph = placed.graph
+    context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
+    constants = dict.fromkeys(graph.constants, graph)
+    frame = Frame(context, placed, Registers(), {}, dict(placed.layouts), constants)
+    ports = _input_ports(frame, graph)
+    _output_targets(frame, graph)
+    frame.steps()
+    outputs = _output_ports(frame, graph)
+    program = Program(
+        ports, outputs, frame.registers.count, tuple(context.buffers), (), 0, -1,
+        tuple(frame.out),
+    )  # fmt: skip
+    return program, context.kernels, context.weights
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A dimension of an input: what its type says, and the register with what the caller gave."""
+
+    value: Value
+    axis: int
+    size: Index
+    given: Register
+
+    @property
+    def what(self) -> str:
+        return f"input {self.value.name}, dimension {self.axis}"
+
+
+def _input_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
+    """Binds or checks each dimension of the inputs.
+
+    Dimensions that are one symbol bind it first; others are then known, or have one symbol left
+    that they bind (`p + 1`).  Raises UserError where a size cannot be told.
+    """
+    dims: list[_Dim] = []
+    for port, value in enumerate(graph.inputs):
+        frame.buffers[value] = frame.new_buffer(Input(port), value.name)
+        for axis, size in enumerate(frame.seen(value).shape):
+            given = frame.registers.fresh()
+            frame.out.append(Let(given, IntOp.DIM, port, axis))
+            dims.append(_Dim(value, axis, size, given))
+    registers: dict[tuple[Value, int], Register] = {}
+    waiting = [d for d in dims if not _bind_dim(frame, d, registers, plain=True)]
+    while waiting:
+        left = [d for d in waiting if not _bind_dim(frame, d, registers, plain=False)]
+        if len(left) == len(waiting):
+            raise UserError(
+                "a size of an input cannot be told",
+                where=left[0].what,
+                why=f"it is {left[0].size.key}, and no other input gives all but one of these",
+                hint="fix sizes with --input",
+            )
+        waiting = left
+    return tuple(
+        Port(
+            value.name,
+            frame.seen(value).dtype,
+            tuple(registers[value, axis] for axis in range(frame.seen(value).rank)),
+            _shape_text(frame.seen(value)),
+        )
+        for value in graph.inputs
+    )
+
+
+def _bind_dim(
+    frame: Frame, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
+) -> bool:
+    """Binds the symbol that is unknown in `dim`, or checks `dim` where none is; False where that
+    cannot be done yet.  `plain` leaves all but lone symbols for later."""
+    lone = var_of(dim.size)
+    if plain and lone is None:
+        return False
+    unknown = [v for v in free_vars(dim.size) if not frame.registers.bound(v.name)]
+    registers[dim.value, dim.axis] = dim.given
+    if not unknown:
+        wanted = frame.size(dim.size)
+        message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame)}"
+        frame.out.append(Check(Relation.EQ, dim.given, wanted, message))
+        registers[dim.value, dim.axis] = wanted
+        return True
+    found = _solved(frame, dim, unknown[0]) if len(unknown) == 1 else None
+    if found is None:
+        return False
+    frame.registers.bind(unknown[0].name, found)
+    check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], found)
+    return True
+
+
+def _told(dim: _Dim, frame: Frame) -> str:
+    """Where else a symbol comes from, and how the two are told apart."""
+    if var_of(dim.size) is None:
+        return ""
+    inputs = ((v.name, frame.seen(v).shape) for v in frame.placed.graph.inputs)
+    name, shape = next((name, shape) for name, shape in inputs if dim.size in shape)
+    return (
+        f", the size of input {name}, dimension {shape.index(dim.size)}; "
+        "compile with another name for one of them (--input NAME=SHAPE) if they may differ"
+    )
+
+
+def _solved(frame: Frame, dim: _Dim, var: Var) -> Register | None:
+    """The register with the value of `var` that makes `dim` what was given; None where `dim` is not
+    a known multiple of it plus what is bound."""
+    parts = linear_in(dim.size, var)
+    factor = None if parts is None else as_int(parts[0])
+    if parts is None or factor is None or factor < 1:
+        return None
+    found = dim.given
+    if as_int(parts[1]) != 0:
+        rest = frame.size(parts[1])
+        message = f"{dim.what} ({dim.size.key}): at least {parts[1].key} is due"
+        frame.out.append(Check(Relation.LE, rest, found, message))
+        found = frame.registers.fresh()
+        frame.out.append(Let(found, IntOp.SUB, dim.given, rest))
+    if factor > 1:
+        by, left = frame.size(const(factor)), found
+        message = f"{dim.what}: {dim.size.key} is due"
+        frame.out.append(Check(Relation.DIVIDES, by, left, message))
+        found = frame.registers.fresh()
+        frame.out.append(Let(found, IntOp.FLOORDIV, left, by))
+    return found
+
+
+def check_facts(frame: Frame, what: str, var: Var, given: Register, least: int = 0) -> None:
+    """What the compiler took for granted of a symbol is checked where it is bound; `given` is at
+    least `least` anyway, as the size of an array is at least 0."""
+    if var.lo > least:
+        low = frame.size(const(var.lo))
+        frame.out.append(Check(Relation.LE, low, given, f"{what}: at least {var.lo} is due"))
+    if var.hi is not None:
+        high = frame.size(const(var.hi))
+        frame.out.append(Check(Relation.LE, given, high, f"{what}: at most {var.hi} is due"))
+    if var.divisor > 1:
+        by = frame.size(const(var.divisor))
+        message = f"{what}: a multiple of {var.divisor} is due"
+        frame.out.append(Check(Relation.DIVIDES, by, given, message))
+
+
+def _shape_text(type_: TensorType) -> str:
+    return "[" + ",".join(dim.key for dim in type_.shape) + "]"
+
+
+def _output_targets(frame: Frame, graph: Graph) -> None:
+    """Results of kernels and calls are written where the caller wants them.
+
+    A state's new value is written beside the old one and copied at the end of the run, unless
+    nothing can look at the old one any more.
+    """
+    owned = {*graph.inputs, *graph.constants}
+    states = dict(graph.aliases)
+    for port, value in enumerate(graph.outputs):
+        if value in owned or value in frame.targets:
+            continue
+        if value not in states or updates_in_place(frame.placed, value, states[value]):
+            frame.targets[value] = frame.new_buffer(Output(port), value.name)
+
+
+def _output_ports(frame: Frame, graph: Graph) -> tuple[Port, ...]:
+    """Fills outputs that are not computed in their own memory; states come last, because until
+    then their old values may be read."""
+    states = dict(graph.aliases)
+    plain = [n for n, v in enumerate(graph.outputs) if v not in states]
+    late = [n for n, v in enumerate(graph.outputs) if v in states]
+    for port in plain:
+        _fill_output(frame, port, graph.outputs[port])
+    sources = {n: _saved(frame, graph.outputs[n], states, graph) for n in late}
+    for port, source in sources.items():
+        _fill_state(frame, port, graph.outputs[port], source)
+    inputs = {v: n for n, v in enumerate(graph.inputs)}
+    return tuple(
+        Port(
+            value.name,
+            frame.seen(value).dtype,
+            tuple(frame.size(d) for d in frame.seen(value).shape),
+            _shape_text(frame.seen(value)),
+            inputs[states[value]] if value in states else -1,
+        )
+        for value in graph.outputs
+    )
+
+
+def _own_target(frame: Frame, port: int, value: Value) -> BufferId | None:
+    target = frame.targets.get(value)
+    mine = target is not None and frame.context.buffers[target].place == Output(port)
+    return target if mine else None
+
+
+def _fill_output(frame: Frame, port: int, value: Value) -> None:
+    target = _own_target(frame, port, value)
+    if target is not None and frame.buffers.get(value) == target:
+        return
+    # An input, a constant, another output's value, or what control flow computed elsewhere.
+    buffer = frame.new_buffer(Output(port), value.name) if target is None else target
+    for dim in frame.seen(value).shape:
+        frame.size(dim)
+    frame.out.append(Allocate(buffer, frame.bytes_of(value)))
+    frame.copy(buffer, frame.read(value), value.type)
+
+
+def _saved(
+    frame: Frame, value: Value, states: Mapping[Value, Value], graph: Graph
+) -> BufferId | None:
+    """Where a state's new value is; None where it is in place.  The old value of another state is
+    saved from that one's update."""
+    if value is states[value] or _written_in_place(frame, value):
+        return None
+    source = frame.read(value)
+    if value in graph.inputs:
+        saved = frame.temporary(element_count(value.type.shape) * value.type.dtype.bytes, "saved")
+        frame.copy(saved, source, value.type)
+        return saved
+    return source
+
+
+def _written_in_place(frame: Frame, value: Value) -> bool:
+    target = frame.targets.get(value)
+    return target is not None and frame.buffers.get(value) == target
+
+
+def _fill_state(frame: Frame, port: int, value: Value, source: BufferId | None) -> None:
+    if source is None:
+        return
+    target = _own_target(frame, port, value)
+    buffer = frame.new_buffer(Output(port), value.name) if target is None else target
+    for dim in value.type.shape:
+        frame.size(dim)
+    frame.out.append(Allocate(buffer, frame.bytes_of(value)))
+    frame.copy(buffer, source, value.type)

@@ -1,0 +1,86 @@
+"""Lowers what is no kernel: control flow, calls, sizes.
+
+    if, loop, scan -> branches, loops      top_k, ... -> calls      bind_size, require -> registers
+
+A node that is none of these cannot be run and is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tcc.errors import InternalError, UserError
+from tcc.ir.graph import Graph, Node, walk_nodes
+from tcc.passes.fuse.partition import Kind, classify
+from tcc.passes.layout.assign import Step
+from tcc.passes.program.lower_calls import (
+    BY_KERNELS,
+    CALLS,
+    Lower,
+    lower_bind_size,
+    lower_broadcast_size,
+    lower_check_indices,
+    lower_require,
+)
+from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
+from tcc.passes.program.lower_graph import Frame
+from tcc.passes.program.lower_handles import HANDLE_CALLS
+
+_LOWER: Mapping[str, Lower] = MappingProxyType(
+    {
+        "if": lower_if,
+        "loop": lower_loop,
+        "scan": lower_scan,
+        "bind_size": lower_bind_size,
+        "broadcast_size": lower_broadcast_size,
+        "require": lower_require,
+        "check_indices": lower_check_indices,
+        **CALLS,
+        **HANDLE_CALLS,
+    }
+)
+
+
+def lower_node(frame: Frame, step: Step) -> None:
+    """Emits the instructions of a step that is no kernel."""
+    node = step.node
+    if node is None:
+        raise InternalError("a kernel is launched, not lowered as a node")
+    lower = _LOWER.get(node.op.name)
+    if lower is None:
+        raise _refusal((node,))
+    lower(frame, node)
+
+
+def check_runnable(graph: Graph) -> None:
+    """Raises `UserError` with every node of `graph` that no target can run, bodies included."""
+    missing = [
+        node
+        for node in walk_nodes(graph)
+        if node.op.name not in _LOWER and classify(node).kind is Kind.OPAQUE
+    ]
+    if missing:
+        raise _refusal(missing)
+
+
+def check_without_calls(graph: Graph, kind: str) -> None:
+    """Raises `UserError` with every node of `graph` that only a C function computes, bodies
+    included: a target `kind` without them."""
+    called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
+    if called:
+        lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in called]
+        raise UserError(
+            f"the model has nodes that {kind} cannot run",
+            why="\n    ".join(("there is only a function of the host for", *lines)),
+            hint="--allow-host runs these on the host, with copies there and back",
+        )
+
+
+def _refusal(nodes: tuple[Node, ...] | list[Node]) -> UserError:
+    lines = [f"{node.op.name} at {node.loc or node.outputs}" for node in nodes]
+    return UserError(
+        "the model has nodes that no target can run",
+        why="\n    ".join(("there is no kernel and no C function for", *lines)),
+        hint="`tcc ops` lists what can be run",
+    )

@@ -1,0 +1,98 @@
+"""Quantising what sums of products give multiplies by the scale's inverse.
+
+    quantize_linear(relu(add(mul(cast(%sums), %s), %bias)), %y, %z)
+      ->  cast(add(round(relu(add(mul(cast(%sums), %s * (1 / %y)), %bias * (1 / %y)))), %z))
+
+The rounding of sums is not defined, and quotient and product differ by no more than one rounding of
+a float, a hundred thousandth of a level; but a division takes as long as all else.  What is no sum
+is divided, as the operator says.  Constants must not be folded yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.op import NoAttrs, Trait
+from tcc.ir.types import F32, I8, U8
+from tcc.ops import OPS
+from tcc.ops.algebra.quantize import QuantizeAttrs
+from tcc.passes.quantize.zero_points import levels
+
+# What may lie between sums and levels, and how much of it.
+_POINTWISE = ("add", "sub", "mul", "cast", "relu", "clip", "min", "max", "leaky_relu", "reshape")
+_FAR = 8
+
+
+def requantise(graph: Graph) -> Graph:
+    """`graph` with quotients behind sums of products as products; itself without any."""
+    return rewritten(graph, _visit)
+
+
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    attrs = node.attrs
+    if not isinstance(attrs, QuantizeAttrs) or attrs.to not in (I8, U8):
+        return None
+    if attrs.precision is not F32:
+        return None
+    x, y_scale, *zeros = inputs
+    if x is None or y_scale is None or x.type.dtype is not F32 or not _of_sums(b, x, _FAR):
+        return None
+    scale = b.array(y_scale)
+    if scale is None or scale.size != 1:
+        return None
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = np.float32(1) / scale.astype(np.float32).reshape(())
+    if not np.isfinite(inverse) or inverse <= 0:
+        return None
+    factor = b.constant(np.asarray(inverse), "inverse")
+    zero = zeros[0] if zeros else None
+    point = b.constant(np.zeros((), attrs.to.carrier), "zero") if zero is None else zero
+    return [levels(b, node, _scaled(b, node, x, factor), point)]
+
+
+def _scaled(b: GraphBuilder, node: Node, x: Value, factor: Value) -> Value:
+    """`x` times a positive number, multiplied into constants where there are any."""
+    producer = b.producer(x)
+    if producer is not None and producer.op.name == "relu" and producer.inputs[0] is not None:
+        inner = _scaled(b, node, producer.inputs[0], factor)
+        return b.add(OPS["relu"], [inner], NoAttrs(), loc=node.loc)[0]
+    if producer is not None and producer.op.name in ("add", "mul"):
+        left, right = producer.inputs
+        assert left is not None
+        assert right is not None
+        if _is_constant(b, right) and producer.op.name == "mul":
+            right = _times(b, node, right, factor)
+            return b.add(OPS["mul"], [left, right], NoAttrs(), loc=node.loc)[0]
+        if _is_constant(b, right):
+            left, right = _scaled(b, node, left, factor), _times(b, node, right, factor)
+            return b.add(OPS["add"], [left, right], NoAttrs(), loc=node.loc)[0]
+    return _times(b, node, x, factor)
+
+
+def _times(b: GraphBuilder, node: Node, x: Value, factor: Value) -> Value:
+    return b.add(OPS["mul"], [x, factor], NoAttrs(), loc=node.loc)[0]
+
+
+def _is_constant(b: GraphBuilder, value: Value) -> bool:
+    """Whether a value is made of constants alone."""
+    if b.array(value) is not None:
+        return True
+    producer = b.producer(value)
+    return producer is not None and all(
+        v is not None and _is_constant(b, v) for v in producer.inputs
+    )
+
+
+def _of_sums(b: GraphBuilder, value: Value, most: int) -> bool:
+    """Whether a value is computed point by point from sums of products."""
+    producer = b.producer(value)
+    if producer is None or not most:
+        return False
+    if Trait.CONTRACTION in producer.op.traits:
+        return True
+    if producer.op.name not in _POINTWISE:
+        return False
+    return any(v is not None and _of_sums(b, v, most - 1) for v in producer.inputs)

@@ -1,0 +1,165 @@
+"""Products with dequantised constants read the narrow levels themselves.
+
+    matmul(%x, dequantize(%w : u4[k,n], %s[k/32,n], %z))
+      ->  matmul_levels(%x, %levels : i8[k/2,n], %s, %z)          two levels to a byte
+
+    matmul(%x, dequantize(%w : f8e4m3fn[k,n], %s[n]))  ->  mul(matmul_levels(%x, %w), %s)
+
+Large constants of narrow types stay as small as they were given, in the layout that products read:
+levels of 4 bits lie two to a byte along the sum.  A scale for each result, or one for all, comes
+after the sum.  Requires that large narrow constants are not folded to floats.  Establishes that
+they are multiplied as such where their blocks run along the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value
+from tcc.ir.graph.rewrite import Inputs, rewritten
+from tcc.ir.op import Array, NoAttrs
+from tcc.ir.types import F4E2M1, F8E4M3FN, F32, I8, DType
+from tcc.ops import OPS
+from tcc.ops.algebra.contract import GemmAttrs
+from tcc.ops.algebra.levels import LevelsAttrs, nibbles
+from tcc.ops.algebra.movement import TransposeAttrs
+from tcc.ops.algebra.quantize import DequantizeAttrs
+
+# Constants of fewer elements are folded to floats, as all others are.
+_LARGE = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """A constant matrix (k, n) before it is scaled.
+
+    `scale` and `zero` are matrices: of one element, of one for each position along `axis`, or of
+    one for each `block` along it and each position along the other.  `source` is what it was.
+    """
+
+    array: Array
+    dtype: DType
+    scale: Array
+    zero: Array | None
+    axis: int
+    block: int
+    source: Value
+
+
+def level_products(graph: Graph) -> Graph:
+    """`graph` with products of levels; itself without any."""
+    return rewritten(graph, _visit)
+
+
+def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value] | None:
+    attrs = node.attrs
+    gemm = isinstance(attrs, GemmAttrs)
+    plain = gemm and (attrs.alpha, attrs.beta, attrs.trans_a) == (1, 1, False)
+    if not (node.op.name == "matmul" or plain) or inputs[0] is None or inputs[1] is None:
+        return None
+    x, w = inputs[0], inputs[1]
+    if node.outputs[0].type.dtype is not F32 or x.type.rank < 2:
+        return None
+    levels = _levels(b, w)
+    if levels is not None and isinstance(attrs, GemmAttrs) and attrs.trans_b:
+        levels = _turned(levels)
+    if levels is None or not _along_sum(levels):
+        return None
+    found = _product(b, node, x, levels)
+    bias = inputs[2] if len(inputs) > 2 else None
+    return [found] if bias is None else list(b.add(OPS["add"], [found, bias], loc=node.loc))
+
+
+def _along_sum(levels: _Levels) -> bool:
+    """Whether blocks run along the sum, or scales are of columns."""
+    if levels.block:
+        return levels.axis == 0
+    return levels.axis == 1 or levels.scale.size == 1
+
+
+def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
+    """The levels that `value` is made of, seen through a transposition."""
+    producer = b.producer(value)
+    if producer is None or not producer.inputs or producer.inputs[0] is None:
+        return None
+    if producer.op.name == "transpose" and producer.attrs == TransposeAttrs((1, 0)):
+        found = _levels(b, producer.inputs[0])
+        return None if found is None else _turned(found)
+    attrs = producer.attrs
+    if producer.op.name != "dequantize_linear" or not isinstance(attrs, DequantizeAttrs):
+        return None
+    x, scale, *rest = producer.inputs
+    point = rest[0] if rest else None
+    if x is None or scale is None or value.type.dtype is not F32:
+        return None
+    dtype = x.type.dtype
+    data, scales = b.array(x), b.array(scale)
+    zero = None if point is None else b.array(point)
+    if data is None or scales is None or (zero is None and point is not None):
+        return None
+    if not dtype.is_narrow or data.ndim != 2 or data.size < _LARGE:
+        return None
+    if zero is not None and not zero.any():
+        zero = None
+    if dtype.is_float and zero is not None:
+        return None
+    shape = _shape(scales, attrs)
+    zero = None if zero is None else zero.reshape(shape)
+    axis = attrs.axis if attrs.block_size or scales.size > 1 else 1
+    return _Levels(data, dtype, scales.reshape(shape), zero, axis, attrs.block_size, x)
+
+
+def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
+    """Of the scales as a matrix."""
+    if attrs.block_size:
+        return tuple(scales.shape)
+    return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)
+
+
+def _turned(found: _Levels) -> _Levels:
+    """Those of the transposed matrix."""
+    zero = None if found.zero is None else found.zero.T
+    turned = replace(found, array=found.array.T, scale=found.scale.T, zero=zero)
+    return replace(turned, axis=1 - found.axis)
+
+
+def _product(b: GraphBuilder, node: Node, x: Value, levels: _Levels) -> Value:
+    data, zero, dtype, bits = _stored(levels)
+    name, sources = levels.source.name, b.sources(levels.source)
+    operands = [x, b.constant(data, f"{name}.levels", dtype, sources)]
+    rows, columns = levels.array.shape
+    if not levels.block and zero is None:
+        (sums,) = b.add(OPS["matmul_levels"], operands, LevelsAttrs(bits), loc=node.loc)
+        after = np.ascontiguousarray(levels.scale.astype(np.float32).reshape(-1))
+        factor = b.constant(after, f"{name}.scale")
+        return b.add(OPS["mul"], [sums, factor], NoAttrs(), loc=node.loc)[0]
+    block = levels.block or rows
+    full = (-(-rows // block), columns)
+    scale = np.ascontiguousarray(np.broadcast_to(levels.scale, full).astype(np.float32))
+    operands.append(b.constant(scale, f"{name}.scales"))
+    if zero is not None:
+        zeros = np.ascontiguousarray(np.broadcast_to(zero, full).astype(np.int8))
+        operands.append(b.constant(zeros, f"{name}.zeros"))
+    attrs = LevelsAttrs(bits, block)
+    return b.add(OPS["matmul_levels"], operands, attrs, loc=node.loc)[0]
+
+
+def _stored(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
+    """The levels as they are stored, their zero points, their type and bits."""
+    if levels.dtype.is_float:
+        # Each value of the float of four bits is one of the larger type.
+        dtype = F8E4M3FN if levels.dtype is F4E2M1 else levels.dtype
+        return np.ascontiguousarray(levels.array), None, dtype, 8
+    whole, zero = levels.array.astype(np.int16), levels.zero
+    if zero is not None:
+        common = whole - np.int16(zero.reshape(-1)[0])
+        if (zero == zero.reshape(-1)[0]).all() and common.min() >= -8 and common.max() <= 7:
+            whole, zero = common, None
+    if whole.max() > 7:  # unsigned: both are moved into the range of signed ones
+        moved = np.zeros(levels.scale.shape, np.int16) if zero is None else zero.astype(np.int16)
+        whole, zero = whole - 8, moved - 8
+    narrow = np.ascontiguousarray(whole.astype(np.int8))
+    halves = narrow.shape[0] % 2 == 0
+    return (nibbles(narrow, 0), zero, I8, 4) if halves else (narrow, zero, I8, 8)

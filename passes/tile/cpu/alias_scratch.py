@@ -1,0 +1,129 @@
+"""Lets a product's results lie where its operand lay: both then share one part of a unit's scratch.
+
+    for p: m[p] = v[p] * w[p]          v at 1 + p, m at p: the product of p goes where that of p - 1
+                                       was read from
+
+Requires the scratch of `scratch.py`.  Establishes that of the two, nothing is overwritten before it
+was read: the loop goes first in its nest, one step at a time, and all that is done at a step reads
+and stores the step's own part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tcc.ir.expr.scalar import Source, StageRef
+from tcc.ir.index import Index, Var, as_int, bounds, const, linear_in
+from tcc.ir.tile import Scope
+from tcc.ir.tile.group import TileGroup
+from tcc.passes.layout.pad_planes import LINE
+from tcc.passes.tile.cpu.scratch import Held
+from tcc.schedule.cpu.schedule import Schedule
+
+
+def overlaid(
+    group: TileGroup,
+    schedule: Schedule,
+    held: Mapping[StageRef, Held],
+    shared: Collection[int],
+) -> dict[StageRef, Held]:
+    """`held` with products over their operands where that is proved.  Stages of `shared` are made
+    once for several units, so they stay."""
+    found = dict(held)
+    for number in range(len(group.stages)):
+        source = _operand(group, schedule, number)
+        if source is None or source in shared or number in shared:
+            continue
+        made = {ref: h for ref, h in found.items() if ref.stage == source}
+        old, new = found.get(StageRef(source, 0)), found.get(StageRef(number, 0))
+        if old is None or new is None or len({id(h) for h in made.values()}) != 1:
+            continue
+        width = _step(group, schedule, source, number)
+        pair = None if width is None else _overlaid_pair(group, source, old, new, width)
+        if pair is not None:
+            found.update(dict.fromkeys(made, pair[0]))
+            found[StageRef(number, 0)] = pair[1]
+    return found
+
+
+def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
+    """The stage in scratch that a stage alone in its nest reads, and no other does."""
+    stage, nest = group.stages[number], schedule.nest(number)
+    if len(stage.body) != 1 or nest.stages != (number,) or nest.runs or group.walk is not None:
+        return None
+    sources = {s for s in _sources(group, number) if group.stages[s].strip is None}
+    alone = [
+        s for s in sources if all(n == number or s not in _sources(group, n) for n in _all(group))
+    ]
+    return alone[0] if len(alone) == 1 and stage.strip is None else None
+
+
+def _all(group: TileGroup) -> range:
+    return range(len(group.stages))
+
+
+def _sources(group: TileGroup, number: int) -> set[int]:
+    sources: list[Source] = [node.source for node in group.stages[number].accesses]
+    return {s.stage for s in sources if isinstance(s, StageRef)}
+
+
+def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int | None:
+    """The elements that one step of the product's first loop reads and stores, the same of both;
+    None where steps are no such parts."""
+    stage, nest = group.stages[number], schedule.nest(number)
+    first = [v for v in stage.iters if nest.order and v.name == nest.order[0]]
+    if not first or first[0] in group.common or nest.block(first[0].name) != 1:
+        return None
+    reads = [
+        access
+        for node, access in stage.accesses.items()
+        if isinstance(node.source, StageRef) and node.source.stage == source
+    ]
+    stores = [a for a in stage.stores[0] if group.buffers[a.buffer].scope is Scope.LOCAL]
+    if any(a.guards for a in (*reads, *stores)):
+        return None
+    widths = {_width(a.offset, first[0]) for a in (*reads, *stores)}
+    return widths.pop() if len(widths) == 1 and stores else None
+
+
+def _width(offset: Index, var: Var) -> int | None:
+    """How far apart the steps of a loop lie, where none reaches into the next."""
+    linear = linear_in(offset, var)
+    width = None if linear is None else as_int(linear[0])
+    if linear is None or width is None:
+        return None
+    low, high = bounds(linear[1])
+    inside = low is not None and high is not None and low >= 0 and high < width
+    return width if inside else None
+
+
+def _overlaid_pair(
+    group: TileGroup, source: int, old: Held, new: Held, width: int
+) -> tuple[Held, Held] | None:
+    """Both in one buffer with room for one step more, the operand a step behind the product."""
+    dtype, shift = old.buffer.dtype, width * old.inner
+    size, count = as_int(old.buffer.sizes[0]), _count(group, source)
+    if (
+        size is None
+        or count is None
+        or shift * dtype.bytes % LINE
+        or (old.steps, old.inner, old.buffer.sizes, dtype)
+        != (new.steps, new.inner, new.buffer.sizes, new.buffer.dtype)
+    ):
+        return None
+    part = count * old.inner
+    steps = tuple((v, s if s < part else s // part * (part + shift)) for v, s in old.steps)
+    buffer = replace(old.buffer, sizes=(const(size // part * (part + shift)),))
+    return (
+        replace(old, buffer=buffer, steps=steps, start=shift),
+        replace(new, buffer=buffer, steps=steps),
+    )
+
+
+def _count(group: TileGroup, source: int) -> int | None:
+    """Elements of a stage at one point of the common loops."""
+    for target in group.stages[source].stores[0]:
+        if group.buffers[target.buffer].scope is Scope.LOCAL:
+            return as_int(group.buffers[target.buffer].size)
+    return None

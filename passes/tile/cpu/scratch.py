@@ -1,0 +1,186 @@
+"""The scratch memory of a unit: what stages of different nests exchange, and sums between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from tcc.errors import InternalError
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import Read, Scalar, Source, StageRef, walk
+from tcc.ir.index import Index, Var, as_int, const, substitute
+from tcc.ir.tile import Scope, TileBuffer
+from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
+from tcc.passes.tile.cpu.ranges import Regions
+from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.nest import reads_here
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """One component of a stage in scratch, for the region of a unit.
+
+    `steps` are elements between neighbours along each common loop, `inner` between neighbours of
+    the stage's other iterators, taken together.  Of a stage with a `strip` those start with the
+    unit's first row.  `start` are elements of other values before the first.
+    """
+
+    buffer: TileBuffer
+    steps: tuple[tuple[Var, int], ...]
+    inner: int
+    strip: Strip | None = None
+    start: int = 0
+
+    def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
+        """Where the element for iterators as in `mapping` lies."""
+        first = const(0)
+        if self.strip is not None:
+            first = regions[self.strip.rows].base * self.strip.width
+        at = (within - first) * self.inner + self.start
+        for var, step in self.steps:
+            at = at + (mapping[var] - regions[var].base) * step
+        return at
+
+
+def held_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Held]:
+    """Scratch for each component that a later nest reads, and for sums that wait between runs."""
+    found: dict[StageRef, Held] = {}
+    for number, stage in enumerate(group.stages):
+        nest = schedule.nest(number)
+        away = _read_elsewhere(group, schedule, number)
+        if (
+            nest.runs
+            or _waits(group, number)
+            or (away and not in_registers(group, schedule, number))
+        ):
+            made: dict[int, Held] = {}
+            for component in range(len(stage.body)):
+                own = _local(group, stage, component)
+                key = component if own is None else own
+                if key not in made:
+                    made[key] = _held(f"s{len(found)}", group, schedule, number, component)
+                found[StageRef(number, component)] = made[key]
+    return found
+
+
+def _waits(group: TileGroup, number: int) -> bool:
+    """Whether a stage's sums wait from one run of the group's walk to the next."""
+    walk = group.walk
+    return walk is not None and walk.loop in group.stages[number].reduce
+
+
+def factors_of(group: TileGroup, held: Mapping[StageRef, Held]) -> dict[Rescale, Held]:
+    """Scratch for what sums are multiplied by in a run of the walk; equal factors share theirs."""
+    found: dict[Rescale, Held] = {}
+    made: dict[tuple[Source, Scalar], Held] = {}
+    for rescale in () if group.walk is None else group.walk.rescales:
+        source = rescale.state.source
+        assert isinstance(source, StageRef)
+        state, key = held[source], (source, rescale.factor)
+        if key not in made:
+            buffer = replace(state.buffer, name=f"r{len(made)}")
+            made[key] = Held(buffer, state.steps, state.inner)
+        found[rescale] = made[key]
+    return found
+
+
+def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
+    """Whether a stage's result is one block for the whole unit, and to all who read it."""
+    stage, own = group.stages[number], schedule.nest(number)
+    if group.walk is not None or own.runs or not set(stage.iters) <= set(group.common):
+        return False
+    reads = [
+        (n, reads_here(group, later, node))
+        for n, later in enumerate(group.stages)
+        for node in walk(*later.body)
+        if isinstance(node, Read)
+        and isinstance(node.source, StageRef)
+        and node.source.stage == number
+    ]
+    if not all(here for _, here in reads):
+        return False
+    nests = [own, *(schedule.nest(n) for n, _ in reads)]
+    common = {v.name for v in group.common}
+    if len({n.vector if n.vector in common else None for n in nests}) > 1:
+        return False  # the vector loop is the last axis: blocks would differ in the order of theirs
+    return all(
+        as_int(extent(v)) is not None
+        and all(unit_size(group, schedule, v) <= n.block(v.name) for n in nests)
+        and len({n.block(v.name) > 1 for n in nests}) == 1
+        for v in group.common
+    )
+
+
+def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
+    own = schedule.nest(number).stages
+    return any(
+        isinstance(node, Read)
+        and isinstance(node.source, StageRef)
+        and node.source.stage == number
+        and (later not in own or not reads_here(group, stage, node))
+        for later, stage in enumerate(group.stages)
+        for node in walk(*stage.body)
+    )
+
+
+def _held(name: str, group: TileGroup, schedule: Schedule, number: int, component: int) -> Held:
+    stage, nest = group.stages[number], schedule.nest(number)
+    strip = stage.strip
+    common = [v for v in group.cut if v in stage.iters]
+    local = _local(group, stage, component)
+    inner = prod(_static(extent(v)) for v in stage.iters if v not in group.cut)
+    if local is not None:
+        inner = _static(group.buffers[local].size)
+    if strip is not None:
+        common = [v for v in common if v is not strip.rows]
+        inner = strip.width * strip.count(unit_size(group, schedule, strip.loop))
+    vector = [v for v in common if v.name == nest.vector]
+    step = prod(unit_size(group, schedule, v) for v in vector)
+    steps = {v: 1 for v in vector}
+    between = step
+    step *= inner
+    for var in reversed([v for v in common if v not in vector]):
+        steps[var] = step
+        step *= unit_size(group, schedule, var)
+    dtype = stage.body[component].dtype
+    buffer = TileBuffer(name, dtype, (const(step),), Scope.LOCAL)
+    return Held(buffer, tuple(steps.items()), between, strip)
+
+
+def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
+    """Elements of a common loop that a unit covers, or of the walk that it holds."""
+    size = as_int(extent(var))
+    if group.walk is not None and var is group.walk.loop:
+        return schedule.run if size is None else min(size, schedule.run)
+    if var.name not in schedule.parallel:
+        return _static(extent(var))
+    unit = schedule.unit(var.name)
+    return unit if size is None else min(size, unit)
+
+
+def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
+    """The local buffer of a component; several of a stage may share one."""
+    numbers = (a.buffer for a in stage.stores[component])
+    return next((n for n in numbers if group.buffers[n].scope is Scope.LOCAL), None)
+
+
+def _static(size: Index) -> int:
+    known = as_int(size)
+    if known is None:
+        raise InternalError("a value held in a unit's scratch must have a static size")
+    return known
+
+
+def within(
+    group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
+) -> Index:
+    """The place of a stage's element among its inner iterators, as `structure` numbers them."""
+    for target in stage.stores[component]:
+        if group.buffers[target.buffer].scope is Scope.LOCAL:
+            return substitute(target.offset, mapping)
+    at = const(0)
+    for var in stage.iters:
+        if var not in group.cut:
+            at = at * extent(var) + mapping[var]
+    return at

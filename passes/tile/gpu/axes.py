@@ -1,0 +1,159 @@
+"""Axes of block kernels: loops that run as one, and where a block lies along them.
+
+    loops n, y, x of extents 2, 7, 7 as one axis of 98 positions in blocks of 64
+      p = 64*tile + l0 ;  n = p // 49 ;  y = p // 7 % 7 ;  x = p % 7 ;  lanes with p < 98 are active
+
+A block is a power of two, so the last one may reach beyond the axis: its tail is a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    bounds,
+    ceildiv,
+    const,
+    divisor_of,
+    linear_in,
+    substitute,
+)
+from tcc.ir.tile import Guard, lanes
+from tcc.ir.types import element_count
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`loops`, outermost first, as one axis cut into blocks; `name` joins their names."""
+
+    name: str
+    loops: tuple[Var, ...]
+    block: int
+
+    @property
+    def total(self) -> Index:
+        """Positions of the axis."""
+        return element_count(tuple(map(extent, self.loops)))
+
+    @property
+    def steps(self) -> Index:
+        """Blocks that cover the axis; 1 where one is known to."""
+        return const(1) if self.whole else ceildiv(self.total, self.block)
+
+    @property
+    def whole(self) -> bool:
+        """Whether one block covers the axis, whatever its size."""
+        top = bounds(self.total)[1]
+        return top is not None and top <= self.block and as_int(self.total) != 0
+
+    @property
+    def ragged(self) -> bool:
+        """Whether a block may reach beyond the end."""
+        return self.block > 1 and (
+            as_int(self.total) == 0 or divisor_of(self.total) % self.block != 0
+        )
+
+
+def axis(loops: Sequence[Var], block: int) -> Axis:
+    """The axis of `loops`."""
+    return Axis("+".join(v.name for v in loops), tuple(loops), block)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The positions `base .. base + block - 1` of an axis."""
+
+    axis: Axis
+    base: Index
+
+    @property
+    def lanes(self) -> bool:
+        """Whether blocks have an axis for it."""
+        return self.axis.block > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The parts that a block covers; those with lanes are its axes, in order."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def axes(self) -> tuple[Part, ...]:
+        """The parts with lanes."""
+        return tuple(p for p in self.parts if p.lanes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a block that varies along all axes."""
+        return tuple(p.axis.block for p in self.axes)
+
+    def positions(self, shape: tuple[int, ...]) -> tuple[Index, ...]:
+        """The position along each part, over lanes of a block of `shape`."""
+        lane = iter(lanes(shape))
+        return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
+
+    def place(self, index: Index, shape: tuple[int, ...]) -> Index:
+        """`index`, over the loops of the axes, at the lanes of a block of `shape`."""
+        mapping: dict[Var, Index] = {}
+        for part, position in zip(self.parts, self.positions(shape), strict=True):
+            mapping.update(_digits(part.axis.loops, position, index))
+        return substitute(index, mapping)
+
+    def scalar(self, root: Scalar, shape: tuple[int, ...]) -> Scalar:
+        """`root` with its index values at the lanes of a block of `shape`."""
+
+        def leaf(node: Scalar) -> Scalar:
+            if isinstance(node, IndexValue):
+                return index_value(self.place(node.index, shape), node.dtype)
+            return node
+
+        return transform(root, leaf)
+
+    def varying(self, loops: Sequence[Var]) -> tuple[int, ...]:
+        """The shape of what varies with `loops`."""
+        return tuple(
+            p.axis.block if any(v in loops for v in p.axis.loops) else 1 for p in self.axes
+        )
+
+    def tails(self, shape: tuple[int, ...]) -> tuple[Guard, ...]:
+        """The guards of ragged axes that a block of `shape` varies along."""
+        found = []
+        lane = iter(shape)
+        for part, position in zip(self.parts, self.positions(shape), strict=True):
+            if part.lanes and next(lane) > 1 and part.axis.ragged:
+                found.append(Guard(position, part.axis.total))
+        return tuple(found)
+
+
+def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, Index]:
+    """The loops at a position.  Neighbours that `index` sees as one loop are left as one, so that
+    positions that follow each other in storage still do."""
+    mapping: dict[Var, Index] = {}
+    inner = const(1)
+    at = len(loops)
+    while at > 0:
+        first = _run(loops, at, index)
+        size = element_count(tuple(extent(v) for v in loops[first:at]))
+        value = position // inner
+        mapping.update({v: const(0) for v in loops[first:at]})
+        mapping[loops[at - 1]] = value if first == 0 else value % size
+        inner, at = inner * size, first
+    return mapping
+
+
+def _run(loops: Sequence[Var], stop: int, index: Index) -> int:
+    """Where the loops that end before `stop` and that `index` sees as one begin."""
+    first = stop - 1
+    while first > 0:
+        outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])
+        if outer is None or inner is None or outer[0] is not inner[0] * extent(loops[first]):
+            return first
+        first -= 1
+    return first

@@ -1,0 +1,349 @@
+"""Scalars of a stage on the blocks of a block kernel: loads, arithmetic, values made earlier.
+
+A block only has extent along the axes its value varies with.  What was computed before, in a scope
+that is still open, is not computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tcc.ir.expr.scalar import (
+    IndexValue,
+    Read,
+    Scalar,
+    StageRef,
+    apply,
+    argument,
+    children,
+    index_value,
+    rebuild,
+    walk,
+)
+from tcc.ir.index import (
+    Index,
+    Remainder,
+    Var,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    iterator,
+    linear_in,
+)
+from tcc.ir.tile import (
+    Block,
+    Broadcast,
+    Compute,
+    Guard,
+    Load,
+    Loop,
+    Relayout,
+    Stmt,
+    TileBuffer,
+    lanes,
+)
+from tcc.ir.tile.group import Access, GroupStage
+from tcc.ir.types import I32, I64, DType
+from tcc.passes.tile.gpu.axes import Frame, Part
+from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
+from tcc.schedule.gpu.schedule import NotBlocks
+
+# The most elements of a block.
+LARGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The block of an earlier stage, the frame it was made in, and the offset of its elements among
+    those that the stage's own loops make (None where there are none)."""
+
+    block: Block
+    frame: Frame
+    inner: Index | None
+
+
+class Emitter:
+    """Statements of the scope that is open, and what they made."""
+
+    def __init__(self, buffers: Iterable[TileBuffer]) -> None:
+        self.buffers = tuple(buffers)
+        self.ready: dict[StageRef, Made] = {}
+        self.stmts: list[Stmt] = []
+        self._known: dict[tuple[object, ...], Block] = {}
+        self._count = 0
+
+    def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Block:
+        """A new block."""
+        if prod(shape) > LARGEST:
+            raise NotBlocks(f"a block of {shape} elements")
+        self._count += 1
+        return Block(f"v{self._count - 1}", dtype, shape)
+
+    def counter(self, size: Index) -> Index:
+        """A new loop variable."""
+        self._count += 1
+        return iterator(f"k{self._count - 1}", size)
+
+    def add(self, stmt: Stmt) -> None:
+        self.stmts.append(stmt)
+
+    # ---- scopes ---------------------------------------------------------------------------------
+
+    def open(self) -> tuple[list[Stmt], dict[tuple[object, ...], Block]]:
+        """Begins the body of a loop."""
+        outer = (self.stmts, self._known)
+        self.stmts, self._known = [], dict(self._known)
+        return outer
+
+    def close(
+        self,
+        outer: tuple[list[Stmt], dict[tuple[object, ...], Block]],
+        counter: Index,
+        span: tuple[Index, Index],
+        inits: Sequence[Block],
+        carried: Sequence[Block],
+        yields: Sequence[Block],
+    ) -> tuple[Block, ...]:
+        """Ends the body of the loop over the values of `counter` in `span`; the results."""
+        body = tuple(self.stmts)
+        self.stmts, self._known = outer
+        (var,) = free_vars(counter)
+        results = tuple(self.fresh(b.dtype, b.shape) for b in inits)
+        parts = (tuple(inits), tuple(carried), body, tuple(yields), results)
+        first, stop = span
+        self.add(Loop(var, first, stop, 1, *parts))
+        return results
+
+    # ---- arithmetic on blocks -------------------------------------------------------------------
+
+    def compute(self, body: Scalar, args: tuple[Block, ...], shape: tuple[int, ...]) -> Block:
+        """`body` over `args`, element by element."""
+        key = ("compute", body, args, shape)
+        if key not in self._known:
+            out = self._known[key] = self.fresh(body.dtype, shape)
+            self.add(Compute(out, body, args))
+        return self._known[key]
+
+    def function(self, name: str, *args: Block) -> Block:
+        """A function of blocks that broadcast to each other."""
+        body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)))
+        shape = tuple(max(sizes) for sizes in zip(*(b.shape for b in args), strict=True))
+        return self.compute(body, args, shape)
+
+    def load(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        buffer: TileBuffer,
+        offset: Index,
+        guards: tuple[Guard, ...],
+        fill: bool | int | float,
+        indirect: tuple[tuple[Var, Block], ...],
+    ) -> Block:
+        key = ("load", shape, buffer, offset, guards, repr(fill), indirect)
+        if key not in self._known:
+            out = self._known[key] = self.fresh(dtype, shape)
+            self.add(Load(out, buffer, (offset,), guards, fill, indirect))
+        return self._known[key]
+
+    def spread(self, block: Block, shape: tuple[int, ...]) -> Block:
+        """`block` repeated up to `shape`."""
+        if block.shape == shape:
+            return block
+        out = self.fresh(block.dtype, shape)
+        self.add(Broadcast(out, block))
+        return out
+
+    def selected(self, active: Block, block: Block, neutral: Scalar) -> Block:
+        """`block` where `active` holds, else the literal `neutral`."""
+        args = (active, block)
+        chosen, value = (argument(n, b.dtype) for n, b in enumerate(args))
+        shape = tuple(max(sizes) for sizes in zip(active.shape, block.shape, strict=True))
+        return self.compute(apply("select", chosen, value, neutral), args, shape)
+
+    def reshaped(self, block: Block, shape: tuple[int, ...], order: tuple[int, ...]) -> Block:
+        """`block` with its axes in `order`, as a block of `shape`."""
+        if shape == block.shape and order == tuple(range(len(block.shape))):
+            return block
+        key = ("reshaped", block, order, shape)
+        if key not in self._known:
+            out = self._known[key] = self.fresh(block.dtype, shape)
+            self.add(Relayout(out, block, order))
+        return self._known[key]
+
+    def moved(self, block: Block, axes: Sequence[str], wanted: Sequence[str]) -> Block:
+        """`block`, whose axes are `axes`, with the axes `wanted`, of size one where new."""
+        order = tuple(sorted(range(len(axes)), key=lambda n: wanted.index(axes[n])))
+        sizes = dict(zip(axes, block.shape, strict=True))
+        shape = tuple(sizes.get(name, 1) for name in wanted)
+        return self.reshaped(block, shape, order)
+
+
+class Body:
+    """The scalars of one stage in one frame."""
+
+    def __init__(self, emitter: Emitter, stage: GroupStage, frame: Frame) -> None:
+        self.emitter, self.stage, self.frame = emitter, stage, frame
+        self._blocks: dict[Scalar, Block] = {}
+
+    def value(self, scalar: Scalar, shape: tuple[int, ...] | None = None) -> Block:
+        """A block of `shape`, by default that of the frame, that holds `scalar`."""
+        return self.emitter.spread(self.block(scalar), self.frame.shape if shape is None else shape)
+
+    def share(self, bodies: Sequence[Scalar]) -> None:
+        """Computes what several of `bodies` need, so that it is there once."""
+        seen: dict[Scalar, int] = {}
+        for node in (n for body in bodies for n in walk(body)):
+            seen[node] = seen.get(node, 0) + 1
+        for node, count in seen.items():
+            if count > 1 and children(node):
+                self.block(node)
+
+    def active(self, parts: Sequence[Part]) -> Block | None:
+        """Which lanes lie before the ends of ragged `parts`; None where all do."""
+        found: Block | None = None
+        for part in parts:
+            if not part.axis.ragged:
+                continue
+            shape = self.frame.varying(part.axis.loops)
+            position = self.frame.positions(shape)[self.frame.parts.index(part)]
+            top = bounds(part.axis.total)[1]
+            dtype = I32 if top is not None and top + part.axis.block < 1 << 31 else I64
+            inside = apply("lt", index_value(position, dtype), index_value(part.axis.total, dtype))
+            block = self.emitter.compute(inside, (), shape)
+            found = block if found is None else self.emitter.function("and", found, block)
+        return found
+
+    def block(self, root: Scalar) -> Block:
+        """A block that holds `root`, with extent along the axes it varies with."""
+        for node in walk(root):
+            if isinstance(node, Read) and node not in self._blocks:
+                self._blocks[node] = self._read(node)
+        if root in self._blocks:
+            return self._blocks[root]
+        args: dict[Scalar, int] = {}
+
+        def body(node: Scalar) -> Scalar:
+            if node in self._blocks:
+                return argument(args.setdefault(node, len(args)), node.dtype)
+            return rebuild(node, body)
+
+        raw = in_few_bits(body(root))
+        blocks = tuple(self._blocks[r] for r in args)
+        shape = self._shape(_index_loops(raw), blocks)
+        placed = on_one_side(
+            self.frame.scalar(raw, shape), [v for i in lanes(shape) for v in free_vars(i)]
+        )
+        out = self.emitter.compute(placed, blocks, shape)
+        self._blocks[root] = out
+        return out
+
+    def _shape(self, loops: Sequence[Var], blocks: Sequence[Block]) -> tuple[int, ...]:
+        shape = self.frame.varying(loops)
+        for block in blocks:
+            shape = tuple(max(a, b) for a, b in zip(shape, block.shape, strict=True))
+        return shape
+
+    # ---- reads ----------------------------------------------------------------------------------
+
+    def _read(self, node: Read) -> Block:
+        if isinstance(node.source, StageRef):
+            return self._ready(node, node.source)
+        access = self.stage.accesses[node]
+        indirect = tuple((v, self.block(s)) for v, s in node.indirect)
+        indices = [access.offset, *(i for g in access.guards for i in (g.index, g.extent))]
+        loops = [v for i in indices for v in free_vars(i)]
+        shape = self._shape(loops, [b for _, b in indirect])
+        guards = dict.fromkeys(self._guards(access, shape))
+        return self.emitter.load(
+            node.dtype,
+            shape,
+            self.emitter.buffers[access.buffer],
+            self.frame.place(access.offset, shape),
+            tuple(guards),
+            0 if node.fill is None else node.fill,
+            indirect,
+        )
+
+    def _guards(self, access: Access, shape: tuple[int, ...]) -> tuple[Guard, ...]:
+        own = (
+            Guard(self.frame.place(g.index, shape), self.frame.place(g.extent, shape))
+            for g in access.guards
+        )
+        return (*own, *self.frame.tails(shape))
+
+    def _ready(self, node: Read, source: StageRef) -> Block:
+        """The block of an earlier stage, with axes of one for what it does not have."""
+        made = self.emitter.ready.get(source)
+        axes = None if made is None else matched(made, self.stage.accesses.get(node), self.frame)
+        if made is None or axes is None:
+            raise NotBlocks("a stage reads an earlier one away from the point just computed")
+        return self.emitter.moved(made.block, axes, names(self.frame))
+
+
+def names(frame: Frame) -> tuple[str, ...]:
+    """The names of the axes that blocks of a frame have."""
+    return tuple(p.axis.name for p in frame.axes)
+
+
+def matched(made: Made, access: Access | None, frame: Frame) -> tuple[str, ...] | None:
+    """For each axis of a made block the axis of `frame` along which a read runs through it; None
+    where the read is of anything else than the same lanes."""
+    steps: Mapping[int, Part] = {}
+    if access is not None:
+        found = None if access.guards or made.inner is None else _steps(access.offset, frame)
+        if found is None:
+            return None
+        steps = found
+    own = {} if made.inner is None else _steps(made.inner, made.frame)
+    if own is None or (access is None and own):
+        return None
+    if set(own) != set(steps):
+        return None
+    pairs: dict[str, str] = {}
+    for step, part in own.items():
+        other = steps[step]
+        if other.axis.block != part.axis.block or other.axis.total is not part.axis.total:
+            return None
+        pairs[part.axis.name] = other.axis.name
+    present = {p.axis.name: p for p in frame.parts}
+    for part in made.frame.axes:
+        name = pairs.setdefault(part.axis.name, part.axis.name)
+        if name not in present or (name == part.axis.name and present[name] != part):
+            return None
+    return tuple(pairs[name] for name in names(made.frame))
+
+
+def _steps(offset: Index, frame: Frame) -> dict[int, Part] | None:
+    """The whole axes that an offset runs along, by their constant steps; None for other offsets."""
+    rest = _whole(frame.place(offset, frame.shape))
+    found: dict[int, Part] = {}
+    for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
+        linear = linear_in(rest, free_vars(lane)[0])
+        step = None if linear is None else as_int(linear[0])
+        if linear is None or step is None:
+            return None
+        rest = linear[1]
+        if step:
+            if step in found or not part.axis.whole:
+                return None
+            found[step] = part
+    return found if rest is const(0) else None
+
+
+def _whole(index: Index) -> Index:
+    """`x % d + d*(x // d)` as x."""
+    for monomial, coeff in index.terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Remainder):
+            num, den = monomial[0].num, monomial[0].den
+            without = index - coeff * (num % den) - coeff * den * (num // den)
+            if len(without.terms) < len(index.terms) - 1:
+                return _whole(without + coeff * num)
+    return index
+
+
+def _index_loops(root: Scalar) -> list[Var]:
+    return [v for n in walk(root) if isinstance(n, IndexValue) for v in free_vars(n.index)]

@@ -1,0 +1,219 @@
+"""Binds a block schedule to a tile group: the block kernel of a GPU.
+
+    y[i, j] = max(sum(k) a[i, k] * b[k, j], 0)     blocks i 64, j 128, k 32   parallel i, j
+      ->  parallel(i: 0..tiles, j: 0..tiles)  acc[64, 128]
+          for k: acc += a[64, 32] * b[32, 128]
+          store max(acc, 0) where both are inside
+
+One unit makes one block of the parallel axes.  Stages exchange blocks; what they read away from the
+point just computed is made again there if it is pointwise (`exchange`), else the group is
+refused with `NotBlocks`.  A walk is a loop that carries the totals and rescales them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import StageRef, apply, argument, literal
+from tcc.ir.index import Index, as_int, const, free_vars, iterator
+from tcc.ir.tile import Block, Scope, TileBuffer, TileKernel
+from tcc.ir.tile.group import GroupStage, Rescale, TileGroup, Walk
+from tcc.passes.tile.gpu.axes import Axis, Frame, Part, axis
+from tcc.passes.tile.gpu.body import Emitter, Made, matched, names
+from tcc.passes.tile.gpu.exchange import Axes, exchanged
+from tcc.passes.tile.gpu.skip import needed_steps
+from tcc.passes.tile.gpu.stage import Stage, in_steps
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import (
+    TYPICAL_DEVICE,
+    BlockProfile,
+    BlockSchedule,
+    NotBlocks,
+)
+
+__all__ = ["NotBlocks", "blocks_fit", "lower_blocks"]
+
+
+def lower_blocks(group: TileGroup, schedule: BlockSchedule, skips: bool = True) -> TileKernel:
+    """The block kernel of `group` under `schedule`.
+
+    `skips`: walks leave out what is masked whatever it holds, NaN and infinities too.
+    Raises `NotBlocks` where stages exchange what blocks cannot hold.
+    """
+    return _Lowering(group, schedule, skips).kernel()
+
+
+def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool:
+    """Whether `group` becomes a block kernel under the schedule chosen for it."""
+    try:
+        lower_blocks(group, choose_blocks(group, profile))
+    except NotBlocks:
+        return False
+    return True
+
+
+class _Lowering:
+    def __init__(self, group: TileGroup, schedule: BlockSchedule, skips: bool) -> None:
+        self.skips = skips
+        self.axes = Axes(group, schedule)
+        self.group = group = exchanged(group, self.axes)
+        self.grid: list[Index] = []
+        self.units: list[Part] = []
+        for each in self.axes.parallel:
+            self.units.append(Part(each, self._tile(each) * each.block))
+        # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
+        self.emitter = Emitter(
+            TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
+            for n, b in enumerate(group.buffers)
+            if b.scope is not Scope.LOCAL
+        )
+
+    def _tile(self, each: Axis) -> Index:
+        steps = each.steps
+        if as_int(steps) == 1:
+            return const(0)
+        self.grid.append(iterator(f"p.{each.name}", steps))
+        return self.grid[-1]
+
+    def kernel(self) -> TileKernel:
+        if all(as_int(extent(v)) != 0 for v in self.group.common):
+            self._unit()
+        axes = tuple(free_vars(tile)[0] for tile in self.grid)
+        buffers, body = self.emitter.buffers, tuple(self.emitter.stmts)
+        return TileKernel(buffers, (), self.group.sizes, axes, body)
+
+    # ---- one unit -------------------------------------------------------------------------------
+
+    def _unit(self) -> None:
+        walk = self.group.walk
+        along = () if walk is None else walk.stages
+        before = () if walk is None else walk.before
+        after = [n for n in range(len(self.group.stages)) if n not in (*before, *along)]
+        for number in before:
+            self._stage(number, ())
+        if walk is not None:
+            self._walk(walk)
+        for number in after:
+            self._stage(number, ())
+
+    def _stage(self, number: int, walked: tuple[Part, ...]) -> None:
+        """A stage for the unit, in blocks of those of its own loops that one block does not cover:
+        such a stage is read by no other."""
+        stage = self.group.stages[number]
+        own = self.axes.own(stage)
+        if any(as_int(a.total) == 0 for a in own):
+            return
+        cut = [a for a in own if not a.whole]
+        if not cut:
+            self._made(number, self._frame(stage, walked, [Part(a, const(0)) for a in own]))
+            return
+
+        def step(parts: tuple[Part, ...], _: tuple[Block, ...]) -> tuple[Block, ...]:
+            found = {p.axis.name: p for p in parts}
+            inner = [found.get(a.name) or Part(a, const(0)) for a in own]
+            lowered = Stage(
+                self.emitter,
+                stage,
+                self._frame(stage, walked, inner),
+                self.axes.reduce(stage),
+            )
+            lowered.store(lowered.run())
+            return ()
+
+        in_steps(self.emitter, cut, (), step)
+
+    def _made(self, number: int, frame: Frame) -> None:
+        stage = self.group.stages[number]
+        lowered = Stage(self.emitter, stage, frame, self.axes.reduce(stage))
+        blocks = lowered.run()
+        lowered.store(blocks)
+        self._keep(number, frame, blocks)
+
+    def _keep(self, number: int, frame: Frame, blocks: Sequence[Block]) -> None:
+        for component, block in enumerate(blocks):
+            inner = self.axes.inner(self.group.stages[number], component)
+            self.emitter.ready[StageRef(number, component)] = Made(block, frame, inner)
+
+    def _frame(self, stage: GroupStage, walked: Sequence[Part], own: Sequence[Part]) -> Frame:
+        """The parts of a unit and of a walk that a stage has loops of, and its own."""
+        units = [p for p in (*self.units, *walked) if set(p.axis.loops) & set(stage.iters)]
+        return Frame((*units, *own))
+
+    # ---- walks ----------------------------------------------------------------------------------
+
+    def _walk(self, walk: Walk) -> None:
+        """The stages along a walk, block by block, totals carried."""
+        along = axis((walk.loop,), self.axes.block(walk.loop.name))
+        totals = [n for n in walk.stages if walk.loop in self.group.stages[n].reduce]
+        lowered = {n: self._total(n, along) for n in totals}
+        widths = [len(self.group.stages[n].body) for n in totals]
+        start = tuple(b for n in totals for b in lowered[n].identity(lowered[n].frame.shape))
+
+        def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+            rest = list(old)
+            pairs = zip(totals, widths, strict=True)
+            carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
+            news: dict[int, tuple[Block, ...]] = {}
+            for number in walk.stages:
+                if number not in carried:
+                    self._stage(number, parts)
+                    continue
+                scaled = self._scaled(walk, number, carried, news, lowered)
+                news[number] = self._continued(lowered[number], parts, scaled)
+                self._keep(number, lowered[number].frame, news[number])
+            return tuple(b for n in totals for b in news[n])
+
+        span = needed_steps(self.group, walk, along, self.units) if self.skips else None
+        results = list(in_steps(self.emitter, (along,), start, step, span))
+        for number, width in zip(totals, widths, strict=True):
+            blocks = tuple(results.pop(0) for _ in range(width))
+            lowered[number].store(blocks)
+            self._keep(number, lowered[number].frame, blocks)
+
+    def _total(self, number: int, along: Axis) -> Stage:
+        stage = self.group.stages[number]
+        own = self.axes.own(stage)
+        if not all(a.whole for a in own):
+            raise NotBlocks("a total of a walk is larger than a block")
+        frame = self._frame(stage, (), [Part(a, const(0)) for a in own])
+        return Stage(self.emitter, stage, frame, (along,))
+
+    def _continued(
+        self, stage: Stage, parts: tuple[Part, ...], old: tuple[Block, ...]
+    ) -> tuple[Block, ...]:
+        """Totals so far and those of one block of the walk."""
+        if stage.sides is not None:
+            return (stage.contract(parts, old[0]),)
+        new = stage.across(stage.values(parts), parts)
+        return stage.combine(old, new)
+
+    def _scaled(
+        self,
+        walk: Walk,
+        number: int,
+        old: dict[int, tuple[Block, ...]],
+        new: dict[int, tuple[Block, ...]],
+        lowered: dict[int, Stage],
+    ) -> tuple[Block, ...]:
+        """Totals so far times what the change of their state asks for."""
+        rescale = next((r for r in walk.rescales if r.stage == number), None)
+        if rescale is None:
+            return old[number]
+        source = rescale.state.source
+        assert isinstance(source, StageRef)
+        state = source.stage
+        factor = self._factor(rescale, old[state][0], new[state][0])
+        made = Made(factor, lowered[state].frame, None)
+        frame = lowered[number].frame
+        axes = matched(made, None, frame)
+        if axes is None:
+            raise NotBlocks("a total depends on a state with loops of its own")
+        moved = self.emitter.moved(factor, axes, names(frame))
+        return tuple(self.emitter.function("mul", b, moved) for b in old[number])
+
+    def _factor(self, rescale: Rescale, old: Block, new: Block) -> Block:
+        """The factor of a change; no change brings none, infinities included."""
+        same = apply("eq", *(argument(n, old.dtype) for n in range(2)))
+        factor = apply("select", same, literal(1, old.dtype), rescale.factor)
+        return self.emitter.compute(factor, (old, new), old.shape)

@@ -1,0 +1,164 @@
+"""Plans block kernels: as `plan_kernels` does for cores, for GPUs.
+
+    conv with w constant [64, 32, 3, 3]   ->   w stored as [3, 3, 32, 64]: lanes along the result's
+                                               channels, what a block sums next to each other
+
+Requires layouts.  Establishes one block kernel a distinct structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from tcc.errors import TccError
+from tcc.ir.expr import Expr
+from tcc.ir.graph import Value
+from tcc.ir.index import Var
+from tcc.ir.layout import Layout, permuted
+from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.ir.types import F32, DType
+from tcc.passes.choose.split_k import divide_sums
+from tcc.passes.fuse.gpu_legality import blocks_join
+from tcc.passes.fuse.partition import row_major_storage
+from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.layout.assign import Kernel
+from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
+from tcc.passes.tile.gpu.stored import stored_as
+from tcc.passes.tile.plan import Bound, KernelPlanner, packable, permuted_constant
+from tcc.schedule.cpu.core import TYPICAL_CORE
+from tcc.schedule.gpu.axes import factors, of_bytes
+from tcc.schedule.gpu.choose import choose_blocks, ranked
+from tcc.schedule.gpu.cost import BlockPrice
+from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
+from tcc.schedule.nest import depends, stride
+
+
+class BlockPlanner(KernelPlanner):
+    """Plans block kernels for one device and remembers them by structure."""
+
+    gaps = False  # reads outside are masked, and halos are the host's to fill
+    updates = True
+
+    def __init__(
+        self,
+        profile: BlockProfile = TYPICAL_DEVICE,
+        floats: DType = F32,
+        *,
+        skips: bool = True,
+    ) -> None:
+        """`floats`: as what operands of f32 will be stored, once kernels are known; `skips` as of
+        `lower_blocks`."""
+        super().__init__(TYPICAL_CORE)
+        self.profile, self.floats, self.skips = profile, floats, skips
+        self.lowers = partial(blocks_join, profile=profile, floats=floats)
+        self.divides = partial(divide_sums, profile=profile, prices=self.price)
+        self._prices: dict[Expr, BlockPrice | None] = {}
+
+    def makes(self, expr: Expr) -> bool:
+        """Whether there is a block kernel of `expr` with everything row-major."""
+        operands, results = row_major_storage(expr, [False] * len(expr.params))
+        try:
+            return blocks_fit(build_group(expr, operands, results), self.profile)
+        except TccError:
+            return False
+
+    def bind(
+        self, expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...]
+    ) -> tuple[tuple[Storage, ...], Bound]:
+        """The operands, constants packed, and the kernel.
+
+        Raises `NotBlocks` for what is no block kernel.
+        """
+        loops = build_group(expr, operands, results, collapsed=False)
+        packed = pack_factors(loops, operands)
+        group = build_group(expr, packed, results)
+        return packed, self.scheduled(group, choose_blocks(group, self.profile))
+
+    def seconds(
+        self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
+    ) -> float:
+        """The least price of a step's kernel; infinite where it is no block kernel."""
+        found = self.price(kernel.expr)
+        return inf if found is None else found.seconds
+
+    def price(self, expr: Expr) -> BlockPrice | None:
+        """The least price of one kernel of `expr`, operands stored as `floats` and packed as
+        constants could be; None where it is no block kernel."""
+        if expr not in self._prices:
+            self._prices[expr] = self._price(stored_as(expr, self.floats))
+        return self._prices[expr]
+
+    def _price(self, expr: Expr) -> BlockPrice | None:
+        operands, results = row_major_storage(expr, (True,) * len(expr.params))
+        if any(s.monoid is not None and len(s.reduce) > 1 for s in expr.stages):
+            operands, results = ([*map(_channels_last, each)] for each in (operands, results))
+        try:
+            loops = build_group(expr, operands, results, collapsed=False)
+            group = build_group(expr, pack_factors(loops, operands), results)
+            return ranked(group, self.profile)[0].price
+        except NotBlocks:
+            return None
+
+    def scheduled(self, group: TileGroup, schedule: BlockSchedule) -> Bound:
+        """The kernel of `group` under `schedule`.  Raises `NotBlocks` where there is none."""
+        return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
+
+    def exchange(self, changes: Mapping[Bound, Bound]) -> None:
+        """Plans the second of each pair from now on where the first was planned."""
+        for key, (packed, bound) in self._known.items():
+            self._known[key] = packed, changes.get(bound, bound)
+
+
+def _channels_last(storage: Storage) -> Storage:
+    """An image as `assign_layouts` would store it; anything else as it is."""
+    if len(storage.shape) != 4:
+        return storage
+    return replace(storage, layout=permuted(storage.shape, (0, 2, 3, 1)))
+
+
+def block_schedule(bound: Bound) -> BlockSchedule:
+    """The schedule of a kernel that a `BlockPlanner` planned."""
+    assert isinstance(bound.schedule, BlockSchedule)
+    return bound.schedule
+
+
+def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
+    """Layouts for the constants that products read across: neighbours are results side by side, or
+    of bytes, of which matrix units take no others, what is summed.
+
+    `group` is not collapsed, so that each loop runs along one axis of each operand.
+    """
+    packed = list(operands)
+    for stage in group.stages:
+        if factors(stage) is not None and stage.reduce:
+            _pack(packed, group, stage)
+    return tuple(packed)
+
+
+def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
+    loops = (*stage.iters, *stage.reduce)
+    for node, access in stage.accesses.items():
+        if access.buffer >= len(packed) or not packable(group, node, access, packed[access.buffer]):
+            continue
+        last = stage.reduce[-1]
+        fine = (last,) if of_bytes(stage) else (*stage.iters, last)
+        if any(stride(access, v) == 1 for v in fine):
+            continue
+        own = [v for v in stage.iters if v in depends(stage, node)]
+        vector = last if of_bytes(stage) else _side(stage, own)
+        if vector is None:
+            continue
+        storage = packed[access.buffer]
+        found = permuted_constant(storage, node, vector, loops)
+        packed[access.buffer] = replace(storage, layout=found or storage.layout)
+
+
+def _side(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
+    """The last loop of the result that a factor varies with, if possible alone."""
+    found = factors(stage)
+    assert found is not None
+    both = depends(stage, found.a) & depends(stage, found.b)
+    return next((v for v in reversed(loops) if v not in both), loops[-1] if loops else None)

@@ -1,0 +1,299 @@
+"""One stage of a block kernel: pointwise work, sums, products, on the block of one unit.
+
+A reduction walks its loops in blocks.  What it combines keeps the lanes of those blocks until the
+end, so that lanes are combined across once; masked lanes hold the identity.  A sum of products with
+rows on one side and columns on the other is a `Contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tcc.ir.expr import MONOIDS
+from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
+from tcc.ir.index import Index, Var, as_int, const
+from tcc.ir.tile import Block, Compute, Contract, Guard, Reduce, Store
+from tcc.ir.tile.group import GroupStage
+from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
+from tcc.passes.tile.gpu.axes import Axis, Frame, Part
+from tcc.passes.tile.gpu.body import Body, Emitter
+from tcc.schedule.gpu.axes import factors
+from tcc.schedule.nest import depends
+
+# The smallest side of a block that is multiplied as a matrix, and the fewest bytes that are summed.
+LEAST_SIDE, LEAST_BYTES = 16, 32
+_NARROW = (BF16, F16, I8, *FLOAT8)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A product on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
+
+    a: Scalar
+    b: Scalar
+    batch: tuple[str, ...]
+    m: str
+    n: str
+    k: str
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The axes of both factors, in order."""
+        return (*self.batch, self.m, self.k), (*self.batch, self.k, self.n)
+
+
+def sides(stage: GroupStage, frame: Frame, reduce: Sequence[Axis]) -> Sides | None:
+    """How the stage is a product of matrices over `frame`; None where it is not one."""
+    both = factors(stage)
+    wide = [r for r in reduce if r.block > 1]
+    if both is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
+        return None
+    a, b = _multiplied(both.a, both.b)
+    if a.dtype is not b.dtype or a.dtype not in (F32, *_NARROW):
+        return None
+    first, second = depends(stage, both.a), depends(stage, both.b)
+    along = [(_meets(p.axis, first), _meets(p.axis, second), p) for p in frame.axes]
+    if not (_meets(wide[0], first) and _meets(wide[0], second)):
+        return None
+    batch = [p for x, y, p in along if x and y]
+    alone = [(x, p) for x, y, p in along if x is not y]
+    if len(alone) != 2 or alone[0][0] is alone[1][0] or len(batch) + 2 != len(along):
+        return None
+    if len(batch) > 1 or (batch and batch[0] is not frame.axes[0]):
+        return None
+    least = LEAST_BYTES if a.dtype.bits == 8 else LEAST_SIDE
+    if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < least:
+        return None
+    if not alone[0][0]:
+        a, b = b, a
+    at = tuple(p.axis.name for p in batch)
+    return Sides(a, b, at, alone[0][1].axis.name, alone[1][1].axis.name, wide[0].name)
+
+
+def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
+    return any(v in loops for v in axis.loops)
+
+
+def _multiplied(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
+    """What is multiplied: of casts from halves on both sides, or from bytes, what was cast, for
+    products of those are exact in f32, or in i32."""
+    if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
+        return a.arg, b.arg
+    return a, b
+
+
+class Stage:
+    """A stage over the parts `frame` of its iterators, reducing along the axes `reduce`."""
+
+    def __init__(
+        self, emitter: Emitter, stage: GroupStage, frame: Frame, reduce: Sequence[Axis]
+    ) -> None:
+        self.emitter, self.stage, self.frame = emitter, stage, frame
+        self.reduce = tuple(reduce)
+        self.sides = sides(stage, frame, reduce)
+
+    def run(self) -> tuple[Block, ...]:
+        """The blocks of the components, with extent along the axes they vary with."""
+        if self.stage.monoid is None:
+            body = Body(self.emitter, self.stage, self.frame)
+            body.share(self.stage.body)
+            return tuple(map(body.block, self.stage.body))
+        if self.sides is not None:
+            return self._contracted()
+        return self._reduced()
+
+    def store(self, blocks: Sequence[Block]) -> None:
+        """Stores the components that are results of the kernel."""
+        shape = self.frame.shape
+        for block, targets in zip(blocks, self.stage.stores, strict=True):
+            for target in targets:
+                if target.buffer >= len(self.emitter.buffers):
+                    continue  # what later stages read is a block
+                guards = [
+                    *(
+                        Guard(self.frame.place(g.index, shape), self.frame.place(g.extent, shape))
+                        for g in target.guards
+                    ),
+                    *self.frame.tails(shape),
+                ]
+                offset = self.frame.place(target.offset, shape)
+                value = self.emitter.spread(block, shape)
+                buffer = self.emitter.buffers[target.buffer]
+                self.emitter.add(Store(buffer, (offset,), value, tuple(dict.fromkeys(guards))))
+
+    # ---- identities and combinations ------------------------------------------------------------
+
+    def identity(self, shape: tuple[int, ...]) -> tuple[Block, ...]:
+        """Blocks of the monoid's identity."""
+        blocks = []
+        for scalar in self._identities():
+            block = self.emitter.fresh(scalar.dtype, shape)
+            self.emitter.add(Compute(block, scalar, ()))
+            blocks.append(block)
+        return tuple(blocks)
+
+    def _identities(self) -> tuple[Scalar, ...]:
+        assert self.stage.monoid is not None
+        return MONOIDS[self.stage.monoid].identity(tuple(s.dtype for s in self.stage.body))
+
+    def combine(self, old: Sequence[Block], new: Sequence[Block]) -> tuple[Block, ...]:
+        """Both, element by element."""
+        assert self.stage.monoid is not None
+        bodies = MONOIDS[self.stage.monoid].combine(tuple(b.dtype for b in old))
+        args = (*old, *new)
+        return tuple(self.emitter.compute(body, args, old[0].shape) for body in bodies)
+
+    # ---- reductions -----------------------------------------------------------------------------
+
+    def _reduced(self) -> tuple[Block, ...]:
+        if any(as_int(r.total) == 0 for r in self.reduce):
+            return self.identity(self.frame.shape)
+        if _is_one(self.reduce):
+            parts = tuple(Part(r, const(0)) for r in self.reduce)
+            return self.across(self.values(parts), parts)
+        wide = Frame((*self.frame.parts, *(Part(r, const(0)) for r in self.reduce)))
+        start = self.identity(wide.shape)
+        self._positions_ahead(self.stage.body, wide)
+
+        def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+            return self.combine(old, self.values(parts))
+
+        found = self.loop(start, step)
+        return self.across(found, wide.parts[len(self.frame.parts) :])
+
+    def _positions_ahead(self, roots: Sequence[Scalar], frame: Frame) -> None:
+        """Loads positions that data give, and that no step changes, before the first: each step
+        would wait for them before it can load anything else."""
+        body = Body(self.emitter, self.stage, frame)
+        for node in walk(*roots):
+            for _, position in node.indirect if isinstance(node, Read) else ():
+                if not depends(self.stage, position) & {*self.stage.reduce}:
+                    body.block(position)
+
+    def values(self, parts: Sequence[Part]) -> tuple[Block, ...]:
+        """The body along `parts` of the reduction, the identity in lanes beyond their ends."""
+        frame = Frame((*self.frame.parts, *parts))
+        body = Body(self.emitter, self.stage, frame)
+        body.share(self.stage.body)
+        active = body.active([p for p in parts if p.lanes])
+        found = []
+        for scalar, neutral in zip(self.stage.body, self._identities(), strict=True):
+            block = body.block(scalar)
+            if active is not None:
+                block = self.emitter.selected(active, block, neutral)
+            found.append(self.emitter.spread(block, frame.shape))
+        return tuple(found)
+
+    def across(self, blocks: Sequence[Block], parts: Sequence[Part]) -> tuple[Block, ...]:
+        """Blocks over the frame and `parts` combined along the latter."""
+        assert self.stage.monoid is not None
+        rank = len(self.frame.axes)
+        frame = Frame((*self.frame.parts, *parts))
+        along = tuple(range(rank, len(frame.axes)))
+        if not along:
+            return tuple(blocks)
+        shape = (*self.frame.shape, *(1 for _ in along))
+        outs = tuple(self.emitter.fresh(b.dtype, shape) for b in blocks)
+        self.emitter.add(Reduce(outs, self.stage.monoid, tuple(blocks), along))
+        order = tuple(range(len(shape)))
+        return tuple(self.emitter.reshaped(out, self.frame.shape, order) for out in outs)
+
+    def loop(
+        self,
+        start: tuple[Block, ...],
+        step: Callable[[tuple[Part, ...], tuple[Block, ...]], tuple[Block, ...]],
+    ) -> tuple[Block, ...]:
+        """Carries blocks through all steps of the reduction."""
+        return in_steps(self.emitter, self.reduce, start, step)
+
+    # ---- products -------------------------------------------------------------------------------
+
+    def _contracted(self) -> tuple[Block, ...]:
+        if any(as_int(r.total) == 0 for r in self.reduce):
+            return self.identity(self.frame.shape)
+
+        def step(parts: tuple[Part, ...], old: tuple[Block, ...]) -> tuple[Block, ...]:
+            return (self.contract(parts, old[0]),)
+
+        start = self.identity(self.frame.shape)
+        if _is_one(self.reduce):
+            return step(tuple(Part(r, const(0)) for r in self.reduce), start)
+        assert self.sides is not None
+        every = (*self.frame.parts, *(Part(r, const(0)) for r in self.reduce))
+        for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
+            self._positions_ahead((factor,), _reordered(every, labels))
+        return self.loop(start, step)
+
+    def contract(self, parts: Sequence[Part], acc: Block) -> Block:
+        """`acc` plus the products along `parts`."""
+        found = self.sides
+        assert found is not None
+        every = (*self.frame.parts, *parts)
+        a_axes, b_axes = found.labels
+        a = self._factor(found.a, _reordered(every, a_axes), parts)
+        b = self._factor(found.b, _reordered(every, b_axes), parts)
+        out = self.emitter.fresh(acc.dtype, acc.shape)
+        labels = (*found.batch, found.m, found.n)
+        self.emitter.add(Contract(out, acc, a, b, labels, a_axes, b_axes))
+        return out
+
+    def _factor(self, factor: Scalar, frame: Frame, parts: Sequence[Part]) -> Block:
+        """A factor on a block, zero in lanes beyond the end of the sum."""
+        body = Body(self.emitter, self.stage, frame)
+        block = body.block(factor)
+        if not _loads_zero(factor):
+            summed = [p for p in frame.axes if p in parts]
+            active = body.active(summed)
+            if active is not None:
+                block = self.emitter.selected(active, block, literal(0, factor.dtype))
+        return self.emitter.spread(block, frame.shape)
+
+
+def in_steps(
+    emitter: Emitter,
+    axes: Sequence[Axis],
+    start: tuple[Block, ...],
+    step: Callable[[tuple[Part, ...], tuple[Block, ...]], tuple[Block, ...]],
+    span: tuple[Index, Index] | None = None,
+) -> tuple[Block, ...]:
+    """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
+    to the second, if given."""
+    count = const(1)
+    for each in axes:
+        count = count * each.steps
+    at = emitter.counter(count)
+    outer = emitter.open()
+    carried = tuple(emitter.fresh(b.dtype, b.shape) for b in start)
+    yields = step(parts_at(axes, at), carried)
+    return emitter.close(outer, at, span or (const(0), count), start, carried, yields)
+
+
+def parts_at(axes: Sequence[Axis], number: Index) -> tuple[Part, ...]:
+    """The parts of `axes` that block `number` of them all covers."""
+    parts: list[Part] = []
+    inner = const(1)
+    for n, each in reversed(list(enumerate(axes))):
+        digit = number // inner
+        if any(as_int(other.steps) != 1 for other in axes[:n]):
+            digit = digit % each.steps
+        parts.insert(0, Part(each, digit * each.block))
+        inner = inner * each.steps
+    return tuple(parts)
+
+
+def _is_one(axes: Sequence[Axis]) -> bool:
+    return all(a.whole for a in axes)
+
+
+def _reordered(parts: Sequence[Part], wanted: Sequence[str]) -> Frame:
+    """All of `parts`, those in `wanted` as axes in that order and the others without lanes."""
+    by_name = {p.axis.name: p for p in parts}
+    rest = (p for p in parts if p.axis.name not in wanted)
+    flat = (Part(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in rest)
+    return Frame((*(by_name[name] for name in wanted), *flat))
+
+
+def _loads_zero(factor: Scalar) -> bool:
+    """Whether masked lanes of a factor are loaded as zeros."""
+    return isinstance(factor, Read) and isinstance(factor.source, int) and not factor.fill

@@ -1,0 +1,34 @@
+"""An expression as it will read its operands and store its results once these are rounded.
+
+    sum(k) x[i, k] * w[k, j]  with bf16   ->   bf16(sum(k) f32(x[i, k]) * f32(w[k, j]))
+
+What is stored as halves is decided when kernels are known; until then this stands for it.
+Establishes operands and results of the given type where they were f32.
+"""
+
+from __future__ import annotations
+
+from tcc.ir.expr import Expr, with_reads
+from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read
+from tcc.ir.types import F32, DType, TensorType
+from tcc.passes.fuse.compose import canonical
+from tcc.passes.quantize.precision import cast_results
+
+
+def stored_as(expr: Expr, floats: DType) -> Expr:
+    """`expr` with operands and results of f32 stored as `floats`."""
+    if floats is F32:
+        return expr
+
+    def narrow(node: Read) -> Scalar:
+        if isinstance(node.source, StageRef) or node.dtype is not F32:
+            return node
+        found = read(node.source, node.indices, floats, fill=node.fill, indirect=node.indirect)
+        return cast(found, F32)
+
+    params = tuple(
+        TensorType(floats, p.shape) if p is not None and p.dtype is F32 else p for p in expr.params
+    )
+    stages = (with_reads(s, narrow) for s in expr.stages)
+    dtypes = [floats if t.dtype is F32 else t.dtype for t in expr.types]
+    return canonical(cast_results(Expr(params, tuple(stages), expr.outputs), dtypes))
